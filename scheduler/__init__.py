@@ -1,0 +1,1 @@
+"""The scheduler: requests in, stream events out. It knows nothing of HTTP."""
