@@ -1,0 +1,73 @@
+"""What each stage is told at start: frozen, complete, read once.
+
+Values arrive here checked (`api/settings.py` refuses nonsense by the option's name), so nothing below
+checks again and nothing below reads an environment variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the engine process loads and how it runs."""
+
+    backend: Literal["mlx", "scripted"]
+    model_folder: Path
+    max_slots: int = 32
+    prefill_chunk_tokens: int = 512
+    prefill_rows: int = 8
+    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
+
+    def load_message(self) -> Load:
+        return Load(
+            version=PROTOCOL_VERSION,
+            backend=self.backend,
+            model_folder=str(self.model_folder),
+            max_slots=self.max_slots,
+            prefill_chunk_tokens=self.prefill_chunk_tokens,
+            prefill_rows=self.prefill_rows,
+            weights_dtype=self.weights_dtype,
+            scripted=self.scripted,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionConfig:
+    """Deadlines of the engine process's life."""
+
+    ready_seconds: float = 600.0
+    """From start to READY; a large model on a cold disk takes minutes."""
+    backoff_first_seconds: float = 0.1
+    backoff_limit_seconds: float = 10.0
+    stop_seconds: float = 5.0
+    """From Stop to SIGKILL."""
+    settled_seconds: float = 30.0
+    """A life at least this long resets the backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeConfig:
+    """How much may wait."""
+
+    max_queue: int = 1024
+    lookahead: int = 4
+    """Requests beyond the free slots that are already with the engine, so that a slot which falls
+    free between two steps is taken by the next step, without a round trip to this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Everything the scheduler is told."""
+
+    engine: EngineConfig
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    intake: IntakeConfig = field(default_factory=IntakeConfig)
+    stall_seconds: float = 120.0
+    """With work on board and no step for this long, the engine is reported as not progressing."""

@@ -1,0 +1,1 @@
+"""The engine process: one thread owns MLX. Imports neither trio nor any parent-side module."""

@@ -1,0 +1,85 @@
+"""The engine process: `python -m scheduler.engine --fd N`, N being its end of the link.
+
+Started by `scheduler/link/process.py` and by nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+
+from scheduler.engine.backend import Backend
+from scheduler.engine.inbox import Inbox
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
+from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
+
+
+def main() -> int:
+    faulthandler.enable()
+    # Ctrl-C reaches the whole foreground group; when to stop is the parent's decision alone.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments = argparse.ArgumentParser(prog="python -m scheduler.engine")
+    arguments.add_argument("--fd", type=int, required=True)
+    link = socket.socket(fileno=arguments.parse_args().fd)
+    # A library's stray print must not look like ours: standard output is the parent's.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    inbox = Inbox(link)
+    inbox.start()
+    try:
+        command = _expect_load(inbox.wait())
+        backend = _make_backend(command, inbox)
+        inbox.send(backend.describe())
+        _run(EngineLoop(backend, command.max_slots), inbox)
+        backend.close()
+    except ScriptedDeath:
+        os.kill(os.getpid(), signal.SIGKILL)
+    except ScriptedHang:
+        while True:
+            time.sleep(3600)
+    except Exception as error:
+        traceback.print_exc()
+        inbox.send(Fault(f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def _expect_load(command: ToEngine) -> Load:
+    if not isinstance(command, Load):
+        raise TypeError(f"the first command must be Load, not {type(command).__name__}")
+    if command.version != PROTOCOL_VERSION:
+        raise ValueError(f"protocol version {command.version} from the parent, {PROTOCOL_VERSION} here")
+    return command
+
+
+def _make_backend(command: Load, inbox: Inbox) -> Backend:
+    match command.backend:
+        case "scripted":
+            return ScriptedBackend(command.scripted)
+        case "mlx":
+            inbox.send(Loading("importing mlx"))
+            # Here and not above: a scripted engine starts without the 2 seconds of this import.
+            from scheduler.engine import mlx_backend
+
+            return mlx_backend.load(command, lambda stage: inbox.send(Loading(stage)))
+
+
+def _run(loop: EngineLoop, inbox: Inbox) -> None:
+    while not loop.stopped:
+        commands = [inbox.wait()] if loop.idle else []
+        output = loop.turn([*commands, *inbox.drain_nowait()])
+        if output is not None:
+            inbox.send(output)
+
+
+if __name__ == "__main__":
+    # No interpreter shutdown: the inbox thread is blocked in a read, and MLX's destructors take seconds.
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

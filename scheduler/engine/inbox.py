@@ -1,0 +1,58 @@
+"""The engine's end of the link: a thread that reads, and a send.
+
+A thread, so that the parent's death ends this process at once, also in the middle of a long step: an
+orphan would hold the model's memory. It uses no MLX; only the main thread does.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+
+from scheduler.link.framing import encode, engine_inbound
+from scheduler.link.messages import FromEngine, ToEngine
+
+_READ_BYTES = 1 << 18
+PARENT_GONE = 3
+"""The exit code of an engine whose parent went away or spoke nonsense."""
+
+
+class Inbox:
+    """Commands that have arrived, in order."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._commands: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, name="inbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self) -> ToEngine:
+        """The next command, however long it takes; if the parent dies meanwhile, so does the process."""
+        return self._commands.get()
+
+    def drain_nowait(self) -> list[ToEngine]:
+        """All commands that have arrived."""
+        commands: list[ToEngine] = []
+        while True:
+            try:
+                commands.append(self._commands.get_nowait())
+            except queue.Empty:
+                return commands
+
+    def send(self, message: FromEngine) -> None:
+        """May wait while the parent is behind: 93 step frames fit the socket's buffer."""
+        self._link.sendall(encode(message))
+
+    def _read(self) -> None:
+        reader = engine_inbound()
+        try:
+            while data := self._link.recv(_READ_BYTES):
+                for command in reader.feed(data):
+                    self._commands.put(command)
+        finally:
+            # os._exit: the main thread may be deep inside a step, and nothing here is worth keeping.
+            os._exit(PARENT_GONE)

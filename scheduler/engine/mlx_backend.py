@@ -1,0 +1,223 @@
+"""The adapter to mlx-lm: the only file that calls its BatchGenerator, written against 0.32.2.
+
+What we rely on there, each held by a test in `tests/mlx/test_upstream.py`:
+- `insert(...)` takes per-row `samplers`, `logits_processors`, `stop_sequences`, and returns uids that
+  count upwards; rows keep their own sampler when a neighbour leaves (0.32.0 lost it);
+- `next()` returns (prompt responses, generation responses), one decode step and one prefill chunk;
+- `remove(uids)` works for rows in any stage; `prompt_cache_nbytes` is 0 when no row is left.
+
+Metal and CUDA take the same path through this file; only the CPU build was run by us.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import dequantize_model, load_model
+
+from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Load,
+    PrefillOut,
+    Ready,
+    Retired,
+    Submit,
+    TokenOut,
+)
+
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request in the batch: its two ids and what may fail in it."""
+
+    uid: int
+    request_id: int
+    sampler: RowSampler | None
+    adjustment: LogitsAdjustment | None
+
+    @property
+    def failure(self) -> Exception | None:
+        for part in (self.sampler, self.adjustment):
+            if part is not None and part.failure is not None:
+                return part.failure
+        return None
+
+
+class MlxBackend:
+    """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
+
+    def __init__(self, model: Any, load: Load, description: Ready) -> None:
+        self._description = description
+        self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
+        self._by_uid: dict[int, _Row] = {}
+        self._by_request: dict[int, _Row] = {}
+        self._generator = BatchGenerator(
+            model,
+            sampler=greedy,
+            completion_batch_size=load.max_slots,
+            prefill_batch_size=min(load.prefill_rows, load.max_slots),
+            prefill_step_size=load.prefill_chunk_tokens,
+        )
+
+    def describe(self) -> Ready:
+        return self._description
+
+    def admit(self, submit: Submit) -> None:
+        self._refuse_unusable(submit)
+        params = submit.sampling
+        row = _Row(
+            uid=-1,
+            request_id=submit.request_id,
+            sampler=RowSampler(params) if params.temperature > 0 else None,
+            adjustment=(
+                LogitsAdjustment(params, len(submit.prompt), self._description.vocabulary)
+                if LogitsAdjustment.wanted(params)
+                else None
+            ),
+        )
+        (row.uid,) = self._generator.insert(
+            [submit.prompt],
+            max_tokens=[submit.max_tokens],
+            samplers=[row.sampler or greedy],
+            logits_processors=[[row.adjustment] if row.adjustment else []],
+            stop_sequences=[self._stops(submit.stop_token_ids)],
+        )
+        self._by_uid[row.uid] = self._by_request[row.request_id] = row
+
+    def _refuse_unusable(self, submit: Submit) -> None:
+        """What would index outside an array on the device, where nothing checks."""
+        vocabulary = self._description.vocabulary
+        if not submit.prompt:
+            raise RequestRefused("the prompt is empty")
+        if not 0 <= min(submit.prompt) <= max(submit.prompt) < vocabulary:
+            raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
+        for token, _ in submit.sampling.logit_bias:
+            if not 0 <= token < vocabulary:
+                raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
+
+    def _stops(self, token_ids: tuple[int, ...]) -> StopSequences:
+        if token_ids not in self._stop_sequences:
+            self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
+        return self._stop_sequences[token_ids]
+
+    def remove(self, request_id: int) -> None:
+        self._generator.remove([self._forget(self._by_request[request_id]).uid])
+
+    def _forget(self, row: _Row) -> _Row:
+        del self._by_uid[row.uid], self._by_request[row.request_id]
+        return row
+
+    def step(self) -> StepResult:
+        prompts, answers = self._generator.next()
+        tokens: list[TokenOut] = []
+        retired: list[Retired] = []
+        for answer in answers:
+            row = self._by_uid[answer.uid]
+            tokens.append(TokenOut(row.request_id, answer.token))
+            if answer.finish_reason is not None:
+                self._forget(row)
+                retired.append(Retired(row.request_id, answer.finish_reason))
+        prefills = [PrefillOut(self._by_uid[p.uid].request_id, *p.progress) for p in prompts]
+        return StepResult(tokens, prefills, [*retired, *self._retire_failed()])
+
+    def _retire_failed(self) -> list[Retired]:
+        failed = [row for row in self._by_uid.values() if row.failure is not None]
+        if failed:
+            self._generator.remove([self._forget(row).uid for row in failed])
+        return [Retired(row.request_id, "failed", f"sampling failed: {row.failure!r}") for row in failed]
+
+    def kv_bytes(self) -> int:
+        return int(self._generator.prompt_cache_nbytes)
+
+    def close(self) -> None:
+        self._generator.close()
+
+
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows.
+    """
+    report("reading weights")
+    model, config = load_model(Path(command.model_folder), lazy=True)
+    model = _convert_weights(model, config, command.weights_dtype, report)
+    mx.eval(model.parameters())
+    report("warming up")
+    cache = make_prompt_cache(model)
+    logits = model(mx.array([[0]]), cache=cache)
+    mx.eval(logits)
+    parameters = _arrays(model)
+    description = Ready(
+        version=PROTOCOL_VERSION,
+        device=_device_name(),
+        model_type=str(config.get("model_type", "unknown")),
+        vocabulary=logits.shape[-1],
+        kv_bytes_per_token=_kv_bytes_per_token(cache),
+        weights_bytes=sum(value.nbytes for value in parameters),
+        weights_dtype=_dtype_names(parameters),
+    )
+    del cache, logits
+    mx.clear_cache()
+    # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
+    gc.collect()
+    gc.freeze()
+    return MlxBackend(model, command, description)
+
+
+def _arrays(model: Any) -> list[mx.array]:
+    return [value for _, value in tree_flatten(model.parameters()) if isinstance(value, mx.array)]
+
+
+def _on_cpu() -> bool:
+    return bool(mx.default_device() == mx.cpu)
+
+
+def _device_name() -> str:
+    if _on_cpu():
+        return "cpu"
+    return str(mx.device_info().get("device_name", "gpu"))
+
+
+def _convert_weights(
+    model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
+) -> Any:
+    """Weights as the device computes them best.
+
+    "auto" keeps what is stored on a GPU. On the CPU it takes float32: there the BLAS has no fast path
+    for 16-bit or packed weights, and float32 decoded several times faster.
+    """
+    if weights_dtype == "auto":
+        weights_dtype = "float32" if _on_cpu() else "stored"
+    if weights_dtype == "stored":
+        return model
+    report(f"converting weights to {weights_dtype}")
+    if "quantization" in config:
+        model = dequantize_model(model)
+    model.set_dtype(_DTYPES[weights_dtype])
+    return model
+
+
+def _kv_bytes_per_token(cache: list[Any]) -> int:
+    """Bytes that one more token adds, over the layers whose cache grows with the context."""
+    total = 0
+    for layer in cache:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is not None and values is not None and keys.ndim == 4:
+            total += (keys.nbytes + values.nbytes) // keys.shape[2]
+    return total
+
+
+def _dtype_names(parameters: list[mx.array]) -> str:
+    return ", ".join(sorted({str(value.dtype).removeprefix("mlx.core.") for value in parameters}))

@@ -1,0 +1,142 @@
+"""A back end without a model: each token is arithmetic on the prompt and the position.
+
+For tests and load tests of everything around the model, with steps of a chosen length and faults at
+chosen moments (`ScriptedPlan`). It keeps the same contract as `mlx_backend`.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    PrefillOut,
+    Ready,
+    Retired,
+    RetireReason,
+    ScriptedPlan,
+    Submit,
+    TokenOut,
+)
+
+KV_BYTES_PER_TOKEN = 64
+_FIRST_TOKEN = 256
+"""Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
+_SPECIAL_TOKENS = 64
+_FAIL_AT_TOKEN = 3
+
+
+class ScriptedDeath(BaseException):
+    """The plan says that the process ends here, as if killed."""
+
+
+class ScriptedHang(BaseException):
+    """The plan says that this step never returns."""
+
+
+def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
+    """The token at `position` (from 0) of the answer to a prompt with this digest."""
+    span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
+    return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
+
+
+def digest(prompt: list[int]) -> int:
+    return zlib.crc32(array("I", prompt).tobytes())
+
+
+@dataclass(slots=True)
+class _Row:
+    submit: Submit
+    prompt_digest: int
+    prefilled: int = 0
+    generated: int = 0
+
+
+class ScriptedBackend:
+    """`sleep` is how a step takes its time; the in-process tests pass one that does not wait."""
+
+    def __init__(self, plan: ScriptedPlan, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._plan = plan
+        self._sleep = sleep
+        self._rows: dict[int, _Row] = {}
+        self._steps = 0
+
+    def describe(self) -> Ready:
+        return Ready(
+            version=PROTOCOL_VERSION,
+            device="scripted",
+            model_type="scripted",
+            vocabulary=self._plan.vocabulary,
+            kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+            weights_bytes=0,
+            weights_dtype="none",
+        )
+
+    def admit(self, submit: Submit) -> None:
+        if not submit.prompt:
+            raise RequestRefused("the prompt is empty")
+        if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
+            raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
+        if self._plan.refuse_token in submit.prompt:
+            raise RequestRefused("the script refuses this prompt")
+        if self._plan.die_token in submit.prompt:
+            raise ScriptedDeath
+        self._rows[submit.request_id] = _Row(submit, digest(submit.prompt))
+
+    def remove(self, request_id: int) -> None:
+        del self._rows[request_id]
+
+    def step(self) -> StepResult:
+        self._steps += 1
+        if self._steps == self._plan.die_at_step:
+            raise ScriptedDeath
+        if self._steps == self._plan.hang_at_step:
+            raise ScriptedHang
+        if self._plan.step_seconds:
+            self._sleep(self._plan.step_seconds)
+        tokens: list[TokenOut] = []
+        prefills: list[PrefillOut] = []
+        retired: list[Retired] = []
+        for row in self._rows.values():
+            total = len(row.submit.prompt)
+            if row.prefilled < total:
+                row.prefilled = min(total, row.prefilled + self._plan.prefill_tokens_per_step)
+                prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total))
+                continue
+            token = self._next_token(row)
+            row.generated += 1
+            tokens.append(TokenOut(row.submit.request_id, token))
+            if ended := self._ended(row, token):
+                retired.append(ended)
+        for end in retired:
+            del self._rows[end.request_id]
+        return StepResult(tokens, prefills, retired)
+
+    def _next_token(self, row: _Row) -> int:
+        stops = row.submit.stop_token_ids
+        if stops and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
+            return stops[0]
+        return scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+
+    def _ended(self, row: _Row, token: int) -> Retired | None:
+        reason: RetireReason
+        if token in row.submit.stop_token_ids:
+            reason = "stop"
+        elif row.generated >= row.submit.max_tokens:
+            reason = "length"
+        elif row.generated == _FAIL_AT_TOKEN and self._plan.fail_sampler_token in row.submit.prompt:
+            return Retired(row.submit.request_id, "failed", "the script breaks this request's sampler")
+        else:
+            return None
+        return Retired(row.submit.request_id, reason)
+
+    def kv_bytes(self) -> int:
+        return KV_BYTES_PER_TOKEN * sum(row.prefilled + row.generated for row in self._rows.values())
+
+    def close(self) -> None:
+        self._rows.clear()

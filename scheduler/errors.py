@@ -1,0 +1,102 @@
+"""The one error tree of the scheduler.
+
+Every error that a client can meet says whose fault it is (its class), carries a stable `code`, a
+message written for that client, and, where waiting helps, `retry_after_seconds`. Nothing here knows
+HTTP: `api/errors.py` is the only place that turns these classes into statuses.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SchedulerError(Exception):
+    """Root of everything the scheduler raises on purpose."""
+
+    code: ClassVar[str] = "scheduler_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+
+class InvalidRequest(SchedulerError):
+    """The client sent something that can never succeed as it stands."""
+
+    code = "invalid_request"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field that we know or do not know, but do not honour: refused by name, never ignored."""
+
+    code = "unsupported_parameter"
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and answer together cannot fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateFailed(InvalidRequest):
+    """The model's chat template refused or could not render these messages."""
+
+    code = "chat_template_error"
+
+
+class ModelNotFound(InvalidRequest):
+    """The request names a model that this server does not serve."""
+
+    code = "model_not_found"
+
+
+class QueueFull(SchedulerError):
+    """The intake queue is at its bound; the request was not accepted."""
+
+    code = "queue_full"
+
+
+class Unavailable(SchedulerError):
+    """The service cannot take requests now, and says why."""
+
+    code = "service_unavailable"
+
+
+class Draining(Unavailable):
+    """The service is shutting down."""
+
+    code = "shutting_down"
+
+
+class EngineFailure(SchedulerError):
+    """An accepted request ended because of the engine, not because of the client."""
+
+    code = "engine_error"
+
+
+class EngineLost(EngineFailure):
+    """The engine process died with this request on board."""
+
+    code = "engine_lost"
+
+
+class RequestFailed(EngineFailure):
+    """The engine ended this request alone: its own sampler, its own row."""
+
+    code = "request_failed"
+
+
+class StartupError(Exception):
+    """Penstock cannot start as it was asked to; the message is for the operator."""
+
+
+class OptionError(StartupError):
+    """An option has a value that cannot be used; the message names the option."""
+
+
+class LinkError(Exception):
+    """Bytes on the link that are not the protocol: the other side is broken or foreign."""

@@ -1,0 +1,62 @@
+"""The states a request can be in, and the only moves between them.
+
+Rule: everything that decides whether a move is legal is in `TRANSITIONS`. An illegal move raises and
+leaves the state as it was. An id leaves the parent's tables when its state becomes RETIRED.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    QUEUED = auto()
+    """Accepted; in the intake queue."""
+    SUBMITTED = auto()
+    """Sent to the engine; no progress heard yet."""
+    PREFILLING = auto()
+    DECODING = auto()
+    CANCELLING = auto()
+    """`Cancel` sent; whatever still arrives for it is dropped until `Retired`."""
+    RETIRED = auto()
+
+
+class Event(Enum):
+    DISPATCH = auto()
+    PREFILL = auto()
+    TOKEN = auto()
+    CANCEL = auto()
+    RETIRE = auto()
+
+
+class IllegalMove(Exception):
+    """An event that its state does not allow: a bug on one side of the link."""
+
+
+_IN_ENGINE = (State.SUBMITTED, State.PREFILLING, State.DECODING)
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.QUEUED, Event.DISPATCH): State.SUBMITTED,
+    (State.SUBMITTED, Event.PREFILL): State.PREFILLING,
+    (State.PREFILLING, Event.PREFILL): State.PREFILLING,
+    (State.SUBMITTED, Event.TOKEN): State.DECODING,
+    (State.PREFILLING, Event.TOKEN): State.DECODING,
+    (State.DECODING, Event.TOKEN): State.DECODING,
+    # A queued request that is cancelled never reached the engine: nothing is left to wait for.
+    (State.QUEUED, Event.CANCEL): State.RETIRED,
+    (State.QUEUED, Event.RETIRE): State.RETIRED,
+    **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
+    **{(state, Event.RETIRE): State.RETIRED for state in (*_IN_ENGINE, State.CANCELLING)},
+    (State.CANCELLING, Event.PREFILL): State.CANCELLING,
+    (State.CANCELLING, Event.TOKEN): State.CANCELLING,
+    (State.CANCELLING, Event.CANCEL): State.CANCELLING,
+    (State.RETIRED, Event.CANCEL): State.RETIRED,
+}
+
+
+def move(state: State, event: Event) -> State:
+    """The state after `event`. Raises IllegalMove."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalMove(f"{event.name} is not allowed in state {state.name}") from None

@@ -1,0 +1,66 @@
+"""The parent's end of the link: messages over a trio stream.
+
+Writing never waits for its caller: commands are small, at most two a request, and a writer task sends
+them. Reading is one task that must never wait for a client: after some 90 unread frames the engine
+would block in its send, and every stream with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from scheduler.link.framing import encode, parent_inbound
+from scheduler.link.messages import FromEngine, ToEngine
+
+_READ_BYTES = 1 << 18
+
+
+class EngineGone(Exception):
+    """The other end is closed: the engine process has ended or is ending."""
+
+
+class Channel:
+    """Messages to and from one engine process."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._reader = parent_inbound()
+        self._received: deque[FromEngine] = deque()
+        self._unsent: deque[bytes] = deque()
+        self._wake_writer = trio.Event()
+
+    def send_nowait(self, message: ToEngine) -> None:
+        """Queue a message for the writer. After the engine's death it goes nowhere, silently: whoever
+        reads learns of the death and settles what was in flight."""
+        self._unsent.append(encode(message))
+        self._wake_writer.set()
+
+    async def receive(self) -> FromEngine:
+        """The next message. Raises EngineGone at end of file, LinkError for bytes that are no message."""
+        while not self._received:
+            try:
+                data = await self._stream.receive_some(_READ_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise EngineGone from error
+            if not data:
+                raise EngineGone
+            self._received.extend(self._reader.feed(data))
+        return self._received.popleft()
+
+    async def write_forever(self) -> None:
+        """The writer task; ends quietly when the engine is gone."""
+        while True:
+            while self._unsent:
+                batch = b"".join(self._unsent)
+                self._unsent.clear()
+                try:
+                    await self._stream.send_all(batch)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return
+            self._wake_writer = trio.Event()
+            await self._wake_writer.wait()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

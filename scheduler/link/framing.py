@@ -1,0 +1,77 @@
+"""Messages to frames and back, without I/O: a four-byte big-endian length, then msgpack.
+
+Used by both processes. Feed any bytes in any pieces; whole messages come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from scheduler.errors import LinkError
+from scheduler.link.messages import FromEngine, ToEngine
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""A prompt of ten million tokens is 50 MB of msgpack; a length above this is garbage, not a message."""
+
+_LENGTH_BYTES = 4
+_encoder = msgspec.msgpack.Encoder()
+_Incoming = TypeVar("_Incoming")
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """One frame. Raises LinkError for a message above MAX_FRAME_BYTES."""
+    frame = bytearray(_LENGTH_BYTES)
+    _encoder.encode_into(message, frame, _LENGTH_BYTES)
+    length = len(frame) - _LENGTH_BYTES
+    if length > MAX_FRAME_BYTES:
+        raise LinkError(f"a message of {length} bytes is above the frame bound of {MAX_FRAME_BYTES}")
+    frame[:_LENGTH_BYTES] = length.to_bytes(_LENGTH_BYTES, "big")
+    return bytes(frame)
+
+
+class FrameReader(Generic[_Incoming]):
+    """Collects bytes, yields messages of the direction it was made for."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[_Incoming]) -> None:
+        self._decoder = decoder
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[_Incoming]:
+        """The messages that `data` completes. Raises LinkError, after which the link is unusable."""
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= _LENGTH_BYTES:
+                end = start + _LENGTH_BYTES + self._length_at(start)
+                if len(self._buffer) < end:
+                    break
+                body = bytes(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
+                start = end
+                yield self._decode(body)
+        finally:
+            del self._buffer[:start]
+
+    def _length_at(self, start: int) -> int:
+        length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
+        if length > MAX_FRAME_BYTES:
+            raise LinkError(f"a frame announces {length} bytes, above the bound of {MAX_FRAME_BYTES}")
+        return length
+
+    def _decode(self, body: bytes) -> _Incoming:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
+
+
+def engine_inbound() -> FrameReader[ToEngine]:
+    """A reader for what the engine receives."""
+    return FrameReader(msgspec.msgpack.Decoder(ToEngine))
+
+
+def parent_inbound() -> FrameReader[FromEngine]:
+    """A reader for what the parent receives."""
+    return FrameReader(msgspec.msgpack.Decoder(FromEngine))

@@ -1,0 +1,165 @@
+"""Every type that crosses between the two processes, and the version of their shape.
+
+Plain data, msgpack arrays on the wire (field order is the format: append, never reorder, and raise
+PROTOCOL_VERSION with any change). Both processes come from one installation, so a mismatch means a
+broken deployment; the handshake refuses it by name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Acyclic plain data, so the garbage collector need not look at the thousands made a second."""
+
+
+class ScriptedPlan(_Message, frozen=True):
+    """How the scripted back end behaves; everything zero or empty is a healthy, instant engine."""
+
+    step_seconds: float = 0.0
+    prefill_tokens_per_step: int = 512
+    vocabulary: int = 8192
+    stop_after: int = 0
+    """The position at which a request's first stop token is emitted; 0: never."""
+    die_at_step: int = 0
+    """Exit at once, as if killed, when this step begins (counted from 1)."""
+    hang_at_step: int = 0
+    """Never return from this step."""
+    refuse_token: int = -1
+    """Fail alone any request whose prompt holds this token."""
+    fail_sampler_token: int = -1
+    """Fail alone, at its third token, any request whose prompt holds this token."""
+    die_token: int = -1
+    """Exit at once when a request whose prompt holds this token is admitted."""
+
+
+class Load(_Message, frozen=True, tag="load"):
+    """First frame down: what to run. Answered by Loading..., then Ready or Fault."""
+
+    version: int
+    backend: Literal["mlx", "scripted"]
+    model_folder: str
+    max_slots: int
+    prefill_chunk_tokens: int
+    prefill_rows: int
+    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"]
+    scripted: ScriptedPlan
+
+
+class Sampling(_Message, frozen=True):
+    """`SamplingParams` on the wire; see there for the meaning."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+
+
+class Submit(_Message, frozen=True, tag="submit"):
+    """One accepted request. Ids are the parent's, count upwards and are never used again."""
+
+    request_id: int
+    prompt: list[int]
+    max_tokens: int
+    stop_token_ids: tuple[int, ...]
+    sampling: Sampling
+
+
+class Cancel(_Message, frozen=True, tag="cancel"):
+    """End this request. No answer of its own: each Submit gets exactly one Retired, and this one may
+    have crossed it on the way."""
+
+    request_id: int
+
+
+class Stop(_Message, frozen=True, tag="stop"):
+    """Leave the loop and exit 0."""
+
+
+class Loading(_Message, frozen=True, tag="loading"):
+    """A stage of loading, for the operator's eyes."""
+
+    stage: str
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """The engine can take requests."""
+
+    version: int
+    device: str
+    model_type: str
+    vocabulary: int
+    kv_bytes_per_token: int
+    weights_bytes: int
+    weights_dtype: str
+
+
+class TokenOut(_Message, frozen=True):
+    """One token of one row in one step."""
+
+    request_id: int
+    token: int
+
+
+class PrefillOut(_Message, frozen=True):
+    """`done` of `total` prompt tokens of this request are in its cache."""
+
+    request_id: int
+    done: int
+    total: int
+
+
+RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
+
+
+class Retired(_Message, frozen=True):
+    """The engine holds nothing of this request any more. The last that is heard of it.
+
+    "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for
+    the client). "failed": something of its own broke (`detail` says what).
+    """
+
+    request_id: int
+    reason: RetireReason
+    detail: str = ""
+
+
+class Counters(_Message, frozen=True):
+    """Totals since the engine process started (they only grow), and gauges of this moment."""
+
+    steps: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    busy_seconds: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    kv_bytes: int = 0
+
+
+class StepOutput(_Message, frozen=True, tag="step"):
+    """All that one step did, for all slots."""
+
+    tokens: list[TokenOut]
+    prefills: list[PrefillOut]
+    retired: list[Retired]
+    counters: Counters
+
+
+class Fault(_Message, frozen=True, tag="fault"):
+    """The engine cannot go on and is about to exit."""
+
+    error: str
+
+
+ToEngine: TypeAlias = Load | Submit | Cancel | Stop
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Fault

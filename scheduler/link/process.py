@@ -1,0 +1,120 @@
+"""Starts an engine process, runs one session with it, and never leaves it behind.
+
+Death is end of file on the socket pair, in both directions. PR_SET_PDEATHSIG is not used: it follows
+the parent's *thread*, and trio's worker thread that started the child expires after ten seconds, which
+kills a healthy engine.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from scheduler.link.channel import Channel
+from scheduler.link.messages import Stop
+
+_log = structlog.get_logger("engine")
+_STDERR_LINES_KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an engine process ended. `returncode` is negative for a signal."""
+
+    returncode: int | None
+    last_stderr: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        match self.returncode:
+            case None:
+                return "left no exit status"
+            case code if code < 0:
+                return f"was killed by {signal.Signals(-code).name}"
+            case code:
+                return f"exited with status {code}"
+
+
+Session = Callable[[Channel], Awaitable[None]]
+
+
+class EngineLauncher(Protocol):
+    """Something that can start an engine: a process, or in tests the loop itself over memory."""
+
+    async def run(self, session: Session) -> Exit:
+        """Start an engine, run `session` with its channel, and return when the engine has ended.
+
+        The engine is ended when the session returns, raises or is cancelled.
+        """
+        ...
+
+
+class ProcessLauncher:
+    """`python -m scheduler.engine` on one end of a socket pair."""
+
+    def __init__(self, environment: Mapping[str, str], stop_seconds: float) -> None:
+        self._environment = dict(environment)
+        self._stop_seconds = stop_seconds
+
+    async def run(self, session: Session) -> Exit:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                # A session of its own: Ctrl-C in the terminal is the parent's to handle.
+                start_new_session=True,
+            )
+        channel = Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        last_stderr: deque[str] = deque(maxlen=_STDERR_LINES_KEPT)
+        assert process.stderr is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.write_forever)
+                nursery.start_soon(_relay_stderr, process.stderr, last_stderr)
+                try:
+                    await session(channel)
+                finally:
+                    await self._end(process, channel)
+                    nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await channel.aclose()
+                await process.stderr.aclose()
+        return Exit(process.returncode, tuple(last_stderr))
+
+    async def _end(self, process: trio.Process, channel: Channel) -> None:
+        """Ask, then insist. Shielded, because leaving a child behind is worse than a late exit."""
+        with trio.CancelScope(shield=True) as scope:
+            scope.deadline = trio.current_time() + self._stop_seconds
+            channel.send_nowait(Stop())
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
+                await process.wait()
+
+
+async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str]) -> None:
+    """The engine's stderr, line by line, to our log; the last lines stay for the obituary."""
+    pending = b""
+    async for data in stream:
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            text = line.decode("utf-8", "replace").rstrip()
+            if text:
+                kept.append(text)
+                _log.info("engine_stderr", line=text)
+        # A line without end must not grow for ever.
+        pending = pending[-8192:]

@@ -1,0 +1,160 @@
+"""Keeps one engine alive: start, READY within a deadline, route what it says, restart with backoff.
+
+Restarting is a state of the service, not an exception in anybody's task. What an engine's death means
+for the requests on board is the listener's to decide (`service.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, assert_never
+
+import structlog
+import trio
+
+from scheduler.config import SupervisionConfig
+from scheduler.errors import LinkError
+from scheduler.link.channel import Channel, EngineGone
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Fault,
+    FromEngine,
+    Load,
+    Loading,
+    Ready,
+    StepOutput,
+    ToEngine,
+)
+from scheduler.link.process import EngineLauncher
+
+_log = structlog.get_logger("supervisor")
+
+
+class Condition(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """The supervisor's view of its engine at one moment."""
+
+    condition: Condition
+    restarts: int
+    last_death: str | None
+    ready: Ready | None
+
+
+class EngineListener(Protocol):
+    """Who hears what the engine says. Called in the reader's task: nothing here may wait."""
+
+    def engine_loading(self, stage: str) -> None: ...
+    def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None: ...
+    def engine_output(self, output: StepOutput) -> None: ...
+    def engine_lost(self, cause: str) -> None: ...
+
+
+class EngineFault(Exception):
+    """The engine said why it cannot go on, or did not become ready in time."""
+
+
+class Supervisor:
+    """Owns the engine process for as long as `run` runs."""
+
+    def __init__(
+        self, launcher: EngineLauncher, load: Load, listener: EngineListener, config: SupervisionConfig
+    ) -> None:
+        self._launcher = launcher
+        self._load = load
+        self._listener = listener
+        self._config = config
+        self._condition = Condition.STARTING
+        self._restarts = 0
+        self._last_death: str | None = None
+        self._ready: Ready | None = None
+        self._became_ready_at: float | None = None
+        self._cause: str | None = None
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(self._condition, self._restarts, self._last_death, self._ready)
+
+    async def run(self) -> None:
+        """Never returns by itself; cancel it to end the engine."""
+        backoff = self._config.backoff_first_seconds
+        while True:
+            exit_ = await self._launcher.run(self._session)
+            settled = (
+                self._became_ready_at is not None
+                and trio.current_time() - self._became_ready_at >= self._config.settled_seconds
+            )
+            if settled:
+                backoff = self._config.backoff_first_seconds
+            self._restarts += 1
+            _log.error(
+                "engine_died",
+                cause=self._cause,
+                exit=str(exit_),
+                restarts=self._restarts,
+                restart_in_seconds=backoff,
+                last_stderr=exit_.last_stderr,
+            )
+            self._last_death = f"{self._cause}; the engine {exit_}"
+            await trio.sleep(backoff)
+            backoff = min(backoff * 2, self._config.backoff_limit_seconds)
+
+    async def _session(self, channel: Channel) -> None:
+        """One engine's life, from Load to its end. Returns when it is over, and says why in `_cause`."""
+        self._became_ready_at = None
+        self._cause = "the engine process ended"
+        try:
+            await self._talk(channel)
+        except EngineGone:
+            pass
+        except (EngineFault, LinkError) as fault:
+            self._cause = str(fault)
+        finally:
+            # Also when cancelled: whoever waits for this engine must hear that it will not answer.
+            self._condition = Condition.RESTARTING
+            self._ready = None
+            self._listener.engine_lost(self._cause)
+
+    async def _talk(self, channel: Channel) -> None:
+        channel.send_nowait(self._load)
+        ready: Ready | None = None
+        with trio.move_on_after(self._config.ready_seconds):
+            ready = await self._wait_ready(channel)
+        if ready is None:
+            raise EngineFault(f"the engine was not ready within {self._config.ready_seconds:g} seconds")
+        self._became_ready_at = trio.current_time()
+        self._condition, self._ready = Condition.READY, ready
+        self._listener.engine_ready(ready, channel.send_nowait)
+        while True:
+            match await channel.receive():
+                case StepOutput() as output:
+                    self._listener.engine_output(output)
+                case Fault(error=error):
+                    raise EngineFault(error)
+                case Loading() | Ready() as message:
+                    raise LinkError(f"the engine sent {type(message).__name__} after it was ready")
+                case message:
+                    assert_never(message)
+
+    async def _wait_ready(self, channel: Channel) -> Ready:
+        while True:
+            message: FromEngine = await channel.receive()
+            match message:
+                case Ready(version=version) if version != PROTOCOL_VERSION:
+                    raise EngineFault(f"the engine speaks protocol {version}, not {PROTOCOL_VERSION}")
+                case Ready():
+                    return message
+                case Loading(stage=stage):
+                    self._listener.engine_loading(stage)
+                case Fault(error=error):
+                    raise EngineFault(error)
+                case StepOutput():
+                    raise LinkError("the engine sent a step before it was ready")
+                case _:
+                    assert_never(message)

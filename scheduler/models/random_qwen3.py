@@ -1,0 +1,283 @@
+"""Qwen3 models with random weights: the embedded one, and the bench model that issues call "13M".
+
+Owns the shapes, the weights and the folders that hold them; knows nothing of MLX, so the parent and
+the tests of the parent may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER`
+writes the bench model.
+
+What the weights must do, though they mean nothing: vary. With tied embeddings and the usual small
+initial values a greedy answer repeats its last token for ever, and a test that compares such
+answers passes whatever the cache holds. So the blocks drown the embedding in the residual stream
+(`_EMBEDDING_SCALE` against `_BRANCH_SCALE`), and query and key norms make attention look at some
+tokens rather than at their average (`_FOCUS`), so that one wrong cached row changes the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+TOKENIZER_FOLDER: Final = Path(__file__).parent / "tokenizer"
+TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+PAD_TOKEN_ID: Final = 8183
+EOS_TOKEN_ID: Final = 8185
+FIRST_ADDED_TOKEN_ID: Final = 8183
+
+FORMAT_VERSION: Final = 1
+"""Raise it with any change to the files or the weights: old cached folders are then not read."""
+
+MANIFEST: Final = "penstock.json"
+"""Written last: the digest of what made the folder, and the size of every file in it."""
+
+_EMBEDDING_SCALE = 0.2
+_BRANCH_SCALE = 1.0
+_FOCUS = 1.5
+_ADDED_TOKEN_SCALE = 0.02
+"""End-of-turn, <think> and <tool_call> must not come by chance: their logits are next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of one Qwen3 model, and the seed of its weights: equal shapes are equal models."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    vocabulary: int = 8192
+    context: int = 40960
+    seed: int = 0
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers, in float32."""
+        return 2 * 4 * self.layers * self.kv_heads * self.head_dim
+
+
+EMBEDDED: Final = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, feed_forward=192, seed=20)
+BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, feed_forward=1152, seed=13)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model on disk, and what the operator should hear about how it came there."""
+
+    path: Path
+    warning: str | None = None
+
+
+def embedded_model(environment: Mapping[str, str] = os.environ) -> ModelFolder:
+    """The embedded model, made at first use in the user's cache folder.
+
+    A cache that cannot be written to costs a warning and a fresh temporary folder, which goes when
+    this process ends. Raises OSError when not even that can be written.
+    """
+    folder = cache_folder(environment)
+    try:
+        return ModelFolder(ensure_model(EMBEDDED, "embedded", folder))
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        warning = f"cannot keep the embedded model in {folder} ({error}); set PENSTOCK_CACHE to a folder that can be written"
+        return ModelFolder(ensure_model(EMBEDDED, "embedded", temporary), warning)
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's caches go: PENSTOCK_CACHE, else the platform's own place. Makes nothing."""
+    if chosen := environment.get("PENSTOCK_CACHE"):
+        return Path(chosen)
+    if xdg := environment.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "penstock"
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "penstock"
+    return home / ".cache" / "penstock"
+
+
+def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
+    """The folder of this model in the cache, made if it is not there or not whole.
+
+    Any number of processes may ask at once; one makes it, under a lock that the system releases
+    when its holder dies. Raises OSError when the cache cannot be written.
+    """
+    digest = model_digest(shape)
+    folder = cache_folder / f"{name}-{digest[:16]}"
+    if _is_whole(folder, digest):
+        return folder
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with _locked(cache_folder / f".{folder.name}.lock"):
+        if _is_whole(folder, digest):
+            return folder
+        for leftover in [folder, *cache_folder.glob(f".{folder.name}.*.partial")]:
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        write_model(shape, folder)
+    return folder
+
+
+def write_model(shape: Shape, folder: Path) -> None:
+    """Writes the model; `folder` appears whole or not at all, whoever else writes it at the same time.
+
+    An empty folder is taken, and one that already holds this very model is left as it is. Raises
+    FileExistsError for a folder that holds anything else, OSError when it cannot be written.
+    """
+    digest = model_digest(shape)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.parent / f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+    partial.mkdir()
+    try:
+        _write_files(shape, digest, partial)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if _is_whole(folder, digest):
+                return
+            if folder.exists():
+                raise FileExistsError(f"{folder} exists and is not this model; give another folder") from None
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def model_digest(shape: Shape) -> str:
+    """Changes with anything that changes a file of the model."""
+    digest = hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(shape)], sort_keys=True).encode())
+    for name in TOKENIZER_FILES:
+        digest.update((TOKENIZER_FOLDER / name).read_bytes())
+    return digest.hexdigest()
+
+
+def random_weights(shape: Shape) -> Weights:
+    """The model's tensors under their Hugging Face names; the same bits on every platform.
+
+    They come from PCG64's raw integers by one exact conversion and one multiplication. NumPy's own
+    distributions promise no such thing: they call the platform's `log` and may change by release.
+    """
+    bits = np.random.PCG64(shape.seed)
+
+    def uniform(rows: int, columns: int, deviation: float) -> npt.NDArray[np.float32]:
+        integers = (bits.random_raw(rows * columns) >> np.uint64(40)).astype(np.int32) - (1 << 23)
+        half_width = np.float32(deviation * 3**0.5)
+        return (integers.astype(np.float32) * np.float32(2.0**-23) * half_width).reshape(rows, columns)
+
+    def ones(size: int, value: float = 1.0) -> npt.NDArray[np.float32]:
+        return np.full(size, value, dtype=np.float32)
+
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    inward, of_hidden = shape.feed_forward**-0.5, shape.hidden**-0.5
+    embedding = uniform(shape.vocabulary, shape.hidden, _EMBEDDING_SCALE)
+    embedding[FIRST_ADDED_TOKEN_ID:] *= np.float32(_ADDED_TOKEN_SCALE)
+    weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": ones(shape.hidden)}
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}"
+        weights |= {
+            f"{prefix}.input_layernorm.weight": ones(shape.hidden),
+            f"{prefix}.self_attn.q_proj.weight": uniform(queries, shape.hidden, of_hidden),
+            f"{prefix}.self_attn.k_proj.weight": uniform(keys, shape.hidden, of_hidden),
+            f"{prefix}.self_attn.v_proj.weight": uniform(keys, shape.hidden, of_hidden),
+            f"{prefix}.self_attn.o_proj.weight": uniform(
+                shape.hidden, queries, _BRANCH_SCALE * queries**-0.5
+            ),
+            f"{prefix}.self_attn.q_norm.weight": ones(shape.head_dim, _FOCUS),
+            f"{prefix}.self_attn.k_norm.weight": ones(shape.head_dim, _FOCUS),
+            f"{prefix}.post_attention_layernorm.weight": ones(shape.hidden),
+            f"{prefix}.mlp.gate_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
+            f"{prefix}.mlp.up_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
+            f"{prefix}.mlp.down_proj.weight": uniform(
+                shape.hidden, shape.feed_forward, 2 * _BRANCH_SCALE * inward
+            ),
+        }
+    return weights
+
+
+def _write_files(shape: Shape, digest: str, folder: Path) -> None:
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(TOKENIZER_FOLDER / name, folder / name)
+    _write_json(folder / "config.json", _model_config(shape))
+    generation = {"do_sample": False, "eos_token_id": EOS_TOKEN_ID, "pad_token_id": PAD_TOKEN_ID}
+    _write_json(folder / "generation_config.json", generation)
+    (folder / "model.safetensors").write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    _write_json(folder / MANIFEST, {"digest": digest, "shape": asdict(shape), "file_bytes": sizes})
+
+
+def _model_config(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.feed_forward,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.context,
+        "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "bos_token_id": None,
+        "eos_token_id": EOS_TOKEN_ID,
+        "pad_token_id": PAD_TOKEN_ID,
+    }
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _is_whole(folder: Path, digest: str) -> bool:
+    """Whether every file is there in its size: cleaners of temporary folders take single files."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes: dict[str, int] = manifest["file_bytes"]
+        sizes_now = {name: (folder / name).stat().st_size for name in sizes}
+        return bool(manifest["digest"] == digest and sizes_now == sizes)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> None:
+    shapes = {"embedded": EMBEDDED, "13m": BENCH_13M}
+    parser = argparse.ArgumentParser(description="Write a Qwen3 model with random weights.")
+    parser.add_argument("--shape", choices=sorted(shapes), default="13m")
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    try:
+        write_model(shapes[arguments.shape], arguments.folder)
+    except OSError as error:
+        raise SystemExit(f"cannot write the model: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

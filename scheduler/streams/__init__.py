@@ -1,0 +1,1 @@
+"""From step outputs to one mailbox a request."""

@@ -1,0 +1,1 @@
+"""Metrics, the log set-up and the one canonical line a request."""
