@@ -47,7 +47,7 @@ class SupervisionConfig:
     backoff_first_seconds: float = 0.1
     backoff_limit_seconds: float = 10.0
     stop_seconds: float = 5.0
-    """From Stop to SIGKILL."""
+    """From the closing of the link to SIGKILL."""
     settled_seconds: float = 30.0
     """A life at least this long resets the backoff."""
 

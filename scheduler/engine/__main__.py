@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import traceback
+from typing import NoReturn
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.inbox import Inbox
@@ -21,7 +22,7 @@ from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, Sc
 from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
 
-def main() -> int:
+def main() -> NoReturn:
     faulthandler.enable()
     # Ctrl-C reaches the whole foreground group; when to stop is the parent's decision alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -37,17 +38,18 @@ def main() -> int:
         backend = _make_backend(command, inbox)
         inbox.send(backend.describe())
         _run(EngineLoop(backend, command.max_slots), inbox)
-        backend.close()
     except ScriptedDeath:
-        os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            os.kill(os.getpid(), signal.SIGKILL)
     except ScriptedHang:
         while True:
             time.sleep(3600)
     except Exception as error:
         traceback.print_exc()
         inbox.send(Fault(f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
+        sys.stderr.flush()
+        # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
+        os._exit(1)
 
 
 def _expect_load(command: ToEngine) -> Load:
@@ -70,8 +72,9 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
             return mlx_backend.load(command, lambda stage: inbox.send(Loading(stage)))
 
 
-def _run(loop: EngineLoop, inbox: Inbox) -> None:
-    while not loop.stopped:
+def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
+    """Ends with the process: when the parent closes the link, the inbox thread leaves for all."""
+    while True:
         commands = [inbox.wait()] if loop.idle else []
         output = loop.turn([*commands, *inbox.drain_nowait()])
         if output is not None:
@@ -79,7 +82,4 @@ def _run(loop: EngineLoop, inbox: Inbox) -> None:
 
 
 if __name__ == "__main__":
-    # No interpreter shutdown: the inbox thread is blocked in a read, and MLX's destructors take seconds.
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+    main()

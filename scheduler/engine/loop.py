@@ -15,7 +15,7 @@ from scheduler.engine.backend import Backend, RequestRefused, StepResult
 from scheduler.engine.planner import plan
 from scheduler.engine.slots import Slot, Slots
 from scheduler.errors import LinkError
-from scheduler.link.messages import Cancel, Counters, Load, Retired, StepOutput, Stop, Submit, ToEngine
+from scheduler.link.messages import Cancel, Counters, Load, Retired, StepOutput, Submit, ToEngine
 
 _NOTHING = StepResult((), (), ())
 
@@ -36,7 +36,6 @@ class EngineLoop:
         self._prefilled_tokens = 0
         self._generated_tokens = 0
         self._busy_seconds = 0.0
-        self.stopped = False
 
     @property
     def idle(self) -> bool:
@@ -56,8 +55,6 @@ class EngineLoop:
                     self._waiting[command.request_id] = command
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
-                case Stop():
-                    self.stopped = True
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:

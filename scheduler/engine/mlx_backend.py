@@ -141,9 +141,6 @@ class MlxBackend:
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
 
-    def close(self) -> None:
-        self._generator.close()
-
 
 def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """Load the model of `command`, run one token through it, and describe it.
@@ -177,7 +174,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
 
 
 def _arrays(model: Any) -> list[mx.array]:
-    return [value for _, value in tree_flatten(model.parameters()) if isinstance(value, mx.array)]
+    flat: Any = tree_flatten(model.parameters())
+    return [value for _, value in flat]
 
 
 def _on_cpu() -> bool:

@@ -137,6 +137,3 @@ class ScriptedBackend:
 
     def kv_bytes(self) -> int:
         return KV_BYTES_PER_TOKEN * sum(row.prefilled + row.generated for row in self._rows.values())
-
-    def close(self) -> None:
-        self._rows.clear()

@@ -2,7 +2,7 @@
 
 Plain data, msgpack arrays on the wire (field order is the format: append, never reorder, and raise
 PROTOCOL_VERSION with any change). Both processes come from one installation, so a mismatch means a
-broken deployment; the handshake refuses it by name.
+broken deployment; the handshake refuses it by name. No message stops the engine: end of file does.
 """
 
 from __future__ import annotations
@@ -82,10 +82,6 @@ class Cancel(_Message, frozen=True, tag="cancel"):
     request_id: int
 
 
-class Stop(_Message, frozen=True, tag="stop"):
-    """Leave the loop and exit 0."""
-
-
 class Loading(_Message, frozen=True, tag="loading"):
     """A stage of loading, for the operator's eyes."""
 
@@ -161,5 +157,5 @@ class Fault(_Message, frozen=True, tag="fault"):
     error: str
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Stop
+ToEngine: TypeAlias = Load | Submit | Cancel
 FromEngine: TypeAlias = Loading | Ready | StepOutput | Fault

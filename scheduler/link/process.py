@@ -20,7 +20,6 @@ import structlog
 import trio
 
 from scheduler.link.channel import Channel
-from scheduler.link.messages import Stop
 
 _log = structlog.get_logger("engine")
 _STDERR_LINES_KEPT = 20
@@ -90,15 +89,16 @@ class ProcessLauncher:
                     nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                await channel.aclose()
                 await process.stderr.aclose()
         return Exit(process.returncode, tuple(last_stderr))
 
     async def _end(self, process: trio.Process, channel: Channel) -> None:
-        """Ask, then insist. Shielded, because leaving a child behind is worse than a late exit."""
-        with trio.CancelScope(shield=True) as scope:
-            scope.deadline = trio.current_time() + self._stop_seconds
-            channel.send_nowait(Stop())
+        """Close the link, which the engine obeys even in the middle of a step; then insist.
+
+        Shielded, because leaving a child behind is worse than a late exit.
+        """
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
+            await channel.aclose()
             await process.wait()
         if process.returncode is None:
             process.kill()

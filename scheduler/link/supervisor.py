@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from scheduler.config import SupervisionConfig
-from scheduler.errors import LinkError
+from scheduler.errors import LinkError, StartupError
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -44,6 +44,8 @@ class EngineStatistics:
 
     condition: Condition
     restarts: int
+    failed_starts: int
+    """Engines in a row that died before they were ready."""
     last_death: str | None
     ready: Ready | None
 
@@ -61,6 +63,14 @@ class EngineFault(Exception):
     """The engine said why it cannot go on, or did not become ready in time."""
 
 
+class EngineNeverReady(StartupError):
+    """The engine could not be started at all: the model or the installation is broken."""
+
+
+_FIRST_STARTS = 3
+"""An engine that dies silently before it was ever ready gets as many tries; one that says why gets one."""
+
+
 class Supervisor:
     """Owns the engine process for as long as `run` runs."""
 
@@ -76,16 +86,28 @@ class Supervisor:
         self._last_death: str | None = None
         self._ready: Ready | None = None
         self._became_ready_at: float | None = None
-        self._cause: str | None = None
+        self._was_ready = False
+        self._failed_starts = 0
+        self._said_fault = False
+        self._cause = ""
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(self._condition, self._restarts, self._last_death, self._ready)
+        return EngineStatistics(
+            self._condition, self._restarts, self._failed_starts, self._last_death, self._ready
+        )
 
     async def run(self) -> None:
-        """Never returns by itself; cancel it to end the engine."""
+        """Never returns by itself; cancel it to end the engine.
+
+        Raises EngineNeverReady where the first engine says that it cannot start, or none of three does.
+        """
         backoff = self._config.backoff_first_seconds
         while True:
             exit_ = await self._launcher.run(self._session)
+            if self._became_ready_at is None:
+                self._failed_starts += 1
+                if not self._was_ready and (self._said_fault or self._failed_starts >= _FIRST_STARTS):
+                    raise EngineNeverReady(f"{self._cause}; the engine {exit_}")
             settled = (
                 self._became_ready_at is not None
                 and trio.current_time() - self._became_ready_at >= self._config.settled_seconds
@@ -115,6 +137,7 @@ class Supervisor:
             pass
         except (EngineFault, LinkError) as fault:
             self._cause = str(fault)
+            self._said_fault = True
         finally:
             # Also when cancelled: whoever waits for this engine must hear that it will not answer.
             self._condition = Condition.RESTARTING
@@ -129,6 +152,7 @@ class Supervisor:
         if ready is None:
             raise EngineFault(f"the engine was not ready within {self._config.ready_seconds:g} seconds")
         self._became_ready_at = trio.current_time()
+        self._was_ready, self._failed_starts = True, 0
         self._condition, self._ready = Condition.READY, ready
         self._listener.engine_ready(ready, channel.send_nowait)
         while True:

@@ -47,9 +47,11 @@ FORMAT_VERSION: Final = 1
 MANIFEST: Final = "penstock.json"
 """Written last: the digest of what made the folder, and the size of every file in it."""
 
-_EMBEDDING_SCALE = 0.2
-_BRANCH_SCALE = 1.0
+_EMBEDDING_SCALE = 0.05
+_ATTENTION_SCALE = 1.0
+_FEED_FORWARD_SCALE = 3.0
 _FOCUS = 1.5
+_LOGIT_DEVIATION = 3.0
 _ADDED_TOKEN_SCALE = 0.02
 """End-of-turn, <think> and <tool_call> must not come by chance: their logits are next to nothing."""
 
@@ -185,18 +187,20 @@ def random_weights(shape: Shape) -> Weights:
 
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     inward, of_hidden = shape.feed_forward**-0.5, shape.hidden**-0.5
+    last_norm = _LOGIT_DEVIATION / (_EMBEDDING_SCALE * shape.hidden**0.5)
     embedding = uniform(shape.vocabulary, shape.hidden, _EMBEDDING_SCALE)
     embedding[FIRST_ADDED_TOKEN_ID:] *= np.float32(_ADDED_TOKEN_SCALE)
-    weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": ones(shape.hidden)}
+    weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": ones(shape.hidden, last_norm)}
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
+        attention = _ATTENTION_SCALE * (_EMBEDDING_SCALE if layer == 0 else 1.0)
         weights |= {
             f"{prefix}.input_layernorm.weight": ones(shape.hidden),
             f"{prefix}.self_attn.q_proj.weight": uniform(queries, shape.hidden, of_hidden),
             f"{prefix}.self_attn.k_proj.weight": uniform(keys, shape.hidden, of_hidden),
             f"{prefix}.self_attn.v_proj.weight": uniform(keys, shape.hidden, of_hidden),
             f"{prefix}.self_attn.o_proj.weight": uniform(
-                shape.hidden, queries, _BRANCH_SCALE * queries**-0.5
+                shape.hidden, queries, attention * queries**-0.5
             ),
             f"{prefix}.self_attn.q_norm.weight": ones(shape.head_dim, _FOCUS),
             f"{prefix}.self_attn.k_norm.weight": ones(shape.head_dim, _FOCUS),
@@ -204,7 +208,7 @@ def random_weights(shape: Shape) -> Weights:
             f"{prefix}.mlp.gate_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
             f"{prefix}.mlp.up_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
             f"{prefix}.mlp.down_proj.weight": uniform(
-                shape.hidden, shape.feed_forward, 2 * _BRANCH_SCALE * inward
+                shape.hidden, shape.feed_forward, _FEED_FORWARD_SCALE * inward
             ),
         }
     return weights

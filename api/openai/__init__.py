@@ -1,0 +1,1 @@
+"""The OpenAI dialect: request shapes in, chunks and objects out."""

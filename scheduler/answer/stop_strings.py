@@ -1,0 +1,57 @@
+"""Finds stop strings in a stream of text, and lets no part of one through.
+
+Whatever the pieces the text arrives in, the answer ends at the same place: before the stop string
+that is complete first (of several that end at the same character, before the longest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """One request's stop strings and the text held back because it may become one of them."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        assert all(stops), "an empty stop string would end every answer before it begins"
+        self._stops = tuple(stops)
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The text that is certain to be no part of a stop string. After a match: the text before
+        it, `matched` set, and nothing may be fed any more."""
+        assert self.matched is None, "text after the stop string"
+        if not self._stops:
+            return text
+        text = self._held + text
+        match = self._first_match(text)
+        if match is not None:
+            start, self.matched = match
+            self._held = ""
+            return text[:start]
+        keep = self._possible_beginning(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """The end of the answer has come: what was held back was no stop string after all."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if not found:
+            return None
+        _, start, stop = min(found)
+        return start, stop
+
+    def _possible_beginning(self, text: str) -> int:
+        """Length of the longest end of `text` with which some stop string begins."""
+        longest = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

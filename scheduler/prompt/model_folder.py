@@ -1,0 +1,84 @@
+"""A model on disk: where it is, and what its configuration says before any weight is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduler.errors import StartupError
+
+_PATTERNS = ["*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
+"""What mlx-lm needs of a repository; the rest (PyTorch weights, pictures) is not downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A folder that holds a model, and its configuration."""
+
+    path: Path
+    vocabulary: int
+    context_tokens: int
+    """Longest sequence the model was made for. Models that do not say get 32768."""
+    eos_token_ids: frozenset[int]
+    """As the configuration files say; the tokenizer may add its own."""
+
+
+def find(model: str) -> Path:
+    """The folder of `model`: itself if it is a folder, else a snapshot from the Hugging Face hub.
+
+    Shows the hub's progress bars on standard error while it downloads. Raises StartupError.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise StartupError(f"--model: {model!r} is neither a folder nor a hub id like 'owner/name'")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_PATTERNS))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
+
+
+def inspect(path: Path) -> ModelFolder:
+    """Read the configuration of the model in `path`. Raises StartupError."""
+    config = _read_json(path / "config.json")
+    if config is None:
+        raise StartupError(f"--model: {path} holds no config.json")
+    if not any(path.glob("model*.safetensors")):
+        raise StartupError(f"--model: {path} holds no model*.safetensors")
+    text_config: dict[str, Any] = config | config.get("text_config", {})
+    generation: dict[str, Any] = _read_json(path / "generation_config.json") or {}
+    eos = {
+        *_ids(config.get("eos_token_id")),
+        *_ids(text_config.get("eos_token_id")),
+        *_ids(generation.get("eos_token_id")),
+    }
+    return ModelFolder(
+        path=path,
+        vocabulary=int(text_config.get("vocab_size", 0)),
+        context_tokens=int(text_config.get("max_position_embeddings") or 32768),
+        eos_token_ids=frozenset(eos),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StartupError(f"--model: {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise StartupError(f"--model: {path} is not a JSON object")
+    return content
+
+
+def _ids(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]

@@ -1,0 +1,268 @@
+"""The scheduler as its users see it: `async with scheduler.stream(request) as stream`.
+
+It joins the stages and has no rule of its own: admission and order are `intake`'s, the engine's life is
+the supervisor's, delivery is the multiplexer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+
+import structlog
+import trio
+
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.config import SchedulerConfig
+from scheduler.errors import Draining, InvalidRequest, SchedulerError, Unavailable
+from scheduler.events import Prefilling, Progress, Queued, StreamEvent
+from scheduler.intake.admission import Admission
+from scheduler.intake.dispatcher import Dispatcher
+from scheduler.intake.queue import IntakeQueue
+from scheduler.lifecycle import Event, State
+from scheduler.link.messages import Ready, StepOutput, ToEngine
+from scheduler.link.process import EngineLauncher
+from scheduler.link.supervisor import EngineStatistics, Supervisor
+from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
+from scheduler.request import GenerationRequest
+from scheduler.streams.multiplexer import Multiplexer
+from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.metrics import EngineTotals, Metrics
+from scheduler.telemetry.request_log import log_request
+
+_log = structlog.get_logger("scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """The scheduler at one moment. `stalled_seconds` is 0 while nothing is expected of the engine."""
+
+    queued: int
+    in_engine: int
+    draining: bool
+    stalled_seconds: float
+    engine: EngineStatistics
+
+
+class RequestStream:
+    """One accepted request, for its one reader: iterate over its events."""
+
+    def __init__(self, record: StreamRecord, queue: IntakeQueue) -> None:
+        self._record = record
+        self._queue = queue
+
+    @property
+    def public_id(self) -> str:
+        return self._record.prepared.request.public_id
+
+    @property
+    def progress(self) -> Progress:
+        """What the request is waiting for now, for keep-alive messages."""
+        record = self._record
+        if record.state is State.QUEUED:
+            return Queued(self._queue.ahead_of(record.request_id) or 0)
+        return Prefilling(record.prefilled_tokens, len(record.prepared.prompt))
+
+    async def receive(self) -> StreamEvent:
+        """The next event. Raises trio.EndOfChannel after the final one."""
+        return await self._record.mailbox.receive()
+
+    def take_nowait(self) -> StreamEvent | None:
+        return self._record.mailbox.take_nowait()
+
+    async def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        while True:
+            try:
+                event = await self.receive()
+            except trio.EndOfChannel:
+                return
+            yield event
+
+
+class Scheduler:
+    """Owns every request from acceptance to its final event, while `run` runs."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        preparation: Preparation,
+        launcher: EngineLauncher,
+        offload: Offload[PreparedRequest],
+        on_loading: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        self.metrics = Metrics()
+        self.metrics.slots.set(config.engine.max_slots)
+        self._preparation = preparation
+        self._offload = offload
+        self._on_loading = on_loading
+        self._ids = count(1)
+        self._send_to_engine: Callable[[ToEngine], None] | None = None
+        self._queue = IntakeQueue(config.intake.max_queue)
+        self._admission = Admission(self._queue)
+        self._multiplexer = Multiplexer(self._send, self._settle, self.metrics, trio.current_time)
+        credits = config.engine.max_slots + config.intake.lookahead
+        self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits)
+        self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
+        self._totals = EngineTotals(self.metrics)
+        self._last_progress_at = 0.0
+        self._change = trio.Event()
+
+    # --- the users' side
+
+    async def run(self) -> None:
+        """Never returns by itself. Cancelling it ends the engine and fails what was in flight.
+
+        Raises EngineNeverReady.
+        """
+        try:
+            await self._supervisor.run()
+        finally:
+            self.end_all()
+
+    @asynccontextmanager
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[RequestStream]:
+        """Accept `request` and follow it; leaving the block before the final event cancels it.
+
+        Raises, before anything is queued, InvalidRequest and its kind, QueueFull or Unavailable.
+        """
+        try:
+            self._admission.check()
+            prepared = await self._offload(lambda: self._preparation.prepare(request))
+            # Again: others were admitted while this prompt was tokenized.
+            self._admission.check()
+        except SchedulerError as error:
+            outcome = "invalid" if isinstance(error, InvalidRequest) else "rejected"
+            self.metrics.requests.labels(outcome).inc()
+            raise
+        record = self._accept(prepared)
+        try:
+            yield RequestStream(record, self._queue)
+        finally:
+            self._release(record)
+
+    def statistics(self) -> SchedulerStatistics:
+        stalled = trio.current_time() - self._last_progress_at if len(self._multiplexer) else 0.0
+        return SchedulerStatistics(
+            queued=len(self._queue),
+            in_engine=len(self._multiplexer),
+            draining=self._admission.draining,
+            stalled_seconds=stalled,
+            engine=self._supervisor.statistics(),
+        )
+
+    async def wait_ready(self) -> Ready:
+        """Until the engine can take requests."""
+        while (ready := self._supervisor.statistics().ready) is None:
+            await self._change.wait()
+        return ready
+
+    def start_drain(self) -> None:
+        """Admit nothing more; what was accepted goes on."""
+        self._admission.close()
+
+    async def wait_idle(self) -> None:
+        """Until no request is left anywhere."""
+        while len(self._queue) or len(self._multiplexer):
+            await self._change.wait()
+
+    def end_all(self) -> None:
+        """Every request ends now, with an error that says the server is going."""
+        error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
+        self._fail_queued(error)
+        self._multiplexer.end_all(error)
+
+    # --- a request's way in and out
+
+    def _accept(self, prepared: PreparedRequest) -> StreamRecord:
+        record = StreamRecord(
+            request_id=next(self._ids),
+            prepared=prepared,
+            pipeline=AnswerPipeline(self._preparation.tokenizer.detokenizer(), prepared.request.stop),
+            accepted_at=trio.current_time(),
+        )
+        self.metrics.prompt_tokens.inc(len(prepared.prompt))
+        if not len(self._multiplexer):
+            # The engine was idle: its silence until now was no stall.
+            self._last_progress_at = record.accepted_at
+        self._queue.push(record)
+        self._pump()
+        return record
+
+    def _release(self, record: StreamRecord) -> None:
+        """The reader has left, before or after the final event."""
+        record.abandon()
+        if self._queue.remove(record.request_id):
+            record.move(Event.CANCEL)
+            self._settle(record)
+        else:
+            self._multiplexer.cancel(record)
+
+    def _fail_queued(self, error: SchedulerError) -> None:
+        while len(self._queue):
+            record = self._queue.pop()
+            record.fail(error)
+            record.move(Event.RETIRE)
+            self._settle(record)
+
+    def _settle(self, record: StreamRecord) -> None:
+        """A request has left its last table."""
+        now = trio.current_time()
+        assert record.outcome is not None, "a request left without an outcome"
+        self.metrics.requests.labels(record.outcome).inc()
+        if record.outcome in ("stop", "length"):
+            self.metrics.e2e.observe(now - record.accepted_at)
+        self._admission.departed(now)
+        log_request(record, now)
+        self._pump()
+
+    def _pump(self) -> None:
+        self._dispatcher.pump()
+        self.metrics.queued.set(len(self._queue))
+        self.metrics.in_engine.set(len(self._multiplexer))
+        self._changed()
+
+    def _changed(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+    # --- what the supervisor tells (EngineListener)
+
+    def _send(self, message: ToEngine) -> None:
+        if self._send_to_engine is not None:
+            self._send_to_engine(message)
+
+    def engine_loading(self, stage: str) -> None:
+        self._on_loading(stage)
+
+    def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+        self._send_to_engine = send
+        self._dispatcher.engine_ready = True
+        self._last_progress_at = trio.current_time()
+        self._admission.unblock()
+        self.metrics.engine_up.set(1)
+        _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
+        self._pump()
+
+    def engine_output(self, output: StepOutput) -> None:
+        self._last_progress_at = trio.current_time()
+        self._totals.take(output.counters)
+        self._multiplexer.route(output)
+
+    def engine_lost(self, cause: str) -> None:
+        self._send_to_engine = None
+        self._dispatcher.engine_ready = False
+        self.metrics.engine_up.set(0)
+        self.metrics.engine_deaths.inc()
+        self._totals.forget()
+        self._multiplexer.lose_all(cause)
+        if self._supervisor.statistics().failed_starts >= _STARTS_UNTIL_BLOCKED:
+            reason = f"the engine does not start: {cause}"
+            self._admission.block(reason)
+            self._fail_queued(Unavailable(reason, retry_after_seconds=10.0))
+        self._pump()
+
+
+_STARTS_UNTIL_BLOCKED = 2
+"""After as many failed restarts in a row, waiting in the queue is no longer kind."""

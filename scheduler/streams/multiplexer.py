@@ -1,0 +1,145 @@
+"""Routes what the engine says to the request it concerns, and forgets a request when it has retired.
+
+All of it is synchronous and runs in the link reader's task: it waits for nobody. An id leaves the table
+because of one message, `Retired`, or because the engine that held it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import assert_never
+
+import structlog
+
+from scheduler.errors import EngineLost, InvalidRequest, RequestFailed, SchedulerError
+from scheduler.events import FinishReason
+from scheduler.lifecycle import Event, State
+from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
+from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.metrics import Metrics
+
+_log = structlog.get_logger("multiplexer")
+
+
+class Multiplexer:
+    """The requests that the engine holds, by id.
+
+    `send` takes messages for the engine; `on_retired` is told of every record that leaves.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[ToEngine], None],
+        on_retired: Callable[[StreamRecord], None],
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._send = send
+        self._on_retired = on_retired
+        self._metrics = metrics
+        self._clock = clock
+        self._records: dict[int, StreamRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return iter(self._records.values())
+
+    def submit(self, record: StreamRecord) -> None:
+        """Hand a queued request to the engine."""
+        record.move(Event.DISPATCH)
+        record.dispatched_at = self._clock()
+        self._metrics.queue_seconds.observe(record.dispatched_at - record.accepted_at)
+        self._records[record.request_id] = record
+        self._send(record.submit_message())
+
+    def cancel(self, record: StreamRecord) -> None:
+        """Nobody needs this request's answer any more; it is gone when its Retired comes."""
+        if record.state not in (State.CANCELLING, State.RETIRED):
+            record.move(Event.CANCEL)
+            self._send(Cancel(record.request_id))
+
+    def route(self, output: StepOutput) -> None:
+        """Deliver one step. A failure in one request's text ends that request and no other."""
+        now = self._clock()
+        ends = {retired.request_id: retired for retired in output.retired}
+        for prefill in output.prefills:
+            self._route_prefill(prefill)
+        for token in output.tokens:
+            end = ends.get(token.request_id)
+            self._route_token(token.request_id, token.token, end is not None and end.reason == "stop", now)
+        for retired in output.retired:
+            self._route_retired(retired)
+
+    def _route_prefill(self, prefill: PrefillOut) -> None:
+        record = self._records[prefill.request_id]
+        if record.listening:
+            record.put_prefill(prefill.done, prefill.total)
+
+    def _route_token(self, request_id: int, token: int, is_stop_token: bool, now: float) -> None:
+        record = self._records[request_id]
+        if not record.listening:
+            self._metrics.late_tokens.inc()
+            return
+        self._observe_token(record, now)
+        if is_stop_token:
+            record.count_token(now)
+            return
+        try:
+            record.put_tokens((token,), now)
+        except Exception as error:
+            _log.exception("answer_failed", request=record.prepared.request.public_id)
+            record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
+            self.cancel(record)
+            return
+        if record.pipeline.stopped:
+            record.finish(FinishReason.STOP)
+            self.cancel(record)
+
+    def _observe_token(self, record: StreamRecord, now: float) -> None:
+        if record.last_token_at is None:
+            self._metrics.ttft.observe(now - record.accepted_at)
+        else:
+            self._metrics.itl.observe(now - record.last_token_at)
+
+    def _route_retired(self, retired: Retired) -> None:
+        record = self._records.pop(retired.request_id)
+        if record.listening:
+            self._finish(record, retired)
+        record.move(Event.RETIRE)
+        self._on_retired(record)
+
+    def _finish(self, record: StreamRecord, retired: Retired) -> None:
+        match retired.reason:
+            case "stop":
+                record.finish(FinishReason.STOP)
+            case "length":
+                record.finish(FinishReason.LENGTH)
+            case "refused":
+                record.fail(InvalidRequest(retired.detail))
+            case "failed":
+                record.fail(RequestFailed(retired.detail))
+            case "cancelled":
+                record.fail(RequestFailed("the engine cancelled a request that nobody had cancelled"))
+            case _:
+                assert_never(retired.reason)
+
+    def lose_all(self, cause: str) -> None:
+        """The engine is gone: one typed error to each of its requests."""
+        for record in list(self._records.values()):
+            self._drop(record, EngineLost(f"the engine was lost: {cause}", retry_after_seconds=1.0))
+
+    def end_all(self, error: SchedulerError) -> None:
+        """Every request the engine holds ends with `error`, and the engine is told."""
+        for record in self._records.values():
+            if record.listening:
+                record.fail(error)
+                self.cancel(record)
+
+    def _drop(self, record: StreamRecord, error: SchedulerError) -> None:
+        del self._records[record.request_id]
+        if record.listening:
+            record.fail(error)
+        record.move(Event.RETIRE)
+        self._on_retired(record)

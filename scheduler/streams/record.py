@@ -1,0 +1,97 @@
+"""Everything the parent knows of one accepted request: one record, one state, one owner of each fact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.errors import InvalidRequest, SchedulerError
+from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
+from scheduler.lifecycle import Event, State, move
+from scheduler.link.messages import Sampling, Submit
+from scheduler.prompt.preparation import PreparedRequest
+from scheduler.streams.mailbox import Mailbox
+
+
+@dataclass(slots=True)
+class StreamRecord:
+    """A request from acceptance to retirement. Times are trio's clock."""
+
+    request_id: int
+    prepared: PreparedRequest
+    pipeline: AnswerPipeline
+    accepted_at: float
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    state: State = State.QUEUED
+    prefilled_tokens: int = 0
+    output_tokens: int = 0
+    dispatched_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    outcome: str | None = None
+    """The one terminal outcome, as the metrics name it; set when the reader's final event is."""
+
+    def move(self, event: Event) -> None:
+        self.state = move(self.state, event)
+
+    @property
+    def listening(self) -> bool:
+        """Whether what the engine says of this request still concerns a reader."""
+        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING)
+
+    def submit_message(self) -> Submit:
+        sampling = self.prepared.request.sampling
+        return Submit(
+            request_id=self.request_id,
+            prompt=self.prepared.prompt,
+            max_tokens=self.prepared.max_tokens,
+            stop_token_ids=self.prepared.stop_token_ids,
+            sampling=Sampling(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                seed=sampling.seed,
+                repetition_penalty=sampling.repetition_penalty,
+                presence_penalty=sampling.presence_penalty,
+                frequency_penalty=sampling.frequency_penalty,
+                logit_bias=sampling.logit_bias,
+            ),
+        )
+
+    def put_prefill(self, done: int, total: int) -> None:
+        self.move(Event.PREFILL)
+        self.prefilled_tokens = done
+        self.mailbox.put_progress(Prefilling(done, total))
+
+    def put_tokens(self, tokens: Sequence[int], now: float) -> None:
+        """Tokens of the answer. Afterwards `pipeline.stopped` tells whether a stop string came."""
+        self.count_token(now)
+        self.mailbox.put_text(self.pipeline.feed(tokens))
+
+    def count_token(self, now: float) -> None:
+        self.move(Event.TOKEN)
+        self.output_tokens += 1
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.last_token_at = now
+
+    def finish(self, by_engine: FinishReason) -> None:
+        """The answer is complete: `by_engine` says why the row ended, unless a stop string came first
+        (it may also complete in the text that was still held back)."""
+        if not self.pipeline.stopped:
+            self.mailbox.put_text(self.pipeline.finish())
+        reason = FinishReason.STOP if self.pipeline.stopped else by_engine
+        usage = Usage(len(self.prepared.prompt), cached_tokens=0, output_tokens=self.output_tokens)
+        self.mailbox.put_final(Finished(reason, usage))
+        self.outcome = reason.value
+
+    def fail(self, error: SchedulerError) -> None:
+        self.mailbox.put_final(Failed(error))
+        self.outcome = "invalid" if isinstance(error, InvalidRequest) else "error"
+
+    def abandon(self) -> None:
+        """The reader has left; without a final event before, that is the outcome."""
+        if self.outcome is None:
+            self.outcome = "cancelled"

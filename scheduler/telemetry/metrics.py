@@ -1,0 +1,105 @@
+"""Every metric's name, labels and buckets, and nothing else's business.
+
+One registry a service, in the parent only. The engine sends totals that only grow; `EngineTotals` adds
+their differences, so that an engine restart never makes a counter go back.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from scheduler.link.messages import Counters
+
+# vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
+TTFT_SECONDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+ITL_SECONDS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+LATENCY_SECONDS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+
+OUTCOMES = ("stop", "length", "cancelled", "rejected", "invalid", "error")
+
+
+class Metrics:
+    """The instruments. Outcomes are set to zero at the start, so that `rate()` works from the first."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "penstock_requests",
+            "Requests by their one terminal outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in OUTCOMES:
+            self.requests.labels(outcome)
+        self.queued = self._gauge("penstock_queued_requests", "Accepted requests waiting for the engine.")
+        self.in_engine = self._gauge("penstock_engine_requests", "Requests that the engine holds.")
+        self.running = self._gauge("penstock_running_slots", "Slots in use, prefilling or decoding.")
+        self.slots = self._gauge("penstock_slots", "Slots there are.")
+        self.kv_bytes = self._gauge("penstock_kv_bytes", "Bytes of key-value cache held by running rows.")
+        self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
+        self.engine_deaths = Counter(
+            "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry
+        )
+        self.late_tokens = Counter(
+            "penstock_late_tokens",
+            "Tokens that arrived for a request after its cancel was sent, and were dropped.",
+            registry=self.registry,
+        )
+        self.prompt_tokens = self._counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
+        self.prefilled_tokens = self._counter("penstock_prefilled_tokens", "Prompt tokens computed.")
+        self.generated_tokens = self._counter("penstock_generated_tokens", "Tokens generated.")
+        self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
+        self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
+        self.ttft = self._histogram(
+            "penstock_time_to_first_token_seconds", "From acceptance to the first token.", TTFT_SECONDS
+        )
+        self.itl = self._histogram(
+            "penstock_inter_token_seconds", "Gap between two tokens of one request.", ITL_SECONDS
+        )
+        self.e2e = self._histogram(
+            "penstock_request_seconds", "From acceptance to the end of finished requests.", LATENCY_SECONDS
+        )
+        self.queue_seconds = self._histogram(
+            "penstock_queue_seconds", "From acceptance to the engine.", LATENCY_SECONDS
+        )
+
+    def _gauge(self, name: str, help_: str) -> Gauge:
+        return Gauge(name, help_, registry=self.registry)
+
+    def _counter(self, name: str, help_: str) -> Counter:
+        return Counter(name, help_, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, help_, buckets=buckets, registry=self.registry)
+
+
+class EngineTotals:
+    """Turns one engine's growing totals into increments; `forget` when the next engine starts at zero."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._last = Counters()
+
+    def take(self, now: Counters) -> None:
+        metrics, last = self._metrics, self._last
+        metrics.steps.inc(now.steps - last.steps)
+        metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
+        metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
+        metrics.step_seconds.inc(now.busy_seconds - last.busy_seconds)
+        metrics.running.set(now.running)
+        metrics.kv_bytes.set(now.kv_bytes)
+        self._last = now
+
+    def forget(self) -> None:
+        self._last = Counters()
+        self._metrics.running.set(0)
+        self._metrics.kv_bytes.set(0)
