@@ -1,0 +1,166 @@
+"""Every option of `penstock serve`: one frozen, checked record, and the only place that names them.
+
+The command line and the environment are made from these fields (`--max-slots`, `PENSTOCK_MAX_SLOTS`),
+so an option cannot exist in one and not in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
+from scheduler.errors import OptionError
+from scheduler.link.messages import ScriptedPlan
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+
+
+def _option(group: str, help_: str, default: Any, **bounds: Any) -> Any:
+    return Field(default=default, description=help_, json_schema_extra={"group": group}, **bounds)
+
+
+def _scripted_plan(text: Any) -> Any:
+    """`key=value,key=value` to a ScriptedPlan."""
+    if not isinstance(text, str):
+        return text
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    known = ScriptedPlan.__struct_fields__
+    for key, equals, _ in pairs:
+        if key not in known or not equals:
+            raise ValueError(f"{key!r} is none of {', '.join(known)}")
+    try:
+        values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
+        # Through msgspec, so that each value's type is checked against the plan's.
+        return msgspec.convert([values.get(name, getattr(ScriptedPlan(), name)) for name in known], ScriptedPlan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+class ServeSettings(BaseModel):
+    """Checked when made; frozen afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    model: str | None = _option(
+        "Model", "Folder or Hugging Face hub id of the model; the embedded model if not given.", None
+    )
+    served_model_name: str | None = _option(
+        "Model", "Name that requests give, or several with commas; the model's own name if not given.", None
+    )
+    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
+        "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto"
+    )
+
+    host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
+    port: int = _option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
+    max_connections: int = _option("HTTP", "Open connections; more are answered 503.", 1024, ge=1)
+    max_body_bytes: int = _option("HTTP", "Longest request body; longer ones are answered 413.", 16 << 20, ge=1024)
+    write_seconds: float = _option(
+        "HTTP", "A client that takes nothing for so long is cut off.", 20.0, gt=0, le=3600
+    )
+    comment_seconds: float = _option(
+        "HTTP", "Longest silence of a stream before a comment keeps it alive.", 5.0, gt=0, le=3600
+    )
+    drain_seconds: float = _option(
+        "HTTP", "After SIGTERM or Ctrl-C, running answers may go on for so long.", 30.0, ge=0, le=3600
+    )
+
+    max_slots: int = _option("Scheduling", "Requests that decode together.", 32, ge=1, le=4096)
+    max_queue: int = _option("Scheduling", "Requests that may wait; more are answered 429.", 1024, ge=1)
+    prefill_chunk_tokens: int = _option(
+        "Scheduling", "Prompt tokens of one request computed between two decode steps.", 512, ge=16, le=65536
+    )
+
+    engine: Literal["mlx", "scripted"] = _option(
+        "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
+    )
+    scripted: Annotated[ScriptedPlan, BeforeValidator(_scripted_plan)] = _option(
+        "Engine",
+        f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
+        ScriptedPlan(),
+    )
+    blas: str = _option(
+        "Engine", "Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.", "auto"
+    )
+    ready_seconds: float = _option(
+        "Engine", "An engine that is not ready after so long is started again.", 600.0, gt=0
+    )
+    stall_seconds: float = _option(
+        "Engine", "With work and no step for so long, /health says that it does not progress.", 120.0, gt=0
+    )
+    cache: Path | None = _option(
+        "Engine", "Folder for what Penstock makes itself; the user's cache folder if not given.", None
+    )
+
+    log_format: Literal["console", "json"] = _option("Logs", "For a person or for a collector.", "console")
+    log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Least level logged.", "info")
+
+    def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
+        return SchedulerConfig(
+            engine=EngineConfig(
+                backend=self.engine,
+                model_folder=model_folder,
+                max_slots=self.max_slots,
+                prefill_chunk_tokens=self.prefill_chunk_tokens,
+                weights_dtype=self.weights_dtype,
+                scripted=self.scripted,
+            ),
+            supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
+            intake=IntakeConfig(max_queue=self.max_queue),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field of ServeSettings as the command line shows it."""
+
+    field: str
+    group: str
+    help: str
+    default: Any
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.field.upper()
+
+
+def options() -> Iterator[Option]:
+    """In the order of the fields."""
+    for name, field in ServeSettings.model_fields.items():
+        extra = field.json_schema_extra
+        assert isinstance(extra, dict)
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        yield Option(name, str(extra["group"]), field.description or "", field.default, choices)
+
+
+def load(given: Mapping[str, str]) -> ServeSettings:
+    """Settings from option values as text, by field name. Raises OptionError naming the option."""
+    try:
+        return ServeSettings.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = Option(str(first["loc"][0]), "", "", None, ())
+        reason = first["msg"].removeprefix("Value error, ")
+        raise OptionError(f"{option.flag} (or {option.variable}): {reason}, not {first['input']!r}") from error
+
+
+def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    """A misspelt PENSTOCK_ variable would be a setting silently ignored. Raises OptionError."""
+    known = [option.variable for option in options()]
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise OptionError(f"{name}: there is no such option{hint}")

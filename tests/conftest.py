@@ -1,0 +1,12 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import pytest
+import trio.testing
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """Time that jumps to the next deadline whenever every task waits: no test sleeps."""
+    return trio.testing.MockClock(autojump_threshold=0)

@@ -1,0 +1,1 @@
+"""In-process stand-ins that keep the contracts of the real parts."""

@@ -1,0 +1,109 @@
+"""The engine's own loop in this process, over memory streams: same messages, same frames, and the
+test's clock. What is not here is the process; `tests/scheduler/link/test_process.py` has that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+import trio.testing
+
+from scheduler.engine.backend import Backend
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
+from scheduler.link.channel import Channel
+from scheduler.link.framing import encode, engine_inbound
+from scheduler.link.messages import Fault, Load, ToEngine
+from scheduler.link.process import Exit, Session
+
+
+def scripted(load: Load) -> Backend:
+    # The step's length is slept by the shell below, on the virtual clock.
+    return ScriptedBackend(load.scripted, sleep=lambda seconds: None)
+
+
+class LoopbackLauncher:
+    """An `EngineLauncher` whose engines live in the caller's process."""
+
+    def __init__(self, make_backend: Callable[[Load], Backend] = scripted) -> None:
+        self._make_backend = make_backend
+        self._running: trio.CancelScope | None = None
+        self.starts = 0
+        self.loop: EngineLoop | None = None
+        self.backend: Backend | None = None
+
+    def kill(self) -> None:
+        """The running engine dies now, as by SIGKILL."""
+        assert self._running is not None
+        self._running.cancel()
+
+    async def run(self, session: Session) -> Exit:
+        self.starts += 1
+        ours, theirs = trio.testing.memory_stream_pair()
+        channel = Channel(ours)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.write_forever)
+            nursery.start_soon(self._engine, theirs)
+            try:
+                await session(channel)
+            finally:
+                nursery.cancel_scope.cancel()
+        return Exit(-9)
+
+    async def _engine(self, link: trio.abc.Stream) -> None:
+        with trio.CancelScope() as self._running:
+            async with trio.open_nursery() as nursery:
+                shell = _Shell(link)
+                nursery.start_soon(shell.read)
+                try:
+                    await self._live(shell)
+                except ScriptedDeath:
+                    pass
+                nursery.cancel_scope.cancel()
+        # Not under the cancelled scope: closing is what the parent sees of a death.
+        await trio.aclose_forcefully(link)
+
+    async def _live(self, shell: _Shell) -> None:
+        load = (await shell.wait())[0]
+        assert isinstance(load, Load)
+        try:
+            self.backend = self._make_backend(load)
+        except Exception as error:
+            await shell.link.send_all(encode(Fault(str(error))))
+            return
+        self.loop = loop = EngineLoop(self.backend, load.max_slots, clock=trio.current_time)
+        await shell.link.send_all(encode(self.backend.describe()))
+        while True:
+            commands = await shell.wait() if loop.idle else shell.drain_nowait()
+            try:
+                output = loop.turn(commands)
+            except ScriptedHang:
+                await trio.sleep_forever()
+            await trio.sleep(load.scripted.step_seconds)
+            if output is not None:
+                await shell.link.send_all(encode(output))
+
+
+class _Shell:
+    """What `Inbox` is to the real engine."""
+
+    def __init__(self, link: trio.abc.Stream) -> None:
+        self.link = link
+        self._reader = engine_inbound()
+        self._commands: list[ToEngine] = []
+        self._arrived = trio.Event()
+
+    async def read(self) -> None:
+        while data := await self.link.receive_some():
+            self._commands.extend(self._reader.feed(data))
+            self._arrived.set()
+
+    async def wait(self) -> list[ToEngine]:
+        while not self._commands:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self.drain_nowait()
+
+    def drain_nowait(self) -> list[ToEngine]:
+        commands, self._commands = self._commands, []
+        return commands

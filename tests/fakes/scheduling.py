@@ -1,0 +1,82 @@
+"""A whole scheduler in one process: real intake, link, loop and streams over a loopback engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
+from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.link.messages import ScriptedPlan
+from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import ChatPrompt, GenerationRequest, SamplingParams
+from scheduler.service import Scheduler
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.loopback_engine import LoopbackLauncher
+
+_T = TypeVar("_T")
+FOLDER = ModelFolder(Path("none"), vocabulary=8192, context_tokens=40960, eos_token_ids=frozenset({EOS}))
+
+
+async def in_place(work: Callable[[], _T]) -> _T:
+    """Stands in for the worker thread, under which a virtual clock would run away."""
+    await trio.lowlevel.checkpoint()
+    return work()
+
+
+def make_scheduler(
+    launcher: LoopbackLauncher,
+    plan: ScriptedPlan | None = None,
+    *,
+    max_slots: int = 4,
+    max_queue: int = 1024,
+    lookahead: int = 4,
+) -> Scheduler:
+    config = SchedulerConfig(
+        engine=EngineConfig(
+            "scripted", Path("none"), max_slots=max_slots, scripted=plan or ScriptedPlan(step_seconds=0.01)
+        ),
+        supervision=SupervisionConfig(),
+        intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead),
+    )
+    return Scheduler(config, Preparation(ByteTokenizer(), FOLDER), launcher, in_place)
+
+
+@asynccontextmanager
+async def running(scheduler: Scheduler) -> AsyncIterator[trio.Nursery]:
+    """The scheduler, ready; its engine is gone when the block is left."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scheduler.run)
+        await scheduler.wait_ready()
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def ask(text: str = "hello", *, max_tokens: int | None = 8, stop: tuple[str, ...] = ()) -> GenerationRequest:
+    return GenerationRequest(
+        public_id=f"test-{text[:16]}",
+        prompt=ChatPrompt(({"role": "user", "content": text},)),
+        sampling=SamplingParams(temperature=0.0),
+        max_tokens=max_tokens,
+        stop=stop,
+    )
+
+
+async def answer(scheduler: Scheduler, request: GenerationRequest) -> tuple[str, Finished | Failed]:
+    """The whole text and the final event."""
+    text: list[str] = []
+    final: StreamEvent | None = None
+    async with scheduler.stream(request) as stream:
+        async for event in stream:
+            assert final is None, "an event after the final one"
+            if isinstance(event, TextDelta):
+                text.append(event.text)
+            if isinstance(event, Finished | Failed):
+                final = event
+    assert isinstance(final, Finished | Failed), "a stream without a final event"
+    return "".join(text), final
