@@ -1,0 +1,218 @@
+"""The models with random weights: what their folders promise, and that their answers vary."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm import load
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.models.random_qwen3 import (
+    BENCH_13M,
+    EMBEDDED,
+    EOS_TOKEN_ID,
+    MANIFEST,
+    cache_folder,
+    embedded_model,
+    ensure_model,
+    model_digest,
+    random_weights,
+    write_model,
+)
+
+TOKENS = 64
+FIRST_VALUES = ["-0x1.380ca60000000p-5", "-0x1.b907e80000000p-8", "-0x1.0c5ec80000000p-4"]
+PROMPTS = (
+    "Hello",
+    "What is the capital of France?",
+    "Write a poem about rivers.",
+    "def f(x):",
+    "Tell me a joke.",
+    "The quick brown fox jumps over",
+    "1 2 3 4 5",
+    "Explain how a queue works. " * 30,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_model(EMBEDDED, "embedded", tmp_path_factory.mktemp("cache"))
+
+
+def greedy(model: Any, ids: list[int]) -> tuple[list[int], float]:
+    """The greedy continuation, and the smallest lead that its tokens had over the next best."""
+    cache, tokens, smallest_lead = make_prompt_cache(model), [], float("inf")
+    for _ in range(TOKENS):
+        logits = model(mx.array([ids]), cache=cache)[0, -1]
+        second, first = np.sort(np.array(logits))[-2:]
+        smallest_lead = min(smallest_lead, float(first - second))
+        ids = [int(mx.argmax(logits))]
+        tokens += ids
+    return tokens, smallest_lead
+
+
+def test_greedy_answers_vary_and_repeat_themselves_exactly(folder: Path) -> None:
+    """Many tokens in each, different ones for each prompt, none by a hair, no early end; twice the same."""
+    model, tokenizer = load(str(folder))[:2]
+
+    def answers() -> list[tuple[list[int], float]]:
+        prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
+        return [greedy(model, tokenizer.apply_chat_template(p, add_generation_prompt=True)) for p in prompts]
+
+    first = answers()
+    for tokens, smallest_lead in first:
+        assert len(set(tokens)) >= 20
+        assert EOS_TOKEN_ID not in tokens
+        assert smallest_lead > 1e-4
+    for (one, _), (other, _) in itertools.combinations(first, 2):
+        assert one != other
+        assert one[-8:] != other[-8:]
+    assert answers() == first
+
+
+def test_an_early_word_changes_the_answer_to_a_long_prompt(folder: Path) -> None:
+    """So that a wrong row in a cached prefix cannot hide behind a thousand right ones."""
+    model, tokenizer = load(str(folder))[:2]
+    red, blue = (
+        tokenizer.encode(f"The colour is {word}. " + "Be kind to all. " * 200) for word in ("red", "blue")
+    )
+    assert len(red) == len(blue) > 900
+    assert greedy(model, red)[0] != greedy(model, blue)[0]
+
+
+def test_mlx_lm_knows_the_model_by_its_own_means(folder: Path) -> None:
+    """End of answer, tool parser, thinking and streaming detokenizer are inferred, not configured."""
+    tokenizer = load(str(folder))[1]
+    assert tokenizer.eos_token_ids == {EOS_TOKEN_ID}
+    assert tokenizer.has_tool_calling
+    assert tokenizer.has_thinking
+    assert type(tokenizer.detokenizer).__name__ == "BPEStreamingDetokenizer"
+
+
+def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
+    """ "13M" means one shape and one KV size; a ratio measured on another says nothing."""
+    assert (BENCH_13M.hidden, BENCH_13M.layers, BENCH_13M.feed_forward) == (384, 6, 1152)
+    assert (BENCH_13M.heads, BENCH_13M.kv_heads, BENCH_13M.head_dim) == (6, 2, 64)
+    assert BENCH_13M.vocabulary == 8192
+    assert BENCH_13M.kv_bytes_per_token == 6 * 1024
+    weights = random_weights(BENCH_13M)
+    assert 13_000_000 < sum(tensor.size for tensor in weights.values()) < 14_000_000
+    assert {tensor.dtype for tensor in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    """The first values are written down here: they are the same on every platform and NumPy."""
+    weights = random_weights(EMBEDDED)
+    again, other = random_weights(EMBEDDED), random_weights(replace(EMBEDDED, seed=EMBEDDED.seed + 1))
+    assert all(np.array_equal(weights[name], again[name]) for name in weights)
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert not np.array_equal(weights[name], other[name])
+    assert [float(value).hex() for value in weights["model.embed_tokens.weight"][0, :3]] == FIRST_VALUES
+
+
+def test_a_model_is_made_once(folder: Path) -> None:
+    """The second call finds the first one's folder and writes nothing."""
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert ensure_model(EMBEDDED, "embedded", folder.parent) == folder
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_another_shape_has_another_folder(folder: Path) -> None:
+    """The folder's name carries the digest, so a new version never reads what an old one wrote."""
+    other = replace(EMBEDDED, layers=1)
+    assert model_digest(other) != model_digest(EMBEDDED)
+    assert ensure_model(other, "embedded", folder.parent) != folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
+@pytest.mark.parametrize("damage", ["taken", "cut"])
+def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, name: str, damage: str) -> None:
+    """What a cleaner of temporary files or a full disk left behind is never taken for a good model."""
+    folder = ensure_model(EMBEDDED, "embedded", tmp_path)
+    whole = (folder / name).read_bytes()
+    if damage == "taken":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(whole[:100])
+    assert ensure_model(EMBEDDED, "embedded", tmp_path) == folder
+    assert (folder / name).read_bytes() == whole
+
+
+def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
+    """Half-written folders have another name; the next maker removes them."""
+    folder = ensure_model(EMBEDDED, "embedded", tmp_path)
+    (folder / MANIFEST).unlink()
+    half = tmp_path / f".{folder.name}.1-abcd.partial"
+    folder.rename(half)
+    assert ensure_model(EMBEDDED, "embedded", tmp_path) == folder
+    assert not half.exists()
+
+
+def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
+    """By the cache and by the command alike, whoever comes second takes what the first one made."""
+    ensure = "import sys; from scheduler.models.random_qwen3 import *; import pathlib as p;"
+    ensure += "ensure_model(EMBEDDED, 'embedded', p.Path(sys.argv[1]))"
+    commands = [
+        [sys.executable, "-c", ensure, str(tmp_path / "cache")],
+        [sys.executable, "-m", "scheduler.models.random_qwen3", "--shape", "embedded", str(tmp_path / "own")],
+    ]
+    running = [subprocess.Popen(command) for command in commands for _ in range(2)]
+    assert [process.wait() for process in running] == [0, 0, 0, 0]
+    assert (tmp_path / "own" / "config.json").is_file()
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_a_folder_with_other_things_is_not_overwritten(tmp_path: Path) -> None:
+    """`write_model` takes an empty folder or its own model, nothing else."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_model(EMBEDDED, folder)
+    write_model(EMBEDDED, folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["tie_word_embeddings"]) == ("qwen3", True)
+    with pytest.raises(FileExistsError, match="is not this model"):
+        write_model(replace(EMBEDDED, layers=1), folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
+    """The embedded model then lives in a temporary folder, and the warning names the remedy."""
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    with pytest.raises(OSError, match="file"):
+        ensure_model(EMBEDDED, "embedded", in_the_way)
+    model = embedded_model({"PENSTOCK_CACHE": str(in_the_way)})
+    assert model.warning is not None
+    assert str(in_the_way) in model.warning
+    assert "PENSTOCK_CACHE" in model.warning
+    assert (model.path / "config.json").is_file()
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
+    """PENSTOCK_CACHE, then XDG_CACHE_HOME, then the platform's own place below the home folder."""
+    chosen, xdg, home = str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c")
+    everything = {"PENSTOCK_CACHE": chosen, "XDG_CACHE_HOME": xdg, "HOME": home}
+    assert cache_folder(everything) == Path(chosen)
+    assert cache_folder({"XDG_CACHE_HOME": xdg, "HOME": home}) == Path(xdg) / "penstock"
+    assert cache_folder({"HOME": home}).is_relative_to(home)
+    model = embedded_model(everything)
+    assert model.warning is None
+    assert model.path.parent == Path(chosen)
+
+
+def test_the_parent_process_can_use_it_without_mlx(folder: Path) -> None:
+    """Only the engine may import mlx; making a model must not."""
+    program = (
+        "import sys, scheduler.models.random_qwen3, scheduler.link.fast_blas; print('mlx' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

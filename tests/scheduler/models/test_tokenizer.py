@@ -1,0 +1,131 @@
+"""The tokenizer and the chat template of Penstock's own models, as clients' requests meet them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from scheduler.models.random_qwen3 import EOS_TOKEN_ID, FIRST_ADDED_TOKEN_ID, PAD_TOKEN_ID, TOKENIZER_FOLDER
+from scheduler.models.train_tokenizer import MARKUP_TOKENS, SPECIAL_TOKENS, TOKENIZER_FILE, VOCABULARY, train
+
+ENGLISH = (
+    "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
+    "Water is a precious resource; we should use it carefully, and share it among all who need it. "
+    "What is the capital of France, and how many people live there today?"
+)
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(TOKENIZER_FOLDER)
+
+
+def render(tokenizer: Any, *messages: dict[str, Any], **options: Any) -> str:
+    options = {"add_generation_prompt": True} | options
+    text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
+    return text
+
+
+def test_it_loads_as_a_fast_tokenizer_with_exactly_8192_tokens(tokenizer: Any) -> None:
+    """The ids that the model's config names are those of the tokenizer, and the added tokens come last."""
+    assert tokenizer.is_fast
+    assert len(tokenizer) == VOCABULARY == 8192
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", EOS_TOKEN_ID)
+    assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("<|endoftext|>", PAD_TOKEN_ID)
+    added = tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS, *MARKUP_TOKENS])
+    assert added == list(range(FIRST_ADDED_TOKEN_ID, VOCABULARY))
+    assert TOKENIZER_FILE.stat().st_size < 600_000
+
+
+@pytest.mark.parametrize(
+    "text", [ENGLISH, "naïve café — 你好 🦊\n\n\tx = 1", '{"a": [1, 2]}', "a\x00b \r\n  c"]
+)
+def test_text_comes_back_as_it_went_in(tokenizer: Any, text: str) -> None:
+    """Byte-level: nothing is unknown, nothing is lost."""
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_english_takes_fewer_than_a_token_for_three_characters(tokenizer: Any) -> None:
+    """So that a prompt of a given length costs about what it would with a real model."""
+    assert len(ENGLISH) / len(tokenizer.encode(ENGLISH)) > 3
+
+
+def test_markup_survives_where_special_tokens_are_skipped(tokenizer: Any) -> None:
+    """Parsers of reasoning and tool calls read decoded text, as with Qwen3."""
+    ids = tokenizer.encode("<think>x</think><tool_call></tool_call><|im_end|>")
+    assert len(ids) == 6
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>x</think><tool_call></tool_call>"
+
+
+def test_training_again_gives_a_tokenizer_of_the_same_make() -> None:
+    """The merges depend on the Python version's library; the size and the ids of added tokens do not."""
+    made, committed = train(), Tokenizer.from_file(str(TOKENIZER_FILE))
+    assert made.get_vocab_size() == committed.get_vocab_size() == VOCABULARY
+    assert made.get_added_tokens_decoder().keys() == committed.get_added_tokens_decoder().keys()
+    assert made.decode(made.encode(ENGLISH).ids) == ENGLISH
+
+
+def test_a_conversation_is_rendered_as_chatml(tokenizer: Any) -> None:
+    """System, user and assistant turns, then the opening of the next answer."""
+    text = render(
+        tokenizer,
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello"},
+        {"role": "user", "content": [{"type": "text", "text": "How "}, {"type": "text", "text": "now?"}]},
+    )
+    assert text == (
+        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nHow now?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_thinking_can_be_switched_off(tokenizer: Any) -> None:
+    """An empty thought is put into the answer's mouth; by default the model may think."""
+    question = {"role": "user", "content": "Hi"}
+    assert render(tokenizer, question, enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert render(tokenizer, question, enable_thinking=True).endswith("assistant\n")
+
+
+@pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Paris"}'])
+def test_tools_calls_and_their_results_are_rendered_as_hermes_does(tokenizer: Any, arguments: object) -> None:
+    """Definitions in the system turn; results of one round in one user turn; arguments in either form."""
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    text = render(
+        tokenizer,
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "reasoning_content": "ask", "tool_calls": [call, call]},
+        {"role": "tool", "content": "sun"},
+        {"role": "tool", "content": [{"type": "text", "text": "rain"}]},
+        tools=[WEATHER],
+    )
+    system, _, turns = text.partition("<|im_end|>\n")
+    assert system.startswith("<|im_start|>system\nBe kind.\n\n# Tools\n\n")
+    assert '<tools>\n{"type": "function", "function": {"name": "weather"' in system
+    called = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    assert turns == (
+        "<|im_start|>user\nWeather?<|im_end|>\n"
+        f"<|im_start|>assistant\n<think>\nask\n</think>\n\n{called}\n{called}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nsun\n</tool_response>\n"
+        "<tool_response>\nrain\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
+        {"role": "critic", "content": "Hm."},
+    ],
+)
+def test_what_the_template_cannot_render_is_refused(tokenizer: Any, message: dict[str, Any]) -> None:
+    """Nothing of a request is dropped in silence."""
+    with pytest.raises(TemplateError, match=r"image_url|critic"):
+        render(tokenizer, message)
