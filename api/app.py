@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from api import errors
@@ -21,9 +22,10 @@ from scheduler.service import Scheduler
 def make_app(
     scheduler: Scheduler, model: ServedModel, *, keep_alive_seconds: float, stall_seconds: float
 ) -> FastAPI:
-    """`/docs` shows the API without any request to the outside world only where the browser has the
-    scripts cached; the description itself is at `/openapi.json`."""
-    app = FastAPI(title="Penstock", description="Continuous batching for language models on Apple MLX.")
+    """`/docs` brings its scripts along: it works where there is no network."""
+    app: FastAPI = FastAPIOffline(
+        title="Penstock", description="Continuous batching for language models on Apple MLX."
+    )
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
     app.include_router(operations_routes(scheduler, stall_seconds))
 
@@ -37,7 +39,9 @@ def make_app(
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return _answer(errors.from_status(error.status_code, str(error.detail)))
+        answer = _answer(errors.from_status(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})
+        return answer
 
     return app
 

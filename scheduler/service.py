@@ -72,13 +72,15 @@ class RequestStream:
     def take_nowait(self) -> StreamEvent | None:
         return self._record.mailbox.take_nowait()
 
-    async def __aiter__(self) -> AsyncIterator[StreamEvent]:
-        while True:
-            try:
-                event = await self.receive()
-            except trio.EndOfChannel:
-                return
-            yield event
+    def __aiter__(self) -> RequestStream:
+        # Itself, not a generator: whoever stops iterating early leaves nothing to be collected.
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
 
 
 class Scheduler:

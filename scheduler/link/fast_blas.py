@@ -26,7 +26,7 @@ from scheduler.errors import OptionError
 
 RENAMED: Final = tuple((f"scipy_cblas_{kind}gemm", f"cblas_{kind}gemm") for kind in "sdcz")
 """`nm -D` on libmlx.so 0.32.4 shows what MLX calls: cblas_sgemm, cblas_dgemm and cblas_cgemm, no gemv
-and no other level; cblas_zgemm completes the set. It imports fourteen LAPACK routines as well
+and no other level; cblas_zgemm completes the set. It imports eleven LAPACK routines as well
 (sgesdd_, sgetrf_ ...), which serve mx.linalg only: no language model calls them while decoding, so
 they stay with the reference library they were built against."""
 

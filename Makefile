@@ -1,0 +1,50 @@
+# Two commands: `make serve` and `make test`. Everything else is for developers.
+#
+# BACKEND chooses MLX's back end on Linux (cpu, or cuda13 with an NVIDIA GPU); macOS always runs on
+# Metal. Options for the server go in ARGS: make serve ARGS="--model mlx-community/Qwen3-8B-4bit".
+
+PYTHON ?= python3
+BACKEND ?= cpu
+ARGS ?=
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: serve test check constraints clean
+
+serve: $(VENV)/serve-$(BACKEND)
+	@exec $(VENV)/bin/penstock serve $(ARGS)
+
+test: check
+	$(VENV)/bin/pytest
+
+check: $(VENV)/test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/mypy
+
+$(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
+	@echo "installing Penstock ($(BACKEND))"
+	@$(PIP) -e '.[$(BACKEND)]'
+	@touch $@
+
+$(VENV)/test: $(INPUTS) | $(VENV)/bin/pip
+	@echo "installing Penstock and what its tests need"
+	@$(PIP) -e '.[$(BACKEND),test]'
+	@touch $@
+
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Penstock needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+
+constraints:
+	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
+	@$(VENV)-new/bin/python -m pip install --quiet '.[$(BACKEND),test]' hatchling editables
+	@{ head -2 constraints.txt; \
+	   $(VENV)-new/bin/python -m pip freeze --exclude penstock | grep -v ' @ '; } > constraints.new
+	@mv constraints.new constraints.txt && rm -rf $(VENV)-new
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,204 @@
+"""`penstock serve` from options to exit: joins the scheduler, the application and the server."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import TypeVar
+
+import click
+import structlog
+import trio
+
+from api.app import make_app
+from api.openai.routes import ServedModel
+from api.server.limits import Limits
+from api.server.server import Server
+from api.settings import ServeSettings
+from scheduler.errors import StartupError
+from scheduler.link.fast_blas import BlasChoice, prepare
+from scheduler.link.messages import Ready
+from scheduler.link.process import ProcessLauncher
+from scheduler.models.random_qwen3 import cache_folder, embedded_model
+from scheduler.prompt import model_folder
+from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.service import Scheduler
+from scheduler.telemetry import logging
+
+_log = structlog.get_logger("serving")
+_T = TypeVar("_T")
+
+_LAST_WORDS_SECONDS = 2.0
+"""After the drain, how long the server may take to hand the last frames to clients that read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    folder: ModelFolder
+    name: str
+    note: str
+
+
+def serve(settings: ServeSettings) -> None:
+    """Serve until SIGTERM or Ctrl-C, then drain. Raises StartupError."""
+    logging.configure(settings.log_format, settings.log_level)
+    try:
+        trio.run(_serve, settings)
+    except BaseExceptionGroup as group:
+        # Whichever nursery it crossed, what the operator must read is the one thing that went wrong.
+        if (startup := _first(group, StartupError)) is not None:
+            raise startup from group
+        raise
+
+
+def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -> StartupError | None:
+    matching = group.subgroup(kind)
+    while isinstance(matching, BaseExceptionGroup):
+        inner = matching.exceptions[0]
+        if isinstance(inner, kind):
+            return inner
+        assert isinstance(inner, BaseExceptionGroup)
+        matching = inner
+    return None
+
+
+async def _serve(settings: ServeSettings) -> None:
+    click.echo(f"penstock {version('penstock')}")
+    # First, because a port in use should not be found out after a download.
+    listeners = await _listen(settings)
+    model = _find_model(settings)
+    click.echo(f"model      {model.note}")
+    blas = _prepare_blas(settings)
+    click.echo(f"blas       {blas.name}")
+    tokenizer = HubTokenizer(model.folder.path)
+    scheduler = Scheduler(
+        settings.scheduler_config(model.folder.path),
+        Preparation(tokenizer, model.folder),
+        ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
+        partial(_in_thread, trio.CapacityLimiter(max(2, os.cpu_count() or 1))),
+        on_loading=lambda stage: click.echo(f"engine     {stage}"),
+    )
+    server = Server(
+        make_app(
+            scheduler,
+            ServedModel(_names(settings, model), int(time.time()), model.folder.context_tokens),
+            keep_alive_seconds=settings.comment_seconds,
+            stall_seconds=settings.stall_seconds,
+        ),
+        Limits(
+            connections=settings.max_connections,
+            body_bytes=settings.max_body_bytes,
+            write_seconds=settings.write_seconds,
+        ),
+        on_error=_log_handler_error,
+    )
+    # A generation-2 collection of the heap that the imports leave would stall every stream.
+    gc.collect()
+    gc.freeze()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scheduler.run)
+        nursery.start_soon(server.run, listeners)
+        nursery.start_soon(_announce, scheduler, listeners, _names(settings, model)[0])
+        await _signalled_drain(scheduler, server, settings.drain_seconds)
+        nursery.cancel_scope.cancel()
+    click.echo("stopped")
+
+
+async def _listen(settings: ServeSettings) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(settings.port, host=settings.host, backlog=2048)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+
+
+def _find_model(settings: ServeSettings) -> _Model:
+    if settings.model is None:
+        made = embedded_model(
+            {**os.environ, **({"PENSTOCK_CACHE": str(settings.cache)} if settings.cache else {})}
+        )
+        if made.warning:
+            _log.warning("embedded_model", warning=made.warning)
+        note = "embedded: tiny, random weights, for trying out; --model serves a real one"
+        return _Model(model_folder.inspect(made.path), "penstock-embedded", note)
+    path = model_folder.find(settings.model)
+    return _Model(model_folder.inspect(path), settings.model, settings.model)
+
+
+def _names(settings: ServeSettings, model: _Model) -> tuple[str, ...]:
+    given = settings.served_model_name or model.name
+    return tuple(name.strip() for name in given.split(",") if name.strip())
+
+
+def _prepare_blas(settings: ServeSettings) -> BlasChoice:
+    if settings.engine == "scripted":
+        return BlasChoice("none: the scripted engine multiplies nothing")
+    choice = prepare(settings.blas, settings.cache or cache_folder())
+    if choice.warning:
+        _log.warning("blas", warning=choice.warning)
+    return choice
+
+
+async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _T:
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+
+async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener], model: str) -> None:
+    """The lines an operator waits for: what runs, where, and one command that shows it."""
+    ready = await scheduler.wait_ready()
+    host, port = listeners[0].socket.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    click.echo(f"engine     {_describe(ready)}")
+    click.echo(f"listening  {url}   (models: {url}/v1/models, API: {url}/docs, metrics: {url}/metrics)")
+    body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'
+    click.echo(
+        f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+    )
+    _log.info("ready", url=url, model=model)
+
+
+def _describe(ready: Ready) -> str:
+    if ready.device == "scripted":
+        return "scripted"
+    megabytes = ready.weights_bytes / 1e6
+    return (
+        f"mlx {version('mlx')} on {ready.device}: {ready.model_type}, {megabytes:.0f} MB of {ready.weights_dtype},"
+        f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
+    )
+
+
+async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: float) -> None:
+    """Returns when everything has been said, or a second signal says not to wait.
+
+    While it drains, the server still answers: new requests get 503 and `/ready` says so, which a load
+    balancer understands better than a refused connection.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await anext(signals)
+        scheduler.start_drain()
+        statistics = scheduler.statistics()
+        _log.info("draining", queued=statistics.queued, in_engine=statistics.in_engine, seconds=drain_seconds)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_drain, scheduler, server, drain_seconds, nursery.cancel_scope)
+            await anext(signals)
+            _log.warning("stopping_at_once")
+            nursery.cancel_scope.cancel()
+
+
+async def _drain(scheduler: Scheduler, server: Server, drain_seconds: float, done: trio.CancelScope) -> None:
+    with trio.move_on_after(drain_seconds):
+        await scheduler.wait_idle()
+    scheduler.end_all()
+    await server.drain(_LAST_WORDS_SECONDS)
+    done.cancel()
+
+
+def _log_handler_error(error: BaseException, request: str) -> None:
+    _log.error("handler_failed", request=request, exc_info=error)

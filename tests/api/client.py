@@ -1,0 +1,45 @@
+"""The application over an in-process scheduler, as an httpx client sees it. No socket, virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from api.app import make_app
+from api.openai.routes import ServedModel
+from scheduler.service import Scheduler
+
+MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
+
+
+@asynccontextmanager
+async def client_of(
+    scheduler: Scheduler, *, comment_seconds: float = 5.0
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app(scheduler, MODEL, keep_alive_seconds=comment_seconds, stall_seconds=60.0)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        yield client
+
+
+def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
+    """A body with one user message."""
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **fields}
+
+
+def events(body: str) -> list[Any]:
+    """The data of a stream's events, decoded; `[DONE]` stays text. Comments are left out."""
+    found: list[Any] = []
+    for block in body.split("\n\n"):
+        if block.startswith("data: "):
+            payload = block.removeprefix("data: ")
+            found.append(payload if payload == "[DONE]" else json.loads(payload))
+    return found
+
+
+def comments(body: str) -> list[str]:
+    return [block.removeprefix(": ") for block in body.split("\n\n") if block.startswith(":")]

@@ -1,0 +1,102 @@
+"""`/health`, `/ready`, `/metrics`, `/docs`: what operators and load balancers see."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import trio_test
+
+from scheduler.link.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+
+@trio_test
+async def test_ready_follows_the_engine(autojump_clock: trio.testing.MockClock) -> None:
+    """503 before the first engine is up and while a dead one is replaced; 200 otherwise."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher)
+    async with client_of(scheduler) as client:
+        before = await client.get("/ready")
+        assert (before.status_code, before.json()["status"]) == (503, "starting")
+        async with running(scheduler):
+            assert (await client.get("/ready")).status_code == 200
+            launcher.kill()
+            await trio.testing.wait_all_tasks_blocked()
+            during = await client.get("/ready")
+            assert (during.status_code, during.json()["status"]) == (503, "restarting")
+            assert (await client.get("/health")).status_code == 200
+            await scheduler.wait_ready()
+            after = await client.get("/ready")
+            assert (after.status_code, after.json()["restarts"]) == (200, 1)
+
+
+@trio_test
+async def test_health_is_about_progress(autojump_clock: trio.testing.MockClock) -> None:
+    """An engine that hangs inside a step is reported, although its process lives."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        await trio.sleep(1000)
+        assert (await client.get("/health")).status_code == 200, "an idle engine is no stalled one"
+        nursery.start_soon(_post, client)
+        await trio.sleep(59)
+        assert (await client.get("/health")).json()["status"] == "ok"
+        await trio.sleep(2)
+        stalled = await client.get("/health")
+        assert (stalled.status_code, stalled.json()["status"]) == (503, "stalled")
+        nursery.cancel_scope.cancel()
+
+
+async def _post(client: object) -> None:
+    import httpx
+
+    assert isinstance(client, httpx.AsyncClient)
+    await client.post("/v1/chat/completions", json=chat())
+
+
+@trio_test
+async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockClock) -> None:
+    """Prometheus's own parser reads them, and the numbers are those of the requests made."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for _ in range(3):
+            await client.post("/v1/chat/completions", json=chat())
+        await client.post("/v1/chat/completions", json=chat(temperature=9))
+        await client.post("/v1/chat/completions", json=chat("refuse me"))
+        text = (await client.get("/metrics")).text
+    samples = {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    prompt = len("<user>hello\n<assistant>")
+    assert samples["penstock_requests_total", ("length",)] == 3
+    assert samples["penstock_requests_total", ("cancelled",)] == 0
+    assert samples["penstock_requests_total", ("invalid",)] == 1
+    assert samples["penstock_prompt_tokens_total", ()] == 3 * prompt
+    assert samples["penstock_prefilled_tokens_total", ()] == 3 * prompt
+    assert samples["penstock_generated_tokens_total", ()] == 24
+    assert samples["penstock_time_to_first_token_seconds_count", ()] == 3
+    assert samples["penstock_inter_token_seconds_count", ()] == 21
+    assert samples["penstock_request_seconds_count", ()] == 3
+    assert samples["penstock_queued_requests", ()] == 0
+    assert samples["penstock_running_slots", ()] == 0
+    assert samples["penstock_kv_bytes", ()] == 0
+    assert samples["penstock_engine_up", ()] == 1
+
+
+@trio_test
+async def test_the_api_describes_itself_without_the_outside_world(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`/docs` loads its scripts from this server: it works on a machine without network."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        page = (await client.get("/docs")).text
+        assert "https://" not in page
+        script = page.split('src="')[1].split('"')[0]
+        assert (await client.get(script)).status_code == 200
+        described = (await client.get("/openapi.json")).json()
+    assert "/v1/chat/completions" in described["paths"]
