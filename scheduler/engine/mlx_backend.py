@@ -11,7 +11,6 @@ Metal and CUDA take the same path through this file; only the CPU build was run 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,9 +166,6 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
     del cache, logits
     mx.clear_cache()
-    # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
-    gc.collect()
-    gc.freeze()
     return MlxBackend(model, command, description)
 
 
