@@ -1,0 +1,1 @@
+"""Contracts that a fake and the real part pass alike; the test files beside each part run them."""

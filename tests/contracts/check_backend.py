@@ -1,0 +1,352 @@
+"""What every back end keeps: run by the scripted one's tests and by the real one's.
+
+Each check takes a function that makes an empty back end, which prefills CHUNK tokens a step, and
+leaves the back end as empty as it was. Prompts are token ids that both vocabularies hold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+import pytest
+
+from scheduler.engine.backend import Backend, RequestRefused, StepResult
+from scheduler.link.messages import Retired, Sampling, Submit
+
+CHUNK = 8
+"""The prefill chunk that the back ends under test are made with: prompts cross it in a few steps."""
+
+MAX_ROWS = 32
+"""As many rows as the back ends under test are made for."""
+
+VOCABULARY = 512
+"""Prompts are made of ids below this; the back ends' vocabularies are at least as large."""
+
+_PATIENCE_STEPS = 2000
+GREEDY = Sampling(
+    temperature=0.0,
+    top_p=1.0,
+    top_k=0,
+    min_p=0.0,
+    seed=0,
+    repetition_penalty=1.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    logit_bias=(),
+)
+SEEDED = msgspec.structs.replace(GREEDY, temperature=1.0, top_p=0.95, seed=7, presence_penalty=0.5)
+
+MakeBackend: TypeAlias = Callable[[], Backend]
+
+
+def prompt_of(tokens: int, seed: int) -> list[int]:
+    """A prompt without meaning; equal arguments give equal prompts."""
+    generator = random.Random(seed * 1_000_003 + tokens)
+    return [generator.randrange(VOCABULARY) for _ in range(tokens)]
+
+
+def request(
+    request_id: int,
+    prompt: list[int],
+    max_tokens: int = 6,
+    stop: tuple[int, ...] = (),
+    sampling: Sampling = GREEDY,
+) -> Submit:
+    return Submit(request_id, prompt, max_tokens, stop, sampling)
+
+
+@dataclass(slots=True)
+class Course:
+    """What has been heard of one request."""
+
+    submit: Submit
+    tokens: list[int] = field(default_factory=list)
+    prefilled: list[int] = field(default_factory=list)
+    retired: Retired | None = None
+
+
+class Journal:
+    """A back end in use. Whatever its user does, it checks what must hold at every step."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.courses: dict[int, Course] = {}
+        self.live: set[int] = set()
+
+    def admit(self, submit: Submit) -> Course:
+        self.backend.admit(submit)
+        self.live.add(submit.request_id)
+        self.courses[submit.request_id] = course = Course(submit)
+        return course
+
+    def remove(self, request_id: int) -> None:
+        self.backend.remove(request_id)
+        self.live.remove(request_id)
+
+    def step(self) -> StepResult:
+        result = self.backend.step()
+        spoken = [token.request_id for token in result.tokens]
+        assert len(spoken) == len(set(spoken)), "a row had two tokens in one step"
+        for prefill in result.prefills:
+            course = self._of_live_row(prefill.request_id)
+            before = course.prefilled[-1] if course.prefilled else 0
+            assert prefill.total == len(course.submit.prompt)
+            assert before < prefill.done <= prefill.total, "prefill progress must grow, to the prompt's end"
+            assert not course.tokens, "prefill after the first token"
+            course.prefilled.append(prefill.done)
+        for token in result.tokens:
+            course = self._of_live_row(token.request_id)
+            assert course.prefilled, "a token without prefill"
+            assert course.prefilled[-1] == len(course.submit.prompt), "a token before the prompt's end"
+            course.tokens.append(token.token)
+        for retired in result.retired:
+            self._of_live_row(retired.request_id).retired = retired
+            self.live.remove(retired.request_id)
+        return result
+
+    def _of_live_row(self, request_id: int) -> Course:
+        assert request_id in self.live, "news of a request that has ended or never came"
+        return self.courses[request_id]
+
+    def step_until(self, reached: Callable[[], bool]) -> None:
+        for _ in range(_PATIENCE_STEPS):
+            if reached():
+                return
+            self.step()
+        raise AssertionError("it never came to that")
+
+    def finish(self) -> None:
+        self.step_until(lambda: not self.live)
+        assert self.backend.kv_bytes() == 0, "no row is left, yet key-value cache is held"
+
+
+def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:
+    """All of them at once, to the end."""
+    journal = Journal(backend)
+    for submit in submits:
+        journal.admit(submit)
+    journal.finish()
+    return journal.courses
+
+
+def alone(backend: Backend, submit: Submit) -> list[int]:
+    """The tokens this request gets when it has the back end to itself."""
+    return answers(backend, [submit])[submit.request_id].tokens
+
+
+def _tokens(courses: Mapping[int, Course]) -> dict[int, list[int]]:
+    return {request_id: course.tokens for request_id, course in courses.items()}
+
+
+def check_every_row_ends_by_itself_once(make: MakeBackend) -> None:
+    """Rows of every prompt length get exactly one Retired, after exactly max_tokens tokens."""
+    submits = [request(length, prompt_of(length, 1), 1 + length % 7) for length in range(1, MAX_ROWS + 1)]
+    for course in answers(make(), submits).values():
+        assert len(course.tokens) == course.submit.max_tokens
+        assert course.retired == Retired(course.submit.request_id, "length")
+
+
+def check_prefill_goes_in_chunks(make: MakeBackend) -> None:
+    """A prompt is read at most one chunk a step; the last news of it is its whole length."""
+    for length in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK + 2, 5 * CHUNK):
+        course = answers(make(), [request(1, prompt_of(length, 2), 1)])[1]
+        steps = [b - a for a, b in zip([0, *course.prefilled], course.prefilled, strict=False)]
+        assert sum(steps) == length
+        assert max(steps) <= CHUNK
+
+
+def check_decoding_goes_on_during_prefill(make: MakeBackend) -> None:
+    """A decoding row has a token in each step while another row's long prompt is read."""
+    journal = Journal(make())
+    talker = journal.admit(request(1, prompt_of(3, 3), 50))
+    journal.step_until(lambda: bool(talker.tokens))
+    reader = journal.admit(request(2, prompt_of(6 * CHUNK, 3), 1))
+    while not reader.tokens:
+        before = len(talker.tokens)
+        journal.step()
+        assert len(talker.tokens) == before + 1
+    assert len(reader.prefilled) >= 6
+    journal.finish()
+
+
+def check_max_tokens_is_exact(make: MakeBackend) -> None:
+    """From a single token on, a row without a stop token has exactly as many as it asked for."""
+    whole = alone(make(), request(1, prompt_of(5, 4), 12))
+    for max_tokens in range(1, 13):
+        assert alone(make(), request(1, prompt_of(5, 4), max_tokens)) == whole[:max_tokens]
+
+
+def check_a_stop_token_ends_the_row(make: MakeBackend) -> None:
+    """The row ends with the first of its stop tokens, which is its last token, at every position; also
+    where the length would have ended it there too. A neighbour's stop token means nothing to it."""
+    backend = make()
+    whole = alone(backend, request(1, prompt_of(5, 5), 10))
+    first_seen = {token: whole.index(token) for token in whole}
+    assert len(first_seen) > 3, "the answer varies too little to be a test"
+    for token, position in first_seen.items():
+        for max_tokens in (position + 1, 10):
+            stopped = request(1, prompt_of(5, 5), max_tokens, stop=(511, token, whole[-1]))
+            neighbour = request(2, prompt_of(5, 5), 10)
+            courses = answers(backend, [stopped, neighbour])
+            end = min(position, first_seen[whole[-1]])
+            assert courses[1].tokens == whole[: end + 1]
+            assert courses[1].retired == Retired(1, "stop")
+            assert courses[2].tokens == whole
+            assert courses[2].retired == Retired(2, "length")
+
+
+def check_a_stop_token_in_the_prompt_is_nothing(make: MakeBackend) -> None:
+    """Only what was generated can stop a row."""
+    prompt = prompt_of(9, 6)
+    whole = alone(make(), request(1, prompt, 5))
+    stop = next(token for token in prompt if token not in whole)
+    assert alone(make(), request(1, prompt, 5, stop=(stop,))) == whole
+
+
+def check_joining_changes_nobody(make: MakeBackend) -> None:
+    """Whenever a row joins and whenever it leaves again, a row that was there has the same tokens, and
+    so has one that joins with it and stays."""
+    backend = make()
+    for sampling in (GREEDY, SEEDED):
+        stays = request(1, prompt_of(2 * CHUNK + 3, 7), 6, sampling=sampling)
+        guest = request(2, prompt_of(CHUNK + 5, 7), 40)
+        friend = request(3, prompt_of(5, 7), 7, sampling=sampling)
+        expected = {1: alone(backend, stays), 3: alone(backend, friend)}
+        for joins in range(0, 9, 2):
+            for leaves in range(joins, 10, 3):
+                journal = Journal(backend)
+                journal.admit(stays)
+                for step in range(leaves + 1):
+                    if step == joins:
+                        journal.admit(guest)
+                        journal.admit(friend)
+                    if step == leaves:
+                        journal.remove(2)
+                    journal.step()
+                journal.finish()
+                assert {1: journal.courses[1].tokens, 3: journal.courses[3].tokens} == expected
+
+
+def check_removal_in_every_stage(make: MakeBackend) -> None:
+    """A row just admitted, in prefill at any chunk, decoding at any token, or before its last one is
+    gone at once: nothing more is heard of it, its cache is freed, its neighbours never notice."""
+    victim = request(1, prompt_of(3 * CHUNK, 8), 4)
+    neighbours = [request(2, prompt_of(2, 8), 3), request(3, prompt_of(4 * CHUNK, 8), 5)]
+    expected = _tokens(answers(make(), neighbours))
+    life = 0
+    course = Journal(make())
+    course.admit(victim)
+    while course.live:
+        course.step()
+        life += 1
+    for lived in range(life):
+        for company in ([], neighbours):
+            backend = make()
+            journal = Journal(backend)
+            for submit in [*company[:1], victim, *company[1:]]:
+                journal.admit(submit)
+            for _ in range(lived):
+                journal.step()
+            journal.remove(1)
+            if not company:
+                assert backend.kv_bytes() == 0
+            journal.finish()
+            assert journal.courses[1].retired is None
+            assert all(
+                journal.courses[submit.request_id].tokens == expected[submit.request_id] for submit in company
+            )
+    assert course.courses[1].retired is not None
+
+
+def check_an_unknown_id_cannot_be_removed(make: MakeBackend) -> None:
+    """Never admitted, ended by itself, or removed before: KeyError, and nobody else is touched."""
+    journal = Journal(make())
+    journal.admit(request(1, prompt_of(3, 9), 2))
+    journal.admit(request(2, prompt_of(3, 9), 2))
+    with pytest.raises(KeyError):
+        journal.backend.remove(3)
+    journal.remove(2)
+    with pytest.raises(KeyError):
+        journal.backend.remove(2)
+    journal.finish()
+    with pytest.raises(KeyError):
+        journal.backend.remove(1)
+    assert len(journal.courses[1].tokens) == 2
+
+
+def check_refusals_change_nothing(make: MakeBackend) -> None:
+    """An empty prompt, a negative id and an id at or above the vocabulary are refused, in words, and a
+    row that is running beside does not notice."""
+    backend = make()
+    vocabulary = backend.describe().vocabulary
+    expected = alone(backend, request(1, prompt_of(CHUNK + 1, 10), 4))
+    journal = Journal(backend)
+    course = journal.admit(request(1, prompt_of(CHUNK + 1, 10), 4))
+    for step, prompt in enumerate([[], [-1], [vocabulary], [0, 1, -1, 2], [0, 1, vocabulary, 2]]):
+        with pytest.raises(RequestRefused, match="empty" if not prompt else f"vocabulary of {vocabulary}"):
+            backend.admit(request(2 + step, prompt))
+        with pytest.raises(KeyError):
+            backend.remove(2 + step)
+        journal.step()
+    journal.finish()
+    assert course.tokens == expected
+    edge = request(9, [0, vocabulary - 1], 1)
+    assert len(alone(backend, edge)) == 1
+
+
+def check_the_same_again_is_the_same(make: MakeBackend) -> None:
+    """A request has the same tokens now, later, and on another back end of its kind."""
+    for sampling in (GREEDY, SEEDED):
+        submit = request(1, prompt_of(CHUNK + 3, 11), 8, sampling=sampling)
+        backend = make()
+        first = alone(backend, submit)
+        assert alone(backend, msgspec.structs.replace(submit, request_id=2)) == first
+        assert alone(make(), submit) == first
+
+
+def check_answers_differ(make: MakeBackend) -> None:
+    """Different prompts have different answers, or nothing above would mean much."""
+    submits = [request(seed, prompt_of(12, seed), 6) for seed in range(8)]
+    assert len({tuple(course.tokens) for course in answers(make(), submits).values()}) == 8
+
+
+def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
+    """Nothing is held before the first row and after the last; something in between."""
+    backend = make()
+    assert backend.kv_bytes() == 0
+    journal = Journal(backend)
+    journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
+    journal.step()
+    journal.step()
+    assert backend.kv_bytes() > 0
+    journal.finish()
+
+
+def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
+    """Without rows a step returns, empty."""
+    backend = make()
+    for _ in range(2):
+        assert backend.step() == StepResult([], [], [])
+        assert len(alone(backend, request(1, [1, 2], 2))) == 2
+
+
+CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
+    check_every_row_ends_by_itself_once,
+    check_prefill_goes_in_chunks,
+    check_decoding_goes_on_during_prefill,
+    check_max_tokens_is_exact,
+    check_a_stop_token_ends_the_row,
+    check_a_stop_token_in_the_prompt_is_nothing,
+    check_joining_changes_nobody,
+    check_removal_in_every_stage,
+    check_an_unknown_id_cannot_be_removed,
+    check_refusals_change_nothing,
+    check_the_same_again_is_the_same,
+    check_answers_differ,
+    check_kv_bytes_follow_the_rows,
+    check_a_step_of_nobody_is_nothing,
+)

@@ -1,0 +1,116 @@
+"""The scripted back end keeps the contract, and its faults come when the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.engine.backend import RequestRefused
+from scheduler.engine.scripted_backend import (
+    KV_BYTES_PER_TOKEN,
+    ScriptedBackend,
+    ScriptedDeath,
+    ScriptedHang,
+)
+from scheduler.link.messages import Retired, ScriptedPlan
+from tests.contracts.check_backend import CHECKS, CHUNK, Journal, MakeBackend, alone, answers, request
+
+
+def _backend(plan: ScriptedPlan) -> ScriptedBackend:
+    def no_wait(seconds: float) -> None:
+        raise AssertionError("only a plan with step_seconds takes time")
+
+    return ScriptedBackend(plan, sleep=no_wait)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check: Callable[[MakeBackend], None]) -> None:
+    """Whatever the contract of back ends says."""
+    check(lambda: _backend(ScriptedPlan(prefill_tokens_per_step=CHUNK)))
+
+
+def test_a_step_takes_the_time_of_the_plan() -> None:
+    """`step_seconds` is slept once a step, whatever the number of rows."""
+    slept: list[float] = []
+    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=slept.append)
+    answers(backend, [request(1, [1], 3), request(2, [2], 3)])
+    assert slept == [0.25] * 4
+
+
+def test_it_dies_at_its_step() -> None:
+    """The step before is whole; the fatal one does nothing."""
+    journal = Journal(_backend(ScriptedPlan(die_at_step=3)))
+    course = journal.admit(request(1, [1], 9))
+    journal.step()
+    journal.step()
+    with pytest.raises(ScriptedDeath):
+        journal.step()
+    assert len(course.tokens) == 1
+
+
+def test_it_hangs_at_its_step() -> None:
+    """A hang is not a death: whoever runs the back end can tell them apart."""
+    journal = Journal(_backend(ScriptedPlan(hang_at_step=1)))
+    journal.admit(request(1, [1], 9))
+    with pytest.raises(ScriptedHang):
+        journal.step()
+
+
+def test_faults_pass_where_errors_are_caught() -> None:
+    """A death that a handler of `Exception` survives would be none."""
+    assert not issubclass(ScriptedDeath, Exception)
+    assert not issubclass(ScriptedHang, Exception)
+
+
+def test_it_dies_of_a_request() -> None:
+    """The token of death kills at admission, and any other prompt is harmless."""
+    backend = _backend(ScriptedPlan(die_token=66))
+    assert alone(backend, request(1, [65], 2))
+    with pytest.raises(ScriptedDeath):
+        backend.admit(request(2, [65, 66]))
+
+
+def test_it_refuses_a_request_alone() -> None:
+    """The refused token refuses its request; a neighbour goes on."""
+    journal = Journal(_backend(ScriptedPlan(refuse_token=66)))
+    course = journal.admit(request(1, [65], 2))
+    with pytest.raises(RequestRefused):
+        journal.admit(request(2, [66]))
+    journal.finish()
+    assert len(course.tokens) == 2
+
+
+def test_it_fails_a_request_alone() -> None:
+    """The failing sampler ends its row at the third token, "failed"; a neighbour goes on. A row that
+    ends there anyway has ended, not failed."""
+    backend = _backend(ScriptedPlan(fail_sampler_token=66))
+    courses = answers(backend, [request(1, [65], 9), request(2, [66], 9), request(3, [66], 3)])
+    assert len(courses[1].tokens) == 9
+    assert len(courses[2].tokens) == 3
+    assert courses[2].retired is not None
+    assert courses[2].retired.reason == "failed"
+    assert courses[2].retired.detail
+    assert courses[3].retired == Retired(3, "length")
+
+
+def test_it_stops_where_the_plan_says() -> None:
+    """`stop_after` makes the n-th token the request's first stop token, where it has one."""
+    backend = _backend(ScriptedPlan(stop_after=4))
+    courses = answers(backend, [request(1, [65], 9, stop=(8000, 8001)), request(2, [65], 9)])
+    assert courses[1].tokens[3:] == [8000]
+    assert courses[1].retired == Retired(1, "stop")
+    assert courses[2].retired == Retired(2, "length")
+
+
+def test_kv_bytes_are_the_tokens_held() -> None:
+    """Prompt tokens as they are read, then generated ones, all at one price."""
+    backend = _backend(ScriptedPlan(prefill_tokens_per_step=2))
+    journal = Journal(backend)
+    journal.admit(request(1, [1, 2, 3], 3))
+    held = []
+    for _ in range(4):
+        journal.step()
+        held.append(backend.kv_bytes())
+    assert held == [KV_BYTES_PER_TOKEN * tokens for tokens in (2, 3, 4, 5)]
+    assert backend.describe().kv_bytes_per_token == KV_BYTES_PER_TOKEN
