@@ -37,7 +37,14 @@ class ApiError:
 
     def openai_body(self) -> dict[str, Any]:
         """https://platform.openai.com/docs/guides/error-codes: one object under `error`."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        return {
+            "error": {
+                "message": _sendable(self.message),
+                "type": self.type,
+                "param": None if self.param is None else _sendable(self.param),
+                "code": self.code,
+            }
+        }
 
 
 def from_scheduler(error: SchedulerError) -> ApiError:
@@ -82,6 +89,11 @@ def from_status(status: int, detail: str) -> ApiError:
     """What the framework itself answers: no such path, no such method."""
     codes = {404: "not_found", 405: "method_not_allowed"}
     return ApiError(status, "invalid_request_error", codes.get(status), detail)
+
+
+def _sendable(text: str) -> str:
+    """JSON can bring lone surrogates in (a key that we quote back), but UTF-8 cannot take them out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 INTERNAL = ApiError(500, "server_error", "internal_error", "Internal server error")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -25,7 +26,7 @@ from scheduler.errors import StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
-from scheduler.models.random_qwen3 import cache_folder, embedded_model
+from scheduler.models.random_qwen3 import embedded_model, user_cache_folder
 from scheduler.prompt import model_folder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
@@ -121,15 +122,17 @@ async def _listen(settings: ServeSettings) -> list[trio.SocketListener]:
 
 def _find_model(settings: ServeSettings) -> _Model:
     if settings.model is None:
-        made = embedded_model(
-            {**os.environ, **({"PENSTOCK_CACHE": str(settings.cache)} if settings.cache else {})}
-        )
+        made = embedded_model(_cache_folder(settings))
         if made.warning:
             _log.warning("embedded_model", warning=made.warning)
         note = "embedded: tiny, random weights, for trying out; --model serves a real one"
         return _Model(model_folder.inspect(made.path), "penstock-embedded", note)
     path = model_folder.find(settings.model)
     return _Model(model_folder.inspect(path), settings.model, settings.model)
+
+
+def _cache_folder(settings: ServeSettings) -> Path:
+    return settings.cache or user_cache_folder(os.environ)
 
 
 def _names(settings: ServeSettings, model: _Model) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ def _names(settings: ServeSettings, model: _Model) -> tuple[str, ...]:
 def _prepare_blas(settings: ServeSettings) -> BlasChoice:
     if settings.engine == "scripted":
         return BlasChoice("none: the scripted engine multiplies nothing")
-    choice = prepare(settings.blas, settings.cache or cache_folder())
+    choice = prepare(settings.blas, _cache_folder(settings))
     if choice.warning:
         _log.warning("blas", warning=choice.warning)
     return choice
@@ -167,9 +170,9 @@ async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener], 
 def _describe(ready: Ready) -> str:
     if ready.device == "scripted":
         return "scripted"
-    megabytes = ready.weights_bytes / 1e6
     return (
-        f"mlx {version('mlx')} on {ready.device}: {ready.model_type}, {megabytes:.0f} MB of {ready.weights_dtype},"
+        f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
+        f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
         f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
     )
 

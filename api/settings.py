@@ -38,9 +38,8 @@ def _scripted_plan(text: Any) -> Any:
     try:
         values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
         # Through msgspec, so that each value's type is checked against the plan's.
-        return msgspec.convert(
-            [values.get(name, getattr(ScriptedPlan(), name)) for name in known], ScriptedPlan
-        )
+        healthy = ScriptedPlan()
+        return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
 
@@ -63,9 +62,7 @@ class ServeSettings(BaseModel):
     host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
     port: int = _option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
     max_connections: int = _option("HTTP", "Open connections; more are answered 503.", 1024, ge=1)
-    max_body_bytes: int = _option(
-        "HTTP", "Longest request body; longer ones are answered 413.", 16 << 20, ge=1024
-    )
+    max_body_bytes: int = _option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
     write_seconds: float = _option(
         "HTTP", "A client that takes nothing for so long is cut off.", 20.0, gt=0, le=3600
     )
@@ -157,9 +154,8 @@ def load(given: Mapping[str, str]) -> ServeSettings:
         first = error.errors()[0]
         option = Option(str(first["loc"][0]), "", "", None, ())
         reason = first["msg"].removeprefix("Value error, ")
-        raise OptionError(
-            f"{option.flag} (or {option.variable}): {reason}, not {first['input']!r}"
-        ) from error
+        got = first["input"]
+        raise OptionError(f"{option.flag} (or {option.variable}): {reason}, not {got!r}") from error
 
 
 def refuse_unknown_variables(environment: Mapping[str, str]) -> None:

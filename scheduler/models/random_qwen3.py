@@ -89,35 +89,30 @@ BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64,
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFolder:
+class MadeModel:
     """A model on disk, and what the operator should hear about how it came there."""
 
     path: Path
     warning: str | None = None
 
 
-def embedded_model(environment: Mapping[str, str] = os.environ) -> ModelFolder:
-    """The embedded model, made at first use in the user's cache folder.
+def embedded_model(cache_folder: Path) -> MadeModel:
+    """The embedded model, made at first use in the cache folder.
 
     A cache that cannot be written to costs a warning and a fresh temporary folder, which goes when
     this process ends. Raises OSError when not even that can be written.
     """
-    folder = cache_folder(environment)
     try:
-        return ModelFolder(ensure_model(EMBEDDED, "embedded", folder))
+        return MadeModel(ensure_model(EMBEDDED, "embedded", cache_folder))
     except OSError as error:
         temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        warning = (
-            f"cannot keep the embedded model in {folder} ({error}); set PENSTOCK_CACHE to another folder"
-        )
-        return ModelFolder(ensure_model(EMBEDDED, "embedded", temporary), warning)
+        warning = f"cannot keep the embedded model in {cache_folder} ({error}); --cache names another folder"
+        return MadeModel(ensure_model(EMBEDDED, "embedded", temporary), warning)
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's caches go: PENSTOCK_CACHE, else the platform's own place. Makes nothing."""
-    if chosen := environment.get("PENSTOCK_CACHE"):
-        return Path(chosen)
+def user_cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where this user's caches go on this platform. Makes nothing."""
     if xdg := environment.get("XDG_CACHE_HOME"):
         return Path(xdg) / "penstock"
     home = Path(environment.get("HOME") or os.path.expanduser("~"))

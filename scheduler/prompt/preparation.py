@@ -47,6 +47,8 @@ class Preparation:
         """
         self._check_bias(request)
         text = self.tokenizer.render(request.prompt.messages, request.prompt.template_options)
+        if not _is_unicode(text):
+            raise InvalidRequest("the messages hold a lone surrogate: no character", param="messages")
         prompt = self.tokenizer.encode(text)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param="messages")
@@ -80,3 +82,11 @@ class Preparation:
                     f"logit_bias names token {token}, outside the vocabulary of {self._vocabulary}",
                     param="logit_bias",
                 )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

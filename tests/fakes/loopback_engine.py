@@ -4,6 +4,7 @@ test's clock. What is not here is the process; `tests/scheduler/link/test_proces
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 import trio.testing
@@ -55,10 +56,8 @@ class LoopbackLauncher:
             async with trio.open_nursery() as nursery:
                 shell = _Shell(link)
                 nursery.start_soon(shell.read)
-                try:
+                with suppress(ScriptedDeath):
                     await self._live(shell)
-                except ScriptedDeath:
-                    pass
                 nursery.cancel_scope.cancel()
         # Not under the cancelled scope: closing is what the parent sees of a death.
         await trio.aclose_forcefully(link)

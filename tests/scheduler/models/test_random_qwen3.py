@@ -21,11 +21,11 @@ from scheduler.models.random_qwen3 import (
     EMBEDDED,
     EOS_TOKEN_ID,
     MANIFEST,
-    cache_folder,
     embedded_model,
     ensure_model,
     model_digest,
     random_weights,
+    user_cache_folder,
     write_model,
 )
 
@@ -190,23 +190,21 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
     in_the_way.write_text("not a folder")
     with pytest.raises(OSError, match="file"):
         ensure_model(EMBEDDED, "embedded", in_the_way)
-    model = embedded_model({"PENSTOCK_CACHE": str(in_the_way)})
+    model = embedded_model(in_the_way)
     assert model.warning is not None
     assert str(in_the_way) in model.warning
-    assert "PENSTOCK_CACHE" in model.warning
+    assert "--cache" in model.warning
     assert (model.path / "config.json").is_file()
 
 
-def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
-    """PENSTOCK_CACHE, then XDG_CACHE_HOME, then the platform's own place below the home folder."""
-    chosen, xdg, home = str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c")
-    everything = {"PENSTOCK_CACHE": chosen, "XDG_CACHE_HOME": xdg, "HOME": home}
-    assert cache_folder(everything) == Path(chosen)
-    assert cache_folder({"XDG_CACHE_HOME": xdg, "HOME": home}) == Path(xdg) / "penstock"
-    assert cache_folder({"HOME": home}).is_relative_to(home)
-    model = embedded_model(everything)
+def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
+    """XDG_CACHE_HOME, or the platform's own place below the home folder."""
+    xdg, home = str(tmp_path / "b"), str(tmp_path / "c")
+    assert user_cache_folder({"XDG_CACHE_HOME": xdg, "HOME": home}) == Path(xdg) / "penstock"
+    assert user_cache_folder({"HOME": home}).is_relative_to(home)
+    model = embedded_model(tmp_path)
     assert model.warning is None
-    assert model.path.parent == Path(chosen)
+    assert model.path.parent == tmp_path
 
 
 def test_the_parent_process_can_use_it_without_mlx(folder: Path) -> None:
