@@ -68,14 +68,16 @@ class EngineLoop:
         self._retired.append(Retired(request_id, "cancelled"))
 
     def _admit(self) -> None:
-        for submit in plan(self._waiting.values(), self._slots.free).admit:
-            del self._waiting[submit.request_id]
-            try:
-                self._backend.admit(submit)
-            except RequestRefused as refusal:
-                self._retired.append(Retired(submit.request_id, "refused", str(refusal)))
-            else:
-                self._slots.take(Slot(submit.request_id, len(submit.prompt)))
+        # Again after refusals: a refused request leaves its slot to the next in line in this very step.
+        while admitted := plan(self._waiting.values(), self._slots.free).admit:
+            for submit in admitted:
+                del self._waiting[submit.request_id]
+                try:
+                    self._backend.admit(submit)
+                except RequestRefused as refusal:
+                    self._retired.append(Retired(submit.request_id, "refused", str(refusal)))
+                else:
+                    self._slots.take(Slot(submit.request_id, len(submit.prompt)))
 
     def _step(self) -> StepResult:
         if not self._slots:
