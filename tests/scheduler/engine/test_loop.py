@@ -1,0 +1,264 @@
+"""The engine's loop over the scripted back end: every schedule of commands keeps its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Literal, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.errors import LinkError
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Load,
+    Ready,
+    Retired,
+    ScriptedPlan,
+    StepOutput,
+    Submit,
+    ToEngine,
+)
+from tests.contracts.check_backend import alone, request
+
+_REFUSED, _FAILING = 66, 67
+_PLAN = ScriptedPlan(prefill_tokens_per_step=3, refuse_token=_REFUSED, fail_sampler_token=_FAILING)
+_TOLERANT = ScriptedPlan(prefill_tokens_per_step=3, fail_sampler_token=_FAILING)
+
+Kind: TypeAlias = Literal["plain", "refused", "failing"]
+
+
+class _Watched:
+    """The scripted back end, and who was in it at each step."""
+
+    def __init__(self, plan: ScriptedPlan = _PLAN) -> None:
+        self._backend = ScriptedBackend(plan)
+        self.rows: set[int] = set()
+        self.admitted: list[int] = []
+        self.refused: set[int] = set()
+        self._stepped: set[int] | None = None
+
+    def describe(self) -> Ready:
+        return self._backend.describe()
+
+    def admit(self, submit: Submit) -> None:
+        self.admitted.append(submit.request_id)
+        try:
+            self._backend.admit(submit)
+        except RequestRefused:
+            self.refused.add(submit.request_id)
+            raise
+        self.rows.add(submit.request_id)
+
+    def remove(self, request_id: int) -> None:
+        self._backend.remove(request_id)
+        self.rows.remove(request_id)
+
+    def step(self) -> StepResult:
+        self._stepped = set(self.rows)
+        result = self._backend.step()
+        self.rows -= {retired.request_id for retired in result.retired}
+        return result
+
+    def kv_bytes(self) -> int:
+        return self._backend.kv_bytes()
+
+    def take_stepped(self) -> set[int] | None:
+        """Who was in the step since this was last asked; None when there was none."""
+        stepped, self._stepped = self._stepped, None
+        return stepped
+
+
+class _Run:
+    """A loop under watch: `turn` asserts whatever must hold after every turn."""
+
+    def __init__(self, slots: int) -> None:
+        self.backend = _Watched()
+        ticks = count()
+        self.loop = EngineLoop(self.backend, slots, clock=lambda: float(next(ticks)))
+        self._slots = slots
+        self.submitted: dict[int, Submit] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.retired: dict[int, Retired] = {}
+        self._prefilled: dict[int, int] = {}
+        self._steps = 0
+
+    @property
+    def open(self) -> set[int]:
+        return self.submitted.keys() - self.retired.keys()
+
+    def turn(self, commands: Sequence[ToEngine]) -> StepOutput | None:
+        cancelled = self._note(commands)
+        output = self.loop.turn(commands)
+        stepped = self.backend.take_stepped()
+        if output is not None:
+            self._hear(output)
+        ended_now = {r.request_id for r in output.retired} if output else set[int]()
+        assert cancelled <= ended_now, "a cancel is answered in its own turn"
+        assert not cancelled & (self.backend.rows | (stepped or set())), "a cancelled row took part in a step"
+        assert self.loop.idle == (not self.open)
+        assert (output is None) == (stepped is None and not ended_now), "silence only when nothing happened"
+        if stepped is None:
+            assert not self.open, "requests are there, and no step was taken"
+        else:
+            self._steps += 1
+            assert len(stepped) <= self._slots
+            # Who could have run in this step: all that had not ended before it.
+            could_run = stepped | (self.open - self.backend.rows)
+            assert len(stepped) == min(self._slots, len(could_run)), "a request waited beside a free slot"
+        if output is not None:
+            self._check_counters(output)
+        return output
+
+    def _note(self, commands: Sequence[ToEngine]) -> set[int]:
+        """Learn the new requests; returns whom the commands cancel while they are still there."""
+        cancelled = set[int]()
+        for command in commands:
+            if isinstance(command, Submit):
+                self.submitted[command.request_id] = command
+                self.tokens[command.request_id] = []
+            elif isinstance(command, Cancel) and command.request_id in self.open:
+                cancelled.add(command.request_id)
+        return cancelled
+
+    def _hear(self, output: StepOutput) -> None:
+        for token in output.tokens:
+            assert token.request_id in self.open
+            self.tokens[token.request_id].append(token.token)
+        for prefill in output.prefills:
+            assert prefill.request_id in self.open
+            self._prefilled[prefill.request_id] = prefill.done
+        for retired in output.retired:
+            assert retired.request_id in self.open, "a second Retired, or one for nobody"
+            self.retired[retired.request_id] = retired
+
+    def _check_counters(self, output: StepOutput) -> None:
+        counters = output.counters
+        assert counters.steps == self._steps
+        assert counters.busy_seconds == self._steps, "the clock of this test ticks once a look"
+        assert counters.generated_tokens == sum(len(tokens) for tokens in self.tokens.values())
+        assert counters.prefilled_tokens == sum(self._prefilled.values())
+        assert counters.running == len(self.backend.rows)
+        assert counters.running + counters.waiting == len(self.open)
+        assert counters.kv_bytes == self.backend.kv_bytes()
+
+    def finish(self) -> None:
+        for _ in range(2000):
+            if self.loop.idle:
+                break
+            self.turn([])
+        assert not self.open
+        assert not self.backend.rows
+        assert self.backend.kv_bytes() == 0
+
+
+def _submit(request_id: int, kind: Kind, prompt_tokens: int, max_tokens: int) -> Submit:
+    flag = {"plain": [], "refused": [_REFUSED], "failing": [_FAILING]}[kind]
+    return request(request_id, [*flag, *range(100, 100 + prompt_tokens)], max_tokens)
+
+
+_commands = st.one_of(
+    st.tuples(
+        st.sampled_from(["plain", "plain", "plain", "refused", "failing"]),
+        st.integers(1, 9),
+        st.integers(1, 6),
+    ),
+    st.integers(-1, 30),
+)
+"""A request, or the id to cancel: one that runs, waits, has ended, is not there yet, or never comes."""
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(slots=st.integers(1, 4), turns=st.lists(st.lists(_commands, max_size=5), max_size=20))
+def test_every_schedule_keeps_the_promises(
+    slots: int, turns: list[list[tuple[Kind, int, int] | int]]
+) -> None:
+    """Exactly one Retired for each Submit, in whatever way it ends; never more rows than slots; no
+    request waits while a slot is free; the counters are what happened; whoever was not cancelled has the
+    tokens it would have had alone, admitted in order of arrival."""
+    run, ids = _Run(slots), count()
+    for turn in turns:
+        commands: list[ToEngine] = [
+            Cancel(entry) if isinstance(entry, int) else _submit(next(ids), *entry) for entry in turn
+        ]
+        run.turn(commands)
+    run.finish()
+    assert run.retired.keys() == run.submitted.keys()
+    assert run.backend.admitted == sorted(run.backend.admitted)
+    for request_id, submit in run.submitted.items():
+        expected = alone(ScriptedBackend(_TOLERANT), submit)
+        tokens = run.tokens[request_id]
+        match run.retired[request_id].reason:
+            case "refused":
+                assert request_id in run.backend.refused
+                assert tokens == []
+            case "cancelled":
+                assert tokens == expected[: len(tokens)]
+            case "failed" | "length" | "stop":
+                assert tokens == expected
+
+
+def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
+    """Whoever waits takes the slot in the very turn that cancels."""
+    run = _Run(slots=1)
+    run.turn([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
+    output = run.turn([Cancel(1)])
+    assert output is not None
+    assert output.retired == [Retired(1, "cancelled")]
+    assert [prefill.request_id for prefill in output.prefills] == [2]
+
+
+def test_a_refused_request_does_not_hold_its_slot_for_a_turn() -> None:
+    """The next in line is admitted in the same turn, however many before it are refused."""
+    run = _Run(slots=1)
+    output = run.turn([_submit(1, "refused", 3, 9), _submit(2, "refused", 3, 9), _submit(3, "plain", 3, 9)])
+    assert output is not None
+    assert [(r.request_id, r.reason) for r in output.retired] == [(1, "refused"), (2, "refused")]
+    assert all(r.detail for r in output.retired)
+    assert [prefill.request_id for prefill in output.prefills] == [3]
+
+
+def test_a_cancel_that_crosses_the_end_is_ignored() -> None:
+    """The request has ended by itself when the cancel arrives: no second Retired, no frame, no error."""
+    run = _Run(slots=1)
+    run.turn([_submit(1, "plain", 1, 1)])
+    run.finish()
+    assert run.retired[1].reason == "length"
+    assert run.turn([Cancel(1)]) is None
+    assert run.turn([Cancel(1), Cancel(77)]) is None
+
+
+def test_submitted_and_cancelled_in_one_turn() -> None:
+    """It is answered, and the back end never sees it; a second cancel of it is ignored."""
+    run = _Run(slots=1)
+    output = run.turn([_submit(1, "plain", 3, 9), Cancel(1), Cancel(1)])
+    assert output is not None
+    assert output.retired == [Retired(1, "cancelled")]
+    assert run.backend.admitted == []
+
+
+def test_a_second_load_is_refused() -> None:
+    """An engine loads one model in its life; a parent that says otherwise is broken."""
+    load = Load(PROTOCOL_VERSION, "scripted", "", 1, 1, 1, "auto", ScriptedPlan())
+    with pytest.raises(LinkError, match="second Load"):
+        EngineLoop(ScriptedBackend(ScriptedPlan()), 1).turn([load])
+
+
+def test_a_broken_step_is_the_caller_s_to_hear() -> None:
+    """The loop hides no failure of the whole batch."""
+    loop = EngineLoop(ScriptedBackend(ScriptedPlan(die_at_step=1)), 1)
+    with pytest.raises(ScriptedDeath):
+        loop.turn([request(1, [1])])
+
+
+def test_an_idle_loop_is_silent() -> None:
+    """Without commands and requests nothing is stepped and nothing is sent."""
+    run = _Run(slots=2)
+    assert run.loop.idle
+    assert run.turn([]) is None
