@@ -1,0 +1,113 @@
+"""Who may import whom. The architecture is a promise; this keeps it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ENGINE_MAY_SEE = {"scheduler.errors", "scheduler.link.messages", "scheduler.link.framing", "scheduler.engine"}
+"""What the engine process may import of this project."""
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", modules("scheduler"), ids=name_of)
+def test_the_scheduler_knows_nothing_of_http(path: Path) -> None:
+    """Dependencies point from api to scheduler."""
+    for imported in imports(path):
+        assert imported.split(".")[0] not in {"api", "fastapi", "starlette", "h11", "tests", "loadtests"}
+
+
+@pytest.mark.parametrize("path", modules("scheduler/engine"), ids=name_of)
+def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
+    """No trio, and of our own modules only what both sides need."""
+    for imported in imports(path):
+        assert imported.split(".")[0] != "trio"
+        if imported.startswith("scheduler"):
+            assert any(imported == name or imported.startswith(name + ".") for name in ENGINE_MAY_SEE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for package in ("scheduler", "api", "loadtests") for path in modules(package)],
+    ids=name_of,
+)
+def test_only_the_engine_touches_mlx(path: Path) -> None:
+    """And of the engine, only the adapter and the sampler (load tests may drive a bare model)."""
+    allowed = {
+        "scheduler/engine/mlx_backend.py",
+        "scheduler/engine/sampling.py",
+        "loadtests/bare_loop.py",
+    }
+    if name_of(path) not in allowed:
+        assert not [imported for imported in imports(path) if imported.split(".")[0] in {"mlx", "mlx_lm"}]
+
+
+def test_the_parent_process_runs_without_mlx() -> None:
+    """Also not by way of a library: everything `serve` imports, imported."""
+    program = (
+        "import sys, api.serving, scheduler.prompt.tokenizer, transformers;"
+        "print([name for name in sys.modules if name.split('.')[0] in ('mlx', 'mlx_lm')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_engine_process_runs_without_trio() -> None:
+    """Its imports are what every restart waits for."""
+    program = "import sys, scheduler.engine.__main__; print('trio' in sys.modules, 'mlx' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False False"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for package in ("scheduler", "api", "loadtests") for path in modules(package)],
+    ids=name_of,
+)
+def test_files_stay_small_enough_to_hold_in_the_head(path: Path) -> None:
+    """At most 400 lines; a longer one lacks a seam."""
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("*/**/README.md")), ids=name_of)
+def test_the_maps_name_files_that_exist(readme: Path) -> None:
+    """Each package's README maps a question to a file; a map that has drifted is worse than none."""
+    if ".venv" in readme.parts:
+        return
+    named = {
+        word.strip("`")
+        for line in readme.read_text().splitlines()
+        if line.startswith("|")
+        for word in line.split()
+        if word.startswith("`") and word.endswith(".py`")
+    }
+    assert named, "a map without a file"
+    for name in named:
+        assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
