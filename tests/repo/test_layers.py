@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,13 +102,8 @@ def test_the_maps_name_files_that_exist(readme: Path) -> None:
     """Each package's README maps a question to a file; a map that has drifted is worse than none."""
     if ".venv" in readme.parts:
         return
-    named = {
-        word.strip("`")
-        for line in readme.read_text().splitlines()
-        if line.startswith("|")
-        for word in line.split()
-        if word.startswith("`") and word.endswith(".py`")
-    }
+    rows = [line for line in readme.read_text().splitlines() if line.startswith("|")]
+    named = re.findall(r"`([\w/]+\.py)`", "\n".join(rows))
     assert named, "a map without a file"
     for name in named:
         assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"

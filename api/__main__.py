@@ -1,0 +1,5 @@
+"""`python -m api serve ...`: the command line without its installed name."""
+
+from api.command_line import main
+
+main()

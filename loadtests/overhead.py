@@ -1,0 +1,155 @@
+"""What HTTP, two processes and streaming cost: Penstock against a bare BatchGenerator loop.
+
+`python -m loadtests.overhead`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both,
+in turn (A B A B ...) on the same machine with the same BLAS. Prints tokens per second and the ratio pair
+by pair; only the ratios mean anything on a shared machine. `--blas off` shows what the BLAS is worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from scheduler.link.fast_blas import prepare
+from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
+from scheduler.prompt.tokenizer import HubTokenizer
+
+_TEXT = "the sluice gate opens and the water runs down to the mill where nobody waits for it"
+_WORDS = _TEXT.split(" ")
+
+
+def texts(count: int, words: int, salt: int) -> list[str]:
+    """Prompts of different lengths that share no beginning."""
+    return [
+        " ".join([f"{salt}-{i}"] + [_WORDS[(i * 7 + k) % len(_WORDS)] for k in range(words + i)])
+        for i in range(count)
+    ]
+
+
+@contextmanager
+def bare_loop(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "loadtests.bare_loop", str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        json.loads(process.stdout.readline())
+        yield process
+        process.stdin.close()
+
+
+@contextmanager
+def penstock(folder: Path, arguments: list[str]) -> Iterator[int]:
+    """The port of a server that is ready."""
+    command = [sys.executable, "-m", "api", "serve", "--model", str(folder), "--port", "0", *arguments]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*command, "--log-level", "warning"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := re.search(r"listening +http://[^ ]*:(\d+)", line):
+                    yield int(found[1])
+                    break
+            else:
+                log.seek(0)
+                raise RuntimeError(f"the server did not start: {log.read()[-2000:]}")
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def run_bare(process: subprocess.Popen[str], prompts: list[list[int]], tokens: int) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": tokens}) + "\n")
+    process.stdin.flush()
+    answer = json.loads(process.stdout.readline())
+    assert answer["tokens"] == len(prompts) * tokens
+    return float(answer["tokens"] / answer["seconds"])
+
+
+async def run_http(port: int, prompts: list[str], tokens: int) -> float:
+    """Each client on a connection of its own; read as bytes, so that the client costs next to nothing."""
+    done: list[int] = []
+
+    async def one(text: str) -> None:
+        body = json.dumps(
+            {
+                "messages": [{"role": "user", "content": text}],
+                "max_tokens": tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+            seen = b""
+            while b"data: [DONE]" not in seen[-64:]:
+                data = await stream.receive_some()
+                assert data, f"the stream was cut: {seen[-300:]!r}"
+                seen += data
+        usage = re.search(rb'"completion_tokens":(\d+)', seen)
+        assert usage, seen[-300:]
+        done.append(int(usage[1]))
+
+    started = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        for text in prompts:
+            nursery.start_soon(one, text)
+    seconds = time.perf_counter() - started
+    assert done == [tokens] * len(prompts)
+    return sum(done) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--words", type=int, default=20, help="length of the shortest prompt")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--blas", default="auto")
+    options = parser.parse_args()
+    cache = user_cache_folder(os.environ)
+    folder = ensure_model(BENCH_13M, "bench-13m", cache)
+    blas = prepare(options.blas, cache)
+    print(f"blas: {blas.name}")
+    tokenizer = HubTokenizer(folder)
+    arguments = ["--blas", options.blas, "--max-slots", str(max(32, options.requests))]
+    ratios: list[float] = []
+    with bare_loop(folder, blas.environment(os.environ)) as bare, penstock(folder, arguments) as port:
+        for number in range(options.rounds + 1):
+            prompts = texts(options.requests, options.words, number)
+            rendered = [tokenizer.render([{"role": "user", "content": text}], {}) for text in prompts]
+            ours = trio.run(run_http, port, prompts, options.tokens)
+            ceiling = run_bare(bare, [tokenizer.encode(text) for text in rendered], options.tokens)
+            if number == 0:
+                continue  # Warm-up: both meet the shapes for the first time.
+            ratios.append(ours / ceiling)
+            print(f"round {number}: Penstock {ours:.0f} tokens/s, bare {ceiling:.0f}, ratio {ratios[-1]:.2f}")
+    print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`penstock serve`, started as a user starts it."""

@@ -1,0 +1,130 @@
+"""A real server in a process of its own, on a free port."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+START_SECONDS = 60
+
+
+@dataclass
+class Served:
+    """A running `penstock serve`."""
+
+    process: subprocess.Popen[str]
+    port: int
+    lines: list[str]
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            with urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def post(self, **fields: Any) -> tuple[int, Any]:
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **fields}
+        request = Request(
+            self.url + "/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def metric(self, name: str, *labels: str) -> float:
+        with urlopen(self.url + "/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        for line in text.splitlines():
+            found = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
+            if found and all(label in (found[1] or "") for label in labels):
+                return float(found[2])
+        raise KeyError(name)
+
+    def engine_pid(self) -> int:
+        """The server's one child."""
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        (pid,) = [int(word) for path in children for word in path.read_text().split()]
+        return pid
+
+
+@contextmanager
+def serving(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Served]:
+    """Serve until the block is left; the process is gone then, and its exit was clean."""
+    with start(*arguments, environment=environment) as served:
+        yield served
+        stop(served)
+
+
+@contextmanager
+def start(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Served]:
+    """As `serving`, but how it ends is the test's own affair (it is killed if still there)."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    served = Served(process, 0, [])
+    reader = threading.Thread(target=lambda: served.log.extend(process.stderr or ()), daemon=True)
+    reader.start()
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            served.lines.append(line.rstrip("\n"))
+            if found := re.match(r"listening +http://127.0.0.1:(\d+)", line):
+                served.port = int(found[1])
+            if line.startswith("try "):
+                break
+        watchdog.cancel()
+        assert served.port, f"the server did not start: {served.lines} {served.log}"
+        yield served
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def stop(served: Served, within_seconds: float = 20) -> None:
+    """SIGTERM, and exit 0 within the time."""
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(within_seconds) == 0, served.log[-20:]
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Returns when the condition holds. The time is a bound on failure, not a measurement."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,213 @@
+"""Start and end of `penstock serve`: what an operator sees, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.end_to_end.raw_client import Answer, ask, request_bytes
+from tests.end_to_end.serving import Served, eventually, serving, start
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A `penstock` that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "api", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+
+
+def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -> None:
+    """Model, BLAS, engine, address, and one line to paste that shows tokens arriving."""
+    said = "\n".join(embedded.lines)
+    assert re.search(r"^model +embedded", said, re.M)
+    assert re.search(r"^blas +\S", said, re.M)
+    assert re.search(r"^engine +mlx .* float32", said, re.M)
+    assert re.search(rf"^listening +{re.escape(embedded.url)}", said, re.M)
+    (line,) = [line for line in embedded.lines if line.startswith("try ")]
+    command = shlex.split(line.removeprefix("try").strip())
+    assert command[0] == "curl"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith(": ")
+    assert done.stdout.count('"content":') > 5
+    assert done.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_ctrl_c_lets_running_answers_finish() -> None:
+    """SIGINT: no new requests (503 with Retry-After), the running one gets its whole answer, exit 0,
+    and the engine process is gone."""
+    plan = "step_seconds=0.02"
+    with start("--engine", "scripted", "--scripted", plan) as served:
+        engine = served.engine_pid()
+
+        async def main() -> Answer:
+            answers: list[Answer] = []
+
+            async def one() -> None:
+                answers.append(await ask(served.port, max_tokens=50))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                await trio.sleep(0.3)
+                served.process.send_signal(signal.SIGINT)
+                await trio.sleep(0.2)
+                late = await ask(served.port)
+                assert late.status == 503
+            return answers[0]
+
+        answer = trio.run(main)
+        assert answer.finish_reason == "length"
+        assert served.process.wait(10) == 0
+        assert gone(engine)
+
+
+def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
+    """A client that reads nothing cannot hold up the exit beyond the drain's deadline."""
+    plan = "step_seconds=0.0005"
+    with start(
+        "--engine", "scripted", "--scripted", plan, "--drain-seconds", "1", "--write-seconds", "600"
+    ) as served:
+        engine = served.engine_pid()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", served.port))
+            client.sendall(request_bytes(max_tokens=39_000))
+            # Until the kernel's buffers are full and the server's send waits: no signal of that but time.
+            eventually(lambda: served.metric("penstock_generated_tokens_total") > 2000, 30)
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.wait(10) == 0
+        assert gone(engine)
+
+
+def test_what_the_drain_cuts_off_is_told_so() -> None:
+    """An answer that outlasts the drain ends with an error event, not in silence."""
+    plan = "step_seconds=0.02"
+    with start("--engine", "scripted", "--scripted", plan, "--drain-seconds", "0.5") as served:
+
+        async def main() -> Answer:
+            answers: list[Answer] = []
+
+            async def one() -> None:
+                answers.append(await ask(served.port, max_tokens=10_000))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                await trio.sleep(0.3)
+                served.process.send_signal(signal.SIGTERM)
+            return answers[0]
+
+        answer = trio.run(main)
+        assert [error["code"] for error in answer.errors] == ["shutting_down"]
+        assert answer.events[-1] == "[DONE]"
+        assert served.process.wait(10) == 0
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    """For the operator who does not want to wait for the drain."""
+    with start("--engine", "scripted", "--scripted", "step_seconds=0.02") as served:
+
+        async def main() -> None:
+            async with await trio.open_tcp_stream("127.0.0.1", served.port) as connection:
+                await connection.send_all(request_bytes(max_tokens=30_000))
+                await connection.receive_some()
+                served.process.send_signal(signal.SIGINT)
+                await trio.sleep(0.2)
+                served.process.send_signal(signal.SIGINT)
+                with suppress(trio.BrokenResourceError):
+                    while await connection.receive_some():
+                        pass
+
+        trio.run(main)
+        assert served.process.wait(10) == 0
+
+
+def test_sigkill_of_the_server_leaves_no_engine() -> None:
+    """The engine sees the link close and leaves within a second."""
+    with start("--engine", "scripted") as served:
+        engine = served.engine_pid()
+        served.process.kill()
+        eventually(lambda: gone(engine), 1.0)
+
+
+def test_a_port_in_use_is_said_in_one_line() -> None:
+    """Exit 1, before anything is loaded."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"penstock: cannot listen on 127.0.0.1:{port}")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "code", "words"),
+    [
+        (["--max-slots", "0"], {}, 2, "--max-slots"),
+        (["--max-slots", "many"], {}, 2, "--max-slots"),
+        (["--port", "70000"], {}, 2, "--port"),
+        (["--engine", "torch"], {}, 2, "--engine"),
+        (["--scripted", "no_such=1"], {}, 2, "no_such"),
+        (["--no-such-option"], {}, 2, "--no-such-option"),
+        ([], {"PENSTOCK_MAX_SLOT": "3"}, 2, "did you mean PENSTOCK_MAX_SLOTS"),
+        ([], {"PENSTOCK_MAX_SLOTS": "-3"}, 2, "PENSTOCK_MAX_SLOTS"),
+        (["--model", "./no/such/folder"], {}, 1, "--model"),
+        (["--blas", "/no/such/library.so"], {}, 2, "--blas"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(
+    arguments: list[str], environment: dict[str, str], code: int, words: str
+) -> None:
+    """2 for an option, 1 for what it names; never a traceback."""
+    done = run("serve", "--port", "0", *arguments, environment=environment)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
+    """The engine's own words, exit 1, and no process left."""
+    import shutil
+
+    from scheduler.models.random_qwen3 import EMBEDDED, ensure_model
+
+    folder = tmp_path / "broken"
+    shutil.copytree(ensure_model(EMBEDDED, "embedded", tmp_path), folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    done = run("serve", "--port", "0", "--model", str(folder))
+    assert done.returncode == 1
+    assert "penstock: " in done.stderr.splitlines()[-1]
+
+
+def test_options_come_from_the_environment_too() -> None:
+    """PENSTOCK_MAX_SLOTS does what --max-slots does, and the command line wins."""
+    with serving("--engine", "scripted", environment={"PENSTOCK_MAX_SLOTS": "5"}) as served:
+        assert served.metric("penstock_slots") == 5
+    with serving(
+        "--engine", "scripted", "--max-slots", "6", environment={"PENSTOCK_MAX_SLOTS": "5"}
+    ) as served:
+        assert served.metric("penstock_slots") == 6

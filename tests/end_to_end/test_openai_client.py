@@ -1,0 +1,142 @@
+"""The official `openai` client against a server started as a user starts it."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+import trio
+
+from tests.end_to_end.serving import Served, eventually
+
+
+@pytest.fixture
+def client(embedded: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0)
+
+
+def test_it_completes(client: openai.OpenAI) -> None:
+    """The typed object has text, reason and usage."""
+    answer = client.chat.completions.create(
+        model="penstock-embedded", messages=[{"role": "user", "content": "hello"}], max_tokens=12
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.content
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+
+
+def test_it_streams_what_it_completes(client: openai.OpenAI) -> None:
+    """Greedy: the deltas join to the whole answer; the usage comes in the last chunk."""
+    whole = client.chat.completions.create(
+        model="penstock-embedded",
+        messages=[{"role": "user", "content": "count"}],
+        max_tokens=40,
+        temperature=0,
+    )
+    stream = client.chat.completions.create(
+        model="penstock-embedded",
+        messages=[{"role": "user", "content": "count"}],
+        max_tokens=40,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    text, usage = "", None
+    for chunk in stream:
+        text += "".join(choice.delta.content or "" for choice in chunk.choices)
+        usage = chunk.usage or usage
+    assert text == whole.choices[0].message.content
+    assert usage is not None
+    assert usage.completion_tokens == 40
+
+
+def test_a_seed_gives_the_same_answer_again(client: openai.OpenAI) -> None:
+    """At temperature 1, and another seed gives another answer."""
+    answers = [
+        client.chat.completions.create(
+            model="penstock-embedded",
+            messages=[{"role": "user", "content": "dice"}],
+            max_tokens=24,
+            temperature=1,
+            seed=seed,
+        )
+        .choices[0]
+        .message.content
+        for seed in (7, 7, 8)
+    ]
+    assert answers[0] == answers[1] != answers[2]
+
+
+def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, embedded: Served) -> None:
+    """Closing the stream frees the slot, though 20,000 more tokens were asked for."""
+    before = embedded.metric("penstock_requests_total", 'outcome="cancelled"')
+    stream = client.chat.completions.create(
+        model="penstock-embedded",
+        messages=[{"role": "user", "content": "go on"}],
+        max_tokens=20_000,
+        stream=True,
+    )
+    for _, chunk in zip(range(5), stream, strict=False):
+        assert chunk.choices
+    stream.close()
+    eventually(lambda: embedded.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
+    eventually(lambda: embedded.metric("penstock_running_slots") == 0)
+    assert embedded.metric("penstock_kv_bytes") == 0
+
+
+def test_errors_have_their_types(client: openai.OpenAI) -> None:
+    """Each status arrives as the exception that the client has for it, with code and parameter."""
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(
+            model="penstock-embedded", messages=[{"role": "user", "content": "x"}], temperature=5
+        )
+    assert (bad.value.param, bad.value.type) == ("temperature", "invalid_request_error")
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(
+            model="penstock-embedded", messages=[{"role": "user", "content": "word " * 50_000}]
+        )
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    """By the client's own calls."""
+    (model,) = client.models.list().data
+    assert model.id == "penstock-embedded"
+    assert client.models.retrieve("penstock-embedded").owned_by == "penstock"
+
+
+def test_the_async_client_runs_many_at_once_on_trio(embedded: Served) -> None:
+    """As agent frameworks use it: one client, many streams, trio underneath."""
+
+    async def main() -> list[str]:
+        answers: list[str] = []
+        async with openai.AsyncOpenAI(
+            base_url=embedded.url + "/v1", api_key="unused", max_retries=0
+        ) as client:
+
+            async def one(number: int) -> None:
+                stream = await client.chat.completions.create(
+                    model="penstock-embedded",
+                    messages=[{"role": "user", "content": f"agent {number % 4}"}],
+                    max_tokens=16,
+                    temperature=0,
+                    stream=True,
+                )
+                text = ""
+                async for chunk in stream:
+                    text += chunk.choices[0].delta.content or ""
+                answers.append(text)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(16):
+                    nursery.start_soon(one, number)
+        return answers
+
+    answers = trio.run(main)
+    assert len(answers) == 16
+    assert all(answers.count(text) == 4 for text in set(answers))
