@@ -1,0 +1,194 @@
+"""One client's connection: request after request until one side has had enough, then the right kind of end.
+
+It works on any half-closeable stream. Whoever called `serve` closes the stream forcefully afterwards, also
+when the connection was cancelled in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import h11
+import trio
+
+from api.server.exchange import Exchange, Service
+from api.server.http_scope import addresses, scope_of
+from api.server.inbound import Inbound
+from api.server.limits import Limits
+from api.server.outbound import ClientGone, Outbound
+from api.server.refusals import Refusal, Refused, answer
+from api.server.request_body import RequestBody
+from api.server.statistics import Tally
+
+
+class Connection:
+    def __init__(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        service: Service,
+        limits: Limits,
+        tally: Tally,
+        state: Mapping[str, Any],
+    ) -> None:
+        self._service = service
+        self._limits = limits
+        self._tally = tally
+        self._state = state
+        self._inbound = Inbound(stream, limits.read_ahead_bytes)
+        self._outbound = Outbound(stream, limits.write_seconds, limits.write_piece_bytes)
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        self._client, self._server = addresses(stream)
+        self._idle: trio.CancelScope | None = None
+        """Entered only while no byte of a request is here."""
+        self._is_first_request = True
+
+    def close_if_idle(self) -> None:
+        """For a drain. A connection with a request ends by itself after that."""
+        if self._idle is not None:
+            self._idle.cancel()
+
+    async def serve(self) -> None:
+        """Returns when the connection is over. A failure here is a bug of the server and is raised."""
+        try:
+            while (request := await self._next_request()) is not None and await self._exchange(request):
+                self._parser.start_next_cycle()
+                self._is_first_request = False
+        except Refused as refused:
+            self._tally.refusals[refused.refusal] += 1
+            await self._say_goodbye(answer(refused))
+
+    # ---- the request's head
+
+    async def _next_request(self) -> h11.Request | None:
+        """None when the client left, or had nothing more to say for too long. Raises Refused."""
+        if not self._has_bytes() and not await self._wait_first_bytes():
+            return None
+        with trio.move_on_after(self._limits.header_seconds):
+            request = await self._read_head()
+            if request is not None:
+                _check_head(request, self._limits.body_bytes)
+            return request
+        raise Refused(Refusal.HEADER_TIMEOUT)
+
+    def _has_bytes(self) -> bool:
+        return self._inbound.has_read_ahead or bool(self._parser.trailing_data[0])
+
+    async def _wait_first_bytes(self) -> bool:
+        if self._service.is_draining():
+            return False
+        # A new connection is opened to send a request; only after one has it earned a long wait.
+        seconds = self._limits.header_seconds if self._is_first_request else self._limits.keep_alive_seconds
+        data = b""
+        with trio.move_on_after(seconds) as self._idle:
+            data = await self._inbound.read(self._limits.header_bytes)
+        self._idle = None
+        if data:
+            self._parser.receive_data(data)
+        return bool(data)
+
+    async def _read_head(self) -> h11.Request | None:
+        try:
+            while (event := self._parser.next_event()) is h11.NEED_DATA:
+                # Never more than one byte too many, so that the parser's own check is exact.
+                room = self._limits.header_bytes + 1 - len(self._parser.trailing_data[0])
+                data = await self._inbound.read(room)
+                if not data:
+                    return None
+                self._parser.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            too_large = error.error_status_hint == 431
+            refusal = Refusal.HEADERS_TOO_LARGE if too_large else Refusal.MALFORMED
+            raise Refused(refusal, error.error_status_hint) from error
+        assert isinstance(event, h11.Request), event
+        return event
+
+    # ---- the exchange
+
+    async def _exchange(self, request: h11.Request) -> bool:
+        """True if another request may follow on this connection. Raises Refused."""
+        body = RequestBody(self._parser, self._inbound, self._limits)
+        exchange = Exchange(self._service, self._parser, request, body, self._inbound, self._outbound)
+        self._tally.requests += 1
+        self._tally.active_requests += 1
+        try:
+            await exchange.run(scope_of(request, self._client, self._server, self._state))
+        finally:
+            self._tally.active_requests -= 1
+            self._count(exchange)
+        if exchange.complete:
+            return await self._may_go_on()
+        if exchange.needs_reset:
+            await self._outbound.abort()
+        elif exchange.answerable and not exchange.client_gone:
+            await self._say_goodbye(exchange.answer(exchange.refused or Refused(Refusal.INTERNAL_ERROR)))
+        # Else nothing: without its end the client sees that the response was cut short.
+        return False
+
+    def _count(self, exchange: Exchange) -> None:
+        if exchange.refused is not None:
+            self._tally.refusals[exchange.refused.refusal] += 1
+        elif exchange.failed:
+            self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
+        elif exchange.client_gone:
+            self._tally.disconnects += 1
+
+    async def _may_go_on(self) -> bool:
+        if self._inbound.ended:
+            return False
+        both_done = self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE
+        if both_done and not self._service.is_draining():
+            return True
+        if self._parser.their_state is h11.SEND_BODY or self._has_bytes():
+            await self._linger()
+        return False
+
+    # ---- the end
+
+    async def _say_goodbye(self, response: bytes) -> None:
+        try:
+            await self._outbound.write(response)
+        except ClientGone:
+            return
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """Ends our side, and drops what the client still sends until it has read that."""
+        await self._outbound.end()
+        with trio.move_on_after(self._limits.linger_seconds):
+            await self._inbound.discard()
+
+
+async def refuse_connection(stream: trio.abc.HalfCloseableStream, limits: Limits) -> None:
+    """The answer to one connection too many. The client's request is not read, let alone parsed."""
+    refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
+    response = answer(refused, retry_after_seconds=limits.retry_after_seconds)
+    outbound = Outbound(stream, limits.linger_seconds, limits.write_piece_bytes)
+    try:
+        await outbound.write(response)
+    except ClientGone:
+        return
+    await outbound.end()
+    with trio.move_on_after(limits.linger_seconds):
+        await Inbound(stream, limits.read_ahead_bytes).discard()
+
+
+def _check_head(request: h11.Request, body_bytes: int) -> None:
+    """What h11 lets through and this server does not."""
+    if not request.http_version.startswith(b"1."):
+        raise Refused(Refusal.UNSUPPORTED, 505)
+    if request.method == b"CONNECT":
+        # A success would turn the connection into a tunnel.
+        raise Refused(Refusal.UNSUPPORTED)
+    length: bytes | None = None
+    is_chunked = False
+    for name, value in request.headers:
+        if name == b"content-length":
+            length = value
+        elif name == b"transfer-encoding":
+            is_chunked = True
+    if length is not None and is_chunked:
+        # A proxy in front that believes the other of the two would see another request than we do.
+        raise Refused(Refusal.MALFORMED)
+    if length is not None and int(length) > body_bytes:
+        raise Refused(Refusal.BODY_TOO_LARGE)

@@ -1,0 +1,109 @@
+"""A request's head as an ASGI scope, and the application's response head as h11's event. Plain functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+import h11
+import trio
+
+from api.server.asgi import Scope
+
+Address: TypeAlias = tuple[str, int] | None
+SERVER_NAME = b"penstock"
+
+
+def scope_of(request: h11.Request, client: Address, server: Address, state: Mapping[str, Any]) -> Scope:
+    raw_path, _, query = _origin_form(request.target).partition(b"?")
+    # ASGI wants text whatever the bytes were; what is not UTF-8 matches no route.
+    path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": request.http_version.decode("ascii"),
+        "method": request.method.decode("ascii"),
+        "scheme": "http",
+        "path": path.decode("utf-8", "replace"),
+        "raw_path": raw_path,
+        "query_string": query,
+        "root_path": "",
+        "headers": list(request.headers),
+        "client": client,
+        "server": server,
+        "state": dict(state),
+    }
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Proxies may send `GET http://host/path`; the application must see `/path` either way."""
+    if target.startswith(b"/") or b"://" not in target:
+        return target
+    authority_and_path = target.partition(b"://")[2]
+    start = min((at for at in map(authority_and_path.find, (b"/", b"?")) if at >= 0), default=-1)
+    path = authority_and_path[start:] if start >= 0 else b""
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:
+    """(client, server). Both are None for what is not TCP, or was reset before anyone could ask."""
+    if not isinstance(stream, trio.SocketStream):
+        return None, None
+    try:
+        return _address(stream.socket.getpeername()), _address(stream.socket.getsockname())
+    except OSError:
+        return None, None
+
+
+def _address(name: object) -> Address:
+    # A Unix socket's name is text; an IPv6 one has two more members.
+    return (name[0], name[1]) if isinstance(name, tuple) else None
+
+
+def response_of(status: int, headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> h11.Response:
+    """Raises h11.LocalProtocolError for what cannot be a response, before any byte of it is written."""
+    fields = [(bytes(name), bytes(value)) for name, value in headers]
+    names = {name.lower() for name, _ in fields}
+    if b"date" not in names:
+        fields.append((b"date", date_header()))
+    if b"server" not in names:
+        fields.append((b"server", SERVER_NAME))
+    if close:
+        fields.append((b"connection", b"close"))
+    return h11.Response(status_code=status, headers=fields, reason=_reason(status))
+
+
+def is_chunked(request: h11.Request, response: h11.Response) -> bool:
+    """Whether h11 will frame this body in chunks: its `_body_framing` again, and a test compares the two."""
+    return (
+        request.http_version >= b"1.1"
+        and has_body(request, response)
+        and not any(name == b"content-length" for name, _ in response.headers)
+    )
+
+
+def has_body(request: h11.Request, response: h11.Response) -> bool:
+    return request.method != b"HEAD" and response.status_code not in (204, 304)
+
+
+@lru_cache(maxsize=64)
+def _reason(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b""
+
+
+def date_header() -> bytes:
+    return _date_of(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> bytes:
+    # 3 us to format; every response of one second shares it.
+    return formatdate(second, usegmt=True).encode("ascii")

@@ -1,0 +1,58 @@
+"""Every bound and deadline of the server. The drain's deadline is the caller's, given when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Raises ValueError for a limit that would stop everything."""
+
+    header_seconds: float = 10.0
+    """From a request's first byte (a new connection: from its accept) to the end of its headers, or 408: a
+    client that sends a header line now and then must not hold a connection."""
+
+    body_seconds: float = 30.0
+    """How long the application may wait for the body in all, before the rate below is counted, or 408."""
+
+    body_bytes_per_second: int = 16 * 1024
+    """Each so many bytes of body that arrived buy one second more: a long prompt over a slow line gets
+    through, one byte per half second does not."""
+
+    write_seconds: float = 20.0
+    """For one piece of a write to leave; then the client counts as one that does not read and is cut."""
+
+    write_piece_bytes: int = 64 * 1024
+    """What counts as progress of a long write: without pieces a large answer on a slow line would be cut."""
+
+    keep_alive_seconds: float = 75.0
+    """Idle between requests; more than the 60 s of common proxies, so that they close first."""
+
+    linger_seconds: float = 2.0
+    """How long a refused client's bytes are read and dropped: to close on unread bytes resets the connection,
+    and a reset can overtake the refusal."""
+
+    header_bytes: int = 64 * 1024
+    """Request line and headers, or 431."""
+
+    body_bytes: int = 16 * 1024 * 1024
+    """A request's body, or 413: at once where Content-Length says so, else when so many bytes have come."""
+
+    read_ahead_bytes: int = 64 * 1024
+    """Read while the application runs, ahead of what it took: enough to see a client go after some pipelined
+    requests. Beyond it nothing is read, so a departure behind it is noticed only by the next write."""
+
+    connections: int = 1024
+    """Open at once; the next ones get 503. Each costs a file descriptor and some 100 KiB at worst."""
+
+    refusals: int = 64
+    """Connections over the limit that are being told 503 at once; more are closed without a word."""
+
+    retry_after_seconds: int = 1
+    """`Retry-After` of that 503: connections come and go within seconds."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} must be more than 0, not {getattr(self, field.name)!r}")

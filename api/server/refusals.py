@@ -1,0 +1,72 @@
+"""What the server answers by itself, without the application: each refusal's status, words and bytes."""
+
+from __future__ import annotations
+
+import enum
+import json
+from http import HTTPStatus
+
+from api.server.http_scope import date_header
+
+
+class Refusal(enum.Enum):
+    """Why the server ended a request or a connection. `value` is the error's code."""
+
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    HEADER_TIMEOUT = "header_timeout"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    MALFORMED = "malformed_request"
+    UNSUPPORTED = "unsupported_protocol"
+    BODY_TIMEOUT = "body_timeout"
+    BODY_TOO_LARGE = "body_too_large"
+    INTERNAL_ERROR = "internal_error"
+    WRITE_TIMEOUT = "write_timeout"
+    """The one without words: whoever does not read cannot be told."""
+
+
+_ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
+    Refusal.TOO_MANY_CONNECTIONS: (HTTPStatus.SERVICE_UNAVAILABLE, "Too many open connections"),
+    Refusal.HEADER_TIMEOUT: (HTTPStatus.REQUEST_TIMEOUT, "The request's headers took too long"),
+    Refusal.HEADERS_TOO_LARGE: (
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "The request's headers are too large",
+    ),
+    Refusal.MALFORMED: (HTTPStatus.BAD_REQUEST, "This is not a valid HTTP/1.1 request"),
+    Refusal.UNSUPPORTED: (HTTPStatus.NOT_IMPLEMENTED, "This server does not support that part of HTTP"),
+    Refusal.BODY_TIMEOUT: (HTTPStatus.REQUEST_TIMEOUT, "The request's body took too long"),
+    Refusal.BODY_TOO_LARGE: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request's body is too large"),
+    Refusal.INTERNAL_ERROR: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error"),
+}
+
+
+class Refused(Exception):
+    """A request that does not reach the application, or does not go on there."""
+
+    def __init__(self, refusal: Refusal, status: int | None = None) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+        self.status = status
+
+
+def answer(refused: Refused, *, with_body: bool = True, retry_after_seconds: int | None = None) -> bytes:
+    """The whole response. It ends the connection, so it need not pass through h11's states."""
+    usual_status, words = _ANSWERS[refused.refusal]
+    status = HTTPStatus(refused.status or usual_status)
+    error = {
+        "message": words,
+        "type": "server_error" if status >= 500 else "invalid_request_error",
+        "param": None,
+        "code": refused.refusal.value,
+    }
+    body = json.dumps({"error": error}, separators=(",", ":")).encode()
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}".encode(),
+        b"date: " + date_header(),
+        b"server: penstock",
+        b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        b"connection: close",
+    ]
+    if retry_after_seconds is not None:
+        lines.append(b"retry-after: %d" % retry_after_seconds)
+    return b"\r\n".join(lines) + b"\r\n\r\n" + (body if with_body else b"")

@@ -1,0 +1,67 @@
+"""One request's body: what has been parsed of it, and how long the client may still take."""
+
+from __future__ import annotations
+
+import h11
+import trio
+
+from api.server.inbound import Inbound
+from api.server.limits import Limits
+from api.server.refusals import Refusal, Refused
+
+
+class RequestBody:
+    """Every method that parses raises Refused for a body that is malformed or too large."""
+
+    def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits) -> None:
+        self._parser = parser
+        self._inbound = inbound
+        self._limits = limits
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._waited_seconds = 0.0
+        self.arrived = False
+        """Parsed to its end, and the next request's bytes, if any, are left alone."""
+
+    @property
+    def has_parts(self) -> bool:
+        return bool(self._parts)
+
+    def take_parts(self) -> bytes:
+        taken = b"".join(self._parts)
+        self._parts.clear()
+        return taken
+
+    def parse_arrived(self) -> None:
+        """Parses all that was read ahead, which is bounded, so what piles up here is bounded too."""
+        while not self.arrived:
+            try:
+                event = self._parser.next_event()
+            except h11.RemoteProtocolError as error:
+                raise Refused(Refusal.MALFORMED, error.error_status_hint) from error
+            if isinstance(event, h11.Data):
+                self._bytes += len(event.data)
+                if self._bytes > self._limits.body_bytes:
+                    raise Refused(Refusal.BODY_TOO_LARGE)
+                self._parts.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self.arrived = True
+            else:
+                assert event is h11.NEED_DATA, event
+                data = self._inbound.take_nowait()
+                if not data:
+                    return
+                self._parser.receive_data(data)
+
+    async def wait_more(self) -> None:
+        """Returns when more has come, the client has left, or `Inbound.wake` was called.
+
+        Only time spent here counts: the client is not to blame while the application does something else.
+        """
+        earned = self._bytes / self._limits.body_bytes_per_second
+        started = trio.current_time()
+        with trio.move_on_after(self._limits.body_seconds + earned - self._waited_seconds) as deadline:
+            await self._inbound.wait_arrival()
+        self._waited_seconds += trio.current_time() - started
+        if deadline.cancelled_caught:
+            raise Refused(Refusal.BODY_TIMEOUT)
