@@ -63,7 +63,8 @@ class FrameReader(Generic[_Incoming]):
     def _decode(self, body: bytes) -> _Incoming:
         try:
             return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # RecursionError: values nested without end, in a field that this version does not know.
             raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 
