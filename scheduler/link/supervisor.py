@@ -104,10 +104,8 @@ class Supervisor:
         backoff = self._config.backoff_first_seconds
         while True:
             exit_ = await self._launcher.run(self._session)
-            if self._became_ready_at is None:
-                self._failed_starts += 1
-                if not self._was_ready and (self._said_fault or self._failed_starts >= _FIRST_STARTS):
-                    raise EngineNeverReady(f"{self._cause}; the engine {exit_}")
+            if not self._was_ready and (self._said_fault or self._failed_starts >= _FIRST_STARTS):
+                raise EngineNeverReady(f"{self._cause}; the engine {exit_}")
             settled = (
                 self._became_ready_at is not None
                 and trio.current_time() - self._became_ready_at >= self._config.settled_seconds
@@ -142,6 +140,9 @@ class Supervisor:
             # Also when cancelled: whoever waits for this engine must hear that it will not answer.
             self._condition = Condition.RESTARTING
             self._ready = None
+            if self._became_ready_at is None:
+                # Before the listener hears of it: it decides by this number.
+                self._failed_starts += 1
             self._listener.engine_lost(self._cause)
 
     async def _talk(self, channel: Channel) -> None:
