@@ -1,6 +1,8 @@
 """Token ids to text, a piece at a time, holding back characters that are not complete yet.
 
-Whatever the pieces, they join to exactly what the tokenizer decodes from all ids at once.
+Whatever the pieces, they join to exactly what the tokenizer decodes from all ids at once. The one
+exception is a run of byte-fallback tokens that is not UTF-8 as a whole (an answer cut inside a character):
+tokenizers turns the whole run into U+FFFD, also its characters that we have long streamed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+"""Token ids to text: whatever the pieces, what the tokenizer itself decodes from all ids at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from scheduler.answer.detokenizer import (
+    ByteLevelDetokenizer,
+    ByteTable,
+    Detokenizer,
+    WindowDetokenizer,
+)
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.tokenizer import HubTokenizer
+
+thoroughly = settings(max_examples=200, deadline=None)
+
+TEXT = "Hello world, naïve café. 你好，世界 🦊🏳️‍🌈 zażółć gęślą jaźń\n\tdef f(x): return x"
+ADDED = ["<think>", "日本語", "naïve", "é", "two words", "😀", "\ufffd"]
+
+
+def _byte_level() -> Tokenizer:
+    """Byte-level BPE whose added tokens are plain, with spaces, inside and outside its byte alphabet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT] * 4, trainer)
+    tokenizer.add_tokens([*ADDED, AddedToken("<終>", special=True)])
+    return tokenizer
+
+
+def _sentence_piece(decoder: Any) -> Tokenizer:
+    """A vocabulary of words, word beginnings and the 256 byte tokens, as Llama 2 and Gemma have."""
+    words = ["▁", "▁▁", "▁Hello", "▁world", "▁a", "a", "b", "lo", "é", "你", "🦊", "\n", ",", "'s", "\ufffd"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.add_tokens(["<mark>", "日本語"])
+    return tokenizer
+
+
+LLAMA_DECODER = [
+    decoders.Replace("▁", " "),
+    decoders.ByteFallback(),
+    decoders.Fuse(),
+    decoders.Strip(" ", 1, 0),
+]
+METASPACE_DECODER = [decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()]
+FIRST_BYTE_TOKEN = 3
+
+
+@cache
+def tokenizer_of(kind: str) -> tuple[HubTokenizer, Tokenizer]:
+    """As the service loads it, and the library's own for comparison."""
+    if kind == "committed":
+        return HubTokenizer(TOKENIZER_FOLDER), Tokenizer.from_file(str(TOKENIZER_FOLDER / "tokenizer.json"))
+    match kind:
+        case "byte-level":
+            tokenizer = _byte_level()
+        case "llama":
+            tokenizer = _sentence_piece(decoders.Sequence(LLAMA_DECODER))
+        case _:
+            tokenizer = _sentence_piece(decoders.Sequence(METASPACE_DECODER))
+    with TemporaryDirectory() as folder:
+        tokenizer.save(str(Path(folder, "tokenizer.json")))
+        settings_ = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        Path(folder, "tokenizer_config.json").write_text(json.dumps(settings_))
+        return HubTokenizer(Path(folder)), tokenizer
+
+
+def pieces(ids: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """`ids` in pieces of these sizes, the rest one by one."""
+    start = 0
+    for size in [*sizes, *([1] * len(ids))]:
+        if start >= len(ids):
+            return
+        yield ids[start : start + size]
+        start += size
+
+
+def read(detokenizer: Detokenizer, ids: Sequence[int], sizes: Sequence[int]) -> str:
+    return "".join([detokenizer.feed(piece) for piece in pieces(ids, sizes)]) + detokenizer.finish()
+
+
+sizes = st.lists(st.integers(0, 9), max_size=20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"), [("byte-level", 345), ("committed", 8200)], ids=["byte-level", "committed"]
+)
+def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) -> None:
+    """Random ids, most of them no text at all, special and added tokens and ids beyond the vocabulary."""
+    hub, library = tokenizer_of(kind)
+    assert isinstance(hub.detokenizer(), ByteLevelDetokenizer)
+    added = st.sampled_from(sorted(library.get_added_tokens_decoder()))
+
+    @thoroughly
+    @given(st.lists(st.integers(0, vocabulary - 1) | added, max_size=40), sizes)
+    def check(ids: list[int], sizes: list[int]) -> None:
+        assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
+
+    assert vocabulary > library.get_vocab_size()
+    check()
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "committed", "llama", "metaspace"])
+@thoroughly
+@given(text=st.text(max_size=30) | st.text("Hello world aé你🦊\n,'s", max_size=60), sizes=sizes)
+def test_the_tokens_of_a_text_read_as_the_tokenizer_reads_them(
+    kind: str, text: str, sizes: list[int]
+) -> None:
+    """Whole words or single bytes, in one piece or in many."""
+    hub, library = tokenizer_of(kind)
+    ids = library.encode(text.replace(" ", "▁") if kind in ("llama", "metaspace") else text).ids
+    assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
+
+
+@st.composite
+def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
+    """Tokens of the vocabulary of `_sentence_piece` in any order; its byte tokens spell whole characters."""
+    token = st.sampled_from([0, 1, 2, *range(FIRST_BYTE_TOKEN + 256, 276)]).map(lambda token: [token])
+    character = st.characters(exclude_categories=["Cs"]).map(
+        lambda character: [FIRST_BYTE_TOKEN + byte for byte in character.encode()]
+    )
+    return [token for tokens in draw(st.lists(token | character, max_size=30)) for token in tokens]
+
+
+@pytest.mark.parametrize("kind", ["llama", "metaspace"])
+@thoroughly
+@given(ids=ids_with_whole_characters(), sizes=sizes)
+def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int], sizes: list[int]) -> None:
+    """Random tokens, special and added ones too, wherever byte tokens spell characters."""
+    hub, library = tokenizer_of(kind)
+    assert isinstance(hub.detokenizer(), WindowDetokenizer)
+    assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", ["llama", "metaspace"])
+@thoroughly
+@given(ids=st.lists(st.integers(0, 279), max_size=40), sizes=sizes)
+def test_sentence_piece_text_never_depends_on_the_pieces(kind: str, ids: list[int], sizes: list[int]) -> None:
+    """Also for byte tokens that spell nothing, where the decoder's answer for a run depends on its end."""
+    hub, _ = tokenizer_of(kind)
+    assert read(hub.detokenizer(), ids, sizes) == read(hub.detokenizer(), ids, [len(ids)])
+
+
+def _byte_tokens(data: bytes) -> list[int]:
+    return [FIRST_BYTE_TOKEN + byte for byte in data]
+
+
+def byte_detokenizer() -> ByteLevelDetokenizer:
+    """Ids are bytes."""
+
+    class Bytes(ByteTable):
+        def __getitem__(self, token_id: int) -> bytes:
+            return bytes([token_id])
+
+    return ByteLevelDetokenizer(Bytes(lambda token_id: None))
+
+
+def test_an_incomplete_character_is_held_back() -> None:
+    """Nothing of a fox before its fourth byte, in both kinds of tokenizer."""
+    fox = "🦊".encode()
+    byte_level = byte_detokenizer()
+    assert [byte_level.feed([byte]) for byte in fox] == ["", "", "", "🦊"]
+    window = tokenizer_of("llama")[0].detokenizer()
+    assert [window.feed([token]) for token in _byte_tokens(fox)] == ["", "", "", "🦊"]
+
+
+def test_what_was_held_back_comes_out_at_the_end_as_the_tokenizer_reads_it() -> None:
+    """An answer cut inside a character ends with replacement characters."""
+    byte_level = byte_detokenizer()
+    assert byte_level.feed("🦊".encode()[:3]) == ""
+    assert byte_level.finish() == "\ufffd"
+    hub, library = tokenizer_of("llama")
+    window, cut = hub.detokenizer(), _byte_tokens("🦊".encode()[:3])
+    assert window.feed(cut) == ""
+    assert window.finish() == library.decode(cut) == "\ufffd\ufffd\ufffd"
+
+
+def test_bytes_that_are_no_character_are_not_held_back_for_ever() -> None:
+    """Eight byte tokens are no beginning of a character: a client sees that its answer goes on."""
+    window = tokenizer_of("llama")[0].detokenizer()
+    assert "".join([window.feed([token]) for token in _byte_tokens(b"\xff" * 8)]) == "\ufffd" * 8
+
+
+@thoroughly
+@given(data=st.binary(max_size=40), sizes=sizes)
+def test_invalid_bytes_become_replacement_characters(data: bytes, sizes: list[int]) -> None:
+    """As many as Python, and Rust's from_utf8_lossy, put for them."""
+    assert read(byte_detokenizer(), list(data), sizes) == data.decode("utf-8", "replace")
+
+
+def test_a_space_before_a_word_survives_every_cut() -> None:
+    """The decoder strips the first space of what it is given; only the answer's own first may go."""
+    hub, library = tokenizer_of("llama")
+    vocabulary = library.get_vocab()
+    ids = [vocabulary[token] for token in ["▁Hello", "▁", "▁▁", "▁world", "<s>", "▁a"]]
+    assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "Hello    world a"
