@@ -1,0 +1,268 @@
+"""From logits to a token: keys by position, mlx-lm's distributions, vLLM's penalties, failures alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.sample_utils import make_sampler
+
+from scheduler.engine.sampling import LogitsAdjustment, RowSampler, position_key
+from scheduler.link.messages import Sampling
+from tests.contracts.check_backend import GREEDY, Journal, alone, prompt_of, request
+from tests.mlx.conftest import Tiny
+
+_replace = msgspec.structs.replace
+_PLAIN = _replace(GREEDY, temperature=1.0)
+_VOCABULARY = 12
+_DRAWS = 20_000
+
+
+def _logprobs(seed: int = 3) -> mx.array:
+    """Log-probabilities of a small vocabulary, (1, vocabulary); the best has about a third."""
+    logits = np.random.default_rng(seed).normal(0, 1.5, (1, _VOCABULARY)).astype(np.float32)
+    array = mx.array(logits)
+    return array - mx.logsumexp(array, axis=-1, keepdims=True)
+
+
+def _shares(tokens: mx.array) -> npt.NDArray[np.float64]:
+    return np.bincount(np.array(tokens), minlength=_VOCABULARY) / tokens.size
+
+
+def _drawn(samplers: Sequence[RowSampler]) -> mx.array:
+    """One draw of each."""
+    logprobs = _logprobs()
+    drawn = mx.concatenate([sampler(logprobs) for sampler in samplers])
+    assert all(sampler.failure is None for sampler in samplers)
+    return drawn
+
+
+def _oracle(params: Sampling) -> Any:
+    return make_sampler(temp=params.temperature, top_p=params.top_p, min_p=params.min_p, top_k=params.top_k)
+
+
+def test_keys_do_not_collide() -> None:
+    """Over small and large seeds and every position of a long answer, no two keys are equal."""
+    seeds = [*range(100), *((1 << 63) - 1 - n for n in range(100)), *(1 << n for n in range(7, 64))]
+    keys = {position_key(seed, position) for seed in seeds for position in range(1000)}
+    assert len(keys) == len(seeds) * 1000
+    assert all(0 <= key < 1 << 64 for key in keys)
+
+
+def test_one_bit_changes_the_key_all_over() -> None:
+    """One other bit of the seed or of the position changes at least 12 of the key's 64, 32 on average."""
+    changed = []
+    for seed, position in [(0, 0), (1, 1), (0x1234_5678_9ABC_DEF0, 4095), ((1 << 64) - 1, 100_000)]:
+        key = position_key(seed, position)
+        changed += [(key ^ position_key(seed ^ (1 << bit), position)).bit_count() for bit in range(64)]
+        changed += [(key ^ position_key(seed, position ^ (1 << bit))).bit_count() for bit in range(40)]
+    assert min(changed) >= 12
+    assert 31 < sum(changed) / len(changed) < 33
+
+
+def test_mlx_uses_all_bits_of_a_key() -> None:
+    """Keys that differ in the upper half alone, or in the lower, draw differently."""
+    draws = {str(mx.random.uniform(shape=(4,), key=mx.random.key(1 << bit)).tolist()) for bit in range(64)}
+    assert len(draws) == 64
+
+
+_CUTS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 1.7},
+    {"top_p": 0.8},
+    {"top_k": 3},
+    {"min_p": 0.2},
+    {"top_p": 0.9, "top_k": 4, "min_p": 0.05},
+    {"temperature": 1.4, "top_p": 0.7, "min_p": 0.1},
+    {"temperature": 0.7, "top_k": 6, "min_p": 0.02},
+    {"top_p": 0.01},
+    {"top_k": 1, "temperature": 2.0},
+]
+
+
+@pytest.mark.parametrize("cuts", _CUTS, ids=str)
+def test_the_distribution_is_mlx_lm_s(cuts: dict[str, Any]) -> None:
+    """Tokens come with the probabilities of mlx-lm's sampler, and none comes that it would cut off."""
+    params = _replace(_PLAIN, **cuts)
+    logprobs = mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY))
+    mx.random.seed(1)
+    expected = _shares(_oracle(params)(logprobs))
+    # One key for all rows of a batch is no use of ours, but it draws thousands from one distribution.
+    shares = _shares(RowSampler(params)(logprobs))
+    assert 0.5 * np.abs(shares - expected).sum() < 0.02, "total variation"
+    kept = _shares(_oracle(_replace(params, temperature=50.0))(logprobs)) > 0
+    assert np.array_equal(_shares(RowSampler(_replace(params, temperature=50.0))(logprobs)) > 0, kept)
+    assert kept[np.array(_drawn([RowSampler(_replace(params, seed=seed)) for seed in range(100)]))].all()
+
+
+def test_seeds_and_positions_draw_independently() -> None:
+    """2000 seeds at one position, and 2000 positions of one seed, each give the whole distribution, and
+    a draw says nothing about the one after it."""
+    params = _replace(_PLAIN, top_p=0.9)
+    mx.random.seed(1)
+    expected = _shares(_oracle(params)(mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY))))
+    by_seed = _drawn([RowSampler(_replace(params, seed=seed)) for seed in range(2000)])
+    by_position = _drawn([RowSampler(params)] * 2000)
+    for drawn in (by_seed, by_position):
+        assert 0.5 * np.abs(_shares(drawn) - expected).sum() < 0.05, "total variation"
+        pairs = np.zeros((_VOCABULARY, _VOCABULARY))
+        np.add.at(pairs, (np.array(drawn[:-1]), np.array(drawn[1:])), 1 / (drawn.size - 1))
+        assert 0.5 * np.abs(pairs - np.outer(expected, expected)).sum() < 0.1, "pairs are not independent"
+
+
+@pytest.mark.parametrize("top_k", [0, _VOCABULARY, _VOCABULARY + 1, 1 << 30])
+def test_a_cut_beyond_the_vocabulary_cuts_nothing(top_k: int) -> None:
+    """mlx-lm's own function raises there; a client may well ask for it."""
+    params = [_replace(_PLAIN, top_k=top_k, seed=seed) for seed in range(50)]
+    plain = [_replace(_PLAIN, seed=seed) for seed in range(50)]
+    assert mx.array_equal(_drawn([RowSampler(p) for p in params]), _drawn([RowSampler(p) for p in plain]))
+
+
+def test_a_sampler_can_start_at_a_position() -> None:
+    """Computed again from the middle, the draws go on as they would have."""
+    whole = RowSampler(_PLAIN)
+    expected = [whole(_logprobs()).item() for _ in range(20)]
+    rest = RowSampler(_PLAIN, position=8)
+    assert [rest(_logprobs()).item() for _ in range(12)] == expected[8:]
+
+
+def test_draws_do_not_touch_mlx_s_own_random_state() -> None:
+    """No stream is drawn from, so nobody's draws depend on how many others there were."""
+    mx.random.seed(5)
+    expected = mx.random.uniform(shape=(4,)).tolist()
+    mx.random.seed(5)
+    _drawn([RowSampler(_replace(_PLAIN, top_p=0.9, min_p=0.1, top_k=5))] * 10)
+    assert mx.random.uniform(shape=(4,)).tolist() == expected
+
+
+def _vllm(
+    logits: npt.NDArray[np.float32], prompt: list[int], output: list[int], params: Sampling
+) -> npt.NDArray[np.float32]:
+    """vLLM's order and arithmetic: bias, then repetition over prompt and output, then frequency and
+    presence over output."""
+    logits = logits.copy()
+    for token, bias in params.logit_bias:
+        logits[token] += bias
+    for token in {*prompt, *output}:
+        factor = params.repetition_penalty
+        logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    for token in set(output):
+        logits[token] -= params.frequency_penalty * output.count(token)
+        logits[token] -= params.presence_penalty
+    return logits
+
+
+_tokens = st.integers(0, _VOCABULARY - 1)
+_penalty = st.one_of(st.just(0.0), st.floats(-2, 2, width=32))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    logits=st.lists(st.floats(-20, 20, width=32), min_size=_VOCABULARY, max_size=_VOCABULARY),
+    prompt=st.lists(_tokens, min_size=1, max_size=8),
+    output=st.lists(_tokens, max_size=12),
+    repetition=st.one_of(st.just(1.0), st.floats(0.125, 2, width=32)),
+    presence=_penalty,
+    frequency=_penalty,
+    bias=st.dictionaries(_tokens, st.floats(-100, 100, width=32), max_size=3),
+)
+def test_the_adjustment_is_vllm_s(
+    logits: list[float],
+    prompt: list[int],
+    output: list[int],
+    repetition: float,
+    presence: float,
+    frequency: float,
+    bias: dict[int, float],
+) -> None:
+    """Penalties and bias in any mix agree with a plain reading of vLLM's, for any prompt and output."""
+    params = _replace(
+        GREEDY,
+        repetition_penalty=repetition,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        logit_bias=tuple(bias.items()),
+    )
+    expected = _vllm(np.array(logits, dtype=np.float32), prompt, output, params)
+    adjustment = LogitsAdjustment(params, len(prompt), _VOCABULARY)
+    adjusted = np.array(adjustment(mx.array(prompt + output), mx.array([logits])))
+    assert adjustment.failure is None
+    np.testing.assert_allclose(adjusted, expected[None], rtol=1e-5, atol=1e-4)
+    if not LogitsAdjustment.wanted(params):
+        assert adjusted.tolist() == mx.array([logits]).tolist()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+def test_the_adjustment_keeps_the_dtype(dtype: mx.Dtype) -> None:
+    """Rows with and without penalties are put into one array again."""
+    params = _replace(GREEDY, presence_penalty=0.5, repetition_penalty=1.3, logit_bias=((2, 1.0),))
+    adjust = LogitsAdjustment(params, 1, _VOCABULARY)
+    assert adjust(mx.array([1, 2]), _logprobs().astype(dtype)).dtype == dtype
+
+
+class _BreaksAtThird(float):
+    """A penalty that cannot be multiplied a third time."""
+
+    uses = 0
+
+    def __mul__(self, other: Any) -> Any:
+        self.uses += 1
+        if self.uses >= 3:
+            raise ZeroDivisionError("the third time")
+        return float(self) * other
+
+
+_BROKEN: list[tuple[dict[str, Any], int, str]] = [
+    ({"temperature": 1.0, "min_p": 2.0}, 0, "min_p"),
+    ({"repetition_penalty": "much"}, 0, "str"),
+    ({"frequency_penalty": _BreaksAtThird(0.5)}, 2, "the third time"),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "tokens_before", "detail"), _BROKEN, ids=["sampler", "adjustment", "later"]
+)
+def test_a_broken_row_is_retired_alone(
+    tiny: Tiny, broken: dict[str, Any], tokens_before: int, detail: str
+) -> None:
+    """What fails in a row's sampling ends that row, "failed", with the cause, after the tokens that were
+    right; the rows before and after it in the batch have what they have alone."""
+    sampled = _replace(_PLAIN, seed=4, presence_penalty=0.3)
+    neighbours = [request(1, prompt_of(9, 41), 9, sampling=sampled), request(3, prompt_of(5, 42), 9)]
+    expected = {submit.request_id: alone(tiny.backend(), submit) for submit in neighbours}
+    whole = alone(
+        tiny.backend(), request(2, prompt_of(7, 43), 9, sampling=_replace(GREEDY, frequency_penalty=0.5))
+    )
+    backend = tiny.backend()
+    journal = Journal(backend)
+    # One field of a wrong type: the wire would refuse it, and nothing else is that easy to break.
+    victim = request(2, prompt_of(7, 43), 9, sampling=_replace(GREEDY, **broken))
+    for submit in (neighbours[0], victim, neighbours[1]):
+        journal.admit(submit)
+    journal.finish()
+    retired = journal.courses[2].retired
+    assert retired is not None
+    assert retired.reason == "failed"
+    assert re.search(detail, retired.detail)
+    assert journal.courses[2].tokens == whole[:tokens_before]
+    assert {request_id: journal.courses[request_id].tokens for request_id in expected} == expected
+
+
+def test_a_failure_past_the_end_is_none(tiny: Tiny) -> None:
+    """mlx-lm computes one token more than is asked for; what breaks there, breaks for nobody."""
+    broken = _replace(GREEDY, frequency_penalty=_BreaksAtThird(0.5))
+    journal = Journal(tiny.backend())
+    course = journal.admit(request(1, prompt_of(7, 43), 2, sampling=broken))
+    journal.finish()
+    assert course.retired is not None
+    assert course.retired.reason == "length"
+    assert len(course.tokens) == 2
