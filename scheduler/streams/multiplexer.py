@@ -89,8 +89,7 @@ class Multiplexer:
         try:
             record.put_tokens((token,), now)
         except Exception as error:
-            _log.exception("answer_failed", request=record.prepared.request.public_id)
-            record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
+            self._fail_answer(record, error)
             self.cancel(record)
             return
         if record.pipeline.stopped:
@@ -106,9 +105,17 @@ class Multiplexer:
     def _route_retired(self, retired: Retired) -> None:
         record = self._records.pop(retired.request_id)
         if record.listening:
-            self._finish(record, retired)
+            try:
+                self._finish(record, retired)
+            except Exception as error:  # In the text that was held back until now.
+                self._fail_answer(record, error)
         record.move(Event.RETIRE)
         self._on_retired(record)
+
+    @staticmethod
+    def _fail_answer(record: StreamRecord, error: Exception) -> None:
+        _log.exception("answer_failed", request=record.prepared.request.public_id)
+        record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
 
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
         match retired.reason:
