@@ -1,0 +1,43 @@
+"""Records as acceptance makes them, for tests of the parts that handle them."""
+
+from __future__ import annotations
+
+from scheduler.answer.detokenizer import Detokenizer
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.prompt.preparation import PreparedRequest
+from scheduler.streams.record import StreamRecord
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.scheduling import ask
+
+
+def make_record(
+    request_id: int = 1,
+    *,
+    prompt: list[int] | None = None,
+    text: str = "hello",
+    stop: tuple[str, ...] = (),
+    detokenizer: Detokenizer | None = None,
+    accepted_at: float = 0.0,
+) -> StreamRecord:
+    prepared = PreparedRequest(
+        request=ask(text, stop=stop), prompt=prompt or [1, 2, 3], max_tokens=8, stop_token_ids=(EOS,)
+    )
+    pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
+    return StreamRecord(request_id, prepared, pipeline, accepted_at)
+
+
+def events_of(record: StreamRecord) -> list[StreamEvent]:
+    """Everything that waits in the record's mailbox."""
+    events: list[StreamEvent] = []
+    while (event := record.mailbox.take_nowait()) is not None:
+        events.append(event)
+    return events
+
+
+def text_of(events: list[StreamEvent]) -> str:
+    return "".join([event.text for event in events if isinstance(event, TextDelta)])
+
+
+def finals_of(events: list[StreamEvent]) -> list[Finished | Failed]:
+    return [event for event in events if isinstance(event, Finished | Failed)]
