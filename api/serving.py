@@ -107,7 +107,7 @@ async def _serve(settings: ServeSettings) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
         nursery.start_soon(server.run, listeners)
-        nursery.start_soon(_announce, scheduler, listeners, _names(settings, model)[0])
+        nursery.start_soon(_announce, scheduler, listeners)
         await _signalled_drain(scheduler, server, settings.drain_seconds)
         nursery.cancel_scope.cancel()
     click.echo("stopped")
@@ -153,7 +153,7 @@ async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
-async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener], model: str) -> None:
+async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener]) -> None:
     """The lines an operator waits for: what runs, where, and one command that shows it."""
     ready = await scheduler.wait_ready()
     host, port = listeners[0].socket.getsockname()[:2]
@@ -164,7 +164,6 @@ async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener], 
     click.echo(
         f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
     )
-    _log.info("ready", url=url, model=model)
 
 
 def _describe(ready: Ready) -> str:

@@ -6,6 +6,7 @@ No MLX here: this runs in the parent.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +40,8 @@ class HubTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Raises StartupError where the folder holds no tokenizer that we can use."""
+        # It has no use for PyTorch here, and the operator none for its advice to install it.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         # Here and not above: the import takes a second, and scripted tests do without.
         from transformers import AutoTokenizer
 

@@ -98,7 +98,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
 
             async def one(number: int) -> None:
                 async with limiter:
-                    await leave_early(rng.choice((0.0, 0.002, 0.02, 0.1)), number % 3 != 0)
+                    await leave_early(rng.choice((0.0, 0.02, 0.2, 0.5)), number % 3 != 0)
 
             async with trio.open_nursery() as nursery:
                 for number in range(1000):
@@ -111,7 +111,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
             for outcome in ("stop", "length", "cancelled", "rejected", "invalid", "error")
         )
         assert served.metric("penstock_requests_total", 'outcome="error"') == 0
-        assert served.metric("penstock_requests_total", 'outcome="cancelled"') > 500
+        assert served.metric("penstock_requests_total", 'outcome="cancelled"') > 300
         # A client that left before its request was accepted has none; no request has two.
         assert outcomes <= 1000
         answer = trio.run(ask, served.port)
