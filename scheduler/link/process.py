@@ -23,6 +23,8 @@ from scheduler.link.channel import Channel
 
 _log = structlog.get_logger("engine")
 _STDERR_LINES_KEPT = 20
+_LAST_WORDS_SECONDS = 1.0
+"""For reading what a dead engine wrote; the end of its stderr may never come where it left a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +67,34 @@ class ProcessLauncher:
 
     async def run(self, session: Session) -> Exit:
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                # A session of its own: Ctrl-C in the terminal is the parent's to handle.
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=self._environment,
+                    # A session of its own: Ctrl-C in the terminal is the parent's to handle.
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            raise
         channel = Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
         last_stderr: deque[str] = deque(maxlen=_STDERR_LINES_KEPT)
+        relayed = trio.Event()
         assert process.stderr is not None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.write_forever)
-                nursery.start_soon(_relay_stderr, process.stderr, last_stderr)
+                nursery.start_soon(_relay_stderr, process.stderr, last_stderr, relayed)
                 try:
                     await session(channel)
                 finally:
                     await self._end(process, channel)
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_WORDS_SECONDS):
+                        await relayed.wait()
                     nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
@@ -106,15 +115,23 @@ class ProcessLauncher:
                 await process.wait()
 
 
-async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str]) -> None:
+async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str], relayed: trio.Event) -> None:
     """The engine's stderr, line by line, to our log; the last lines stay for the obituary."""
+
+    def relay(line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip()
+        if text:
+            kept.append(text)
+            _log.info("engine_stderr", line=text)
+
     pending = b""
-    async for data in stream:
-        *lines, pending = (pending + data).split(b"\n")
-        for line in lines:
-            text = line.decode("utf-8", "replace").rstrip()
-            if text:
-                kept.append(text)
-                _log.info("engine_stderr", line=text)
-        # A line without end must not grow for ever.
-        pending = pending[-8192:]
+    try:
+        async for data in stream:
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                relay(line)
+            # A line without end must not grow for ever.
+            pending = pending[-8192:]
+        relay(pending)
+    finally:
+        relayed.set()
