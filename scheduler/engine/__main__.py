@@ -30,8 +30,10 @@ def main() -> NoReturn:
     arguments = argparse.ArgumentParser(prog="python -m scheduler.engine")
     arguments.add_argument("--fd", type=int, required=True)
     link = socket.socket(fileno=arguments.parse_args().fd)
-    # A library's stray print must not look like ours: standard output is the parent's.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # A library's stray print must not look like ours: standard output is the parent's. Both the object,
+    # which is line-buffered (the other would keep its lines until it is full), and what C code writes to.
+    parents, sys.stdout = sys.stdout, sys.stderr
+    os.dup2(sys.stderr.fileno(), parents.fileno())
     inbox = Inbox(link)
     inbox.start()
     try:
