@@ -331,9 +331,10 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(tmp_path: Pat
     stopped_at: list[float] = []
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(hang_at_step=1))
-        channel.send_nowait(request(1, [1], 9))
+        await _started(channel)
         os.kill(engine.pid, signal.SIGSTOP)
+        _, status = os.waitpid(engine.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
         stopped_at.append(time.perf_counter())
 
     ended = trio.run(engine.run, session)
