@@ -51,7 +51,7 @@ def inspect(path: Path) -> ModelFolder:
         raise StartupError(f"--model: {path} holds no config.json")
     if not any(path.glob("model*.safetensors")):
         raise StartupError(f"--model: {path} holds no model*.safetensors")
-    text_config: dict[str, Any] = config | config.get("text_config", {})
+    text_config: dict[str, Any] = config | (config.get("text_config") or {})
     generation: dict[str, Any] = _read_json(path / "generation_config.json") or {}
     eos = {
         *_ids(config.get("eos_token_id")),
