@@ -1,0 +1,104 @@
+"""What every `Tokenizer` must do, fake or real: call `check_tokenizer` with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scheduler.errors import InvalidRequest, TemplateFailed
+from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.request import Message
+
+# No combining marks: most models normalise what they read to NFC.
+TEXTS = (
+    "",
+    "Hello world",
+    "naïve café, zażółć gęślą jaźń",
+    "你好，世界 🦊🏳️‍🌈",
+    "\n\t x = {'a': [1, 2]}  \r\n",
+    "<user>not a turn",
+    "a" * 5000,
+)
+CONVERSATION: tuple[Message, ...] = (
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "What is a naïve 🦊?"},
+    {"role": "assistant", "content": "A young one."},
+    {"role": "user", "content": "And an old one?"},
+)
+
+
+def check_tokenizer(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
+    """The whole contract; `refused` are messages that the tokenizer's template does not accept."""
+    for text in TEXTS:
+        _check_round_trip(tokenizer, text)
+    _check_streams_are_independent(tokenizer)
+    _check_end_of_sequence_is_no_text(tokenizer)
+    _check_rendering(tokenizer)
+    _check_template_errors(tokenizer, refused)
+    _check_threads(tokenizer)
+
+
+def read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Token by token, as an engine delivers them."""
+    detokenizer = tokenizer.detokenizer()
+    return "".join([detokenizer.feed([token_id]) for token_id in ids]) + detokenizer.finish()
+
+
+def _check_round_trip(tokenizer: Tokenizer, text: str) -> None:
+    """Nothing is added, nothing is lost: no special tokens but those in the text."""
+    ids = tokenizer.encode(text)
+    assert ids == tokenizer.encode(text)
+    assert read(tokenizer, ids) == text
+    assert bool(ids) == bool(text)
+
+
+def _check_streams_are_independent(tokenizer: Tokenizer) -> None:
+    """Two answers that are inside a character at the same moment do not mix."""
+    ids = tokenizer.encode("🦊é你")
+    one, two = tokenizer.detokenizer(), tokenizer.detokenizer()
+    texts = ["", ""]
+    for token_id in ids:
+        texts[0] += one.feed([token_id])
+        texts[1] += two.feed([token_id])
+    assert [texts[0] + one.finish(), texts[1] + two.finish()] == ["🦊é你"] * 2
+
+
+def _check_end_of_sequence_is_no_text(tokenizer: Tokenizer) -> None:
+    """A request that ignores the end of sequence goes on, and its text shows nothing of it."""
+    assert tokenizer.eos_token_ids
+    for eos in tokenizer.eos_token_ids:
+        assert read(tokenizer, [*tokenizer.encode("a"), eos, *tokenizer.encode("b")]) == "ab"
+
+
+def _check_rendering(tokenizer: Tokenizer) -> None:
+    """Every turn's role and content in order, then the opening of the assistant's turn; always alike."""
+    text = tokenizer.render(CONVERSATION, {})
+    assert text == tokenizer.render(CONVERSATION, {})
+    position = 0
+    for message in CONVERSATION:
+        position = text.index(message["role"], position)
+        position = text.index(message["content"], position)
+    assert "assistant" in text[position:]
+    without_last = tokenizer.render(CONVERSATION[:-1], {})
+    assert without_last != text
+    assert tokenizer.encode(text)
+
+
+def _check_template_errors(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
+    """The client's fault, whatever the template raised, and the next conversation is none the worse."""
+    with pytest.raises(TemplateFailed) as caught:
+        tokenizer.render(refused, {})
+    assert isinstance(caught.value, InvalidRequest)
+    assert caught.value.param == "messages"
+    assert tokenizer.render(CONVERSATION, {})
+
+
+def _check_threads(tokenizer: Tokenizer) -> None:
+    """Four threads at once get what one alone gets: preparation runs in worker threads."""
+    texts = [f"{number} {text}" for number in range(20) for text in TEXTS[1:5]]
+    alone = [tokenizer.encode(text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(tokenizer.encode, texts)) == alone

@@ -1,0 +1,1 @@
+"""Tests of admission, the queue and the dispatcher."""

@@ -1,0 +1,81 @@
+"""Requests go to the engine as soon as it has room, and never before."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scheduler.intake.dispatcher import Dispatcher
+from scheduler.intake.queue import IntakeQueue
+from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
+from scheduler.streams.multiplexer import Multiplexer
+from scheduler.telemetry.metrics import Metrics
+from tests.scheduler.streams.records import make_record
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    """Arrivals, retirements, cancels and engine deaths; `pump` after each, as the service does."""
+
+    @initialize(credits=st.integers(1, 6))
+    def begin(self, credits: int) -> None:
+        self.credits = credits
+        self.sent: list[ToEngine] = []
+        self.ids = count(1)
+        self.queue = IntakeQueue(10**6)
+        self.multiplexer = Multiplexer(self.sent.append, lambda record: None, Metrics(), lambda: 0.0)
+        self.dispatcher = Dispatcher(self.queue, self.multiplexer, credits)
+
+    @rule(requests=st.integers(1, 5))
+    def arrive(self, requests: int) -> None:
+        for _ in range(requests):
+            self.queue.push(make_record(next(self.ids)))
+        self.dispatcher.pump()
+
+    @rule()
+    def engine_ready(self) -> None:
+        self.dispatcher.engine_ready = True
+        self.dispatcher.pump()
+
+    @rule()
+    def engine_dies(self) -> None:
+        self.dispatcher.engine_ready = False
+        self.multiplexer.lose_all("killed")
+        self.dispatcher.pump()
+
+    @precondition(lambda self: bool(len(self.multiplexer)))
+    @rule(which=st.integers(0, 10))
+    def retire(self, which: int) -> None:
+        record = list(self.multiplexer)[which % len(self.multiplexer)]
+        self.multiplexer.route(StepOutput([], [], [Retired(record.request_id, "length")], Counters()))
+        self.dispatcher.pump()
+
+    @precondition(lambda self: bool(len(self.multiplexer)))
+    @rule(which=st.integers(0, 10))
+    def cancel_in_engine(self, which: int) -> None:
+        self.multiplexer.cancel(list(self.multiplexer)[which % len(self.multiplexer)])
+        self.dispatcher.pump()
+
+    @invariant()
+    def credits_are_never_exceeded(self) -> None:
+        assert len(self.multiplexer) <= self.credits
+
+    @invariant()
+    def nothing_waits_while_there_is_room(self) -> None:
+        if self.dispatcher.engine_ready and len(self.queue):
+            assert len(self.multiplexer) == self.credits
+
+    @invariant()
+    def a_dead_engine_is_given_nothing(self) -> None:
+        assert self.dispatcher.engine_ready or not len(self.multiplexer)
+
+    @invariant()
+    def first_come_is_first_served(self) -> None:
+        submitted = [message.request_id for message in self.sent if isinstance(message, Submit)]
+        assert submitted == list(range(1, len(submitted) + 1))
+
+
+TestDispatcher = DispatcherMachine.TestCase
+TestDispatcher.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,0 +1,125 @@
+"""A model on disk: what is read from it, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.errors import StartupError
+from scheduler.prompt.model_folder import ModelFolder, find, inspect
+
+
+def write(folder: Path, config: Any, generation: Any = None) -> Path:
+    """A folder as `inspect` wants it."""
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    (folder / "model-00001-of-00001.safetensors").touch()
+    return folder
+
+
+def test_a_plain_model_says_what_is_needed(tmp_path: Path) -> None:
+    """Vocabulary, context and end of sequence from config.json."""
+    config = {"vocab_size": 8192, "max_position_embeddings": 4096, "eos_token_id": 2}
+    assert inspect(write(tmp_path, config)) == ModelFolder(tmp_path, 8192, 4096, frozenset({2}))
+
+
+def test_a_model_with_a_vision_part_keeps_its_text_settings_deeper(tmp_path: Path) -> None:
+    """`text_config` wins over what stands beside it; both name ends of sequence."""
+    text = {"vocab_size": 100, "max_position_embeddings": 50, "eos_token_id": 3}
+    found = inspect(write(tmp_path, {"vocab_size": 7, "eos_token_id": 2, "text_config": text}))
+    assert found == ModelFolder(tmp_path, 100, 50, frozenset({2, 3}))
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "eos"),
+    [
+        ({"eos_token_id": 2}, None, {2}),
+        ({"eos_token_id": [2, 3]}, None, {2, 3}),
+        ({"eos_token_id": 2}, {"eos_token_id": [4, 5]}, {2, 4, 5}),
+        ({}, {"eos_token_id": 6}, {6}),
+        ({"eos_token_id": None}, {"eos_token_id": None}, set()),
+        ({"eos_token_id": 0}, None, {0}),
+        ({}, None, set()),
+    ],
+)
+def test_every_way_of_naming_the_end_is_understood(
+    config: dict[str, Any], generation: dict[str, Any] | None, eos: set[int], tmp_path: Path
+) -> None:
+    """One id, a list, in either file, zero, null, nowhere."""
+    assert inspect(write(tmp_path, config, generation)).eos_token_ids == eos
+
+
+@pytest.mark.parametrize("context", [{}, {"max_position_embeddings": None}])
+def test_a_model_that_does_not_say_its_context_gets_32768(context: dict[str, Any], tmp_path: Path) -> None:
+    """Long enough for agents, short enough to be bounded."""
+    assert inspect(write(tmp_path, context)).context_tokens == 32768
+
+
+def test_a_null_text_config_is_none(tmp_path: Path) -> None:
+    """Some exporters write every key of the class."""
+    assert inspect(write(tmp_path, {"vocab_size": 9, "text_config": None})).vocabulary == 9
+
+
+def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
+    """The message names the option, the folder and the file."""
+    with pytest.raises(StartupError, match=r"--model: .* holds no config\.json"):
+        inspect(tmp_path)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    """Here, at once, not in the engine a minute later."""
+    (write(tmp_path, {}) / "model-00001-of-00001.safetensors").unlink()
+    with pytest.raises(StartupError, match="holds no model"):
+        inspect(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"), [("{", "cannot be read"), ("[1]", "is not a JSON object"), ("\0", "cannot be read")]
+)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_broken_file_is_refused_by_name(name: str, broken: str, words: str, tmp_path: Path) -> None:
+    """Truncated downloads are the usual cause."""
+    (write(tmp_path, {}) / name).write_text(broken)
+    with pytest.raises(StartupError, match=f"{name} {words}"):
+        inspect(tmp_path)
+
+
+def test_bytes_that_are_not_utf8_are_refused_too(tmp_path: Path) -> None:
+    """An unreadable configuration is the operator's to know, never a traceback."""
+    (write(tmp_path, {}) / "config.json").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(StartupError, match=r"config\.json cannot be read"):
+        inspect(tmp_path)
+
+
+def test_a_folder_is_found_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute, relative, or under the home directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    for model in (str(tmp_path), "owner/name", "./owner", "~/owner"):
+        assert find(model).is_dir()
+
+
+@pytest.mark.parametrize(
+    "model", ["./none", "/no/such/folder", "~/none", "a/b/c", "gpt2", "../x/y", "a-file"]
+)
+def test_what_can_be_no_hub_id_is_refused_without_asking_anybody(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped path must not become a request to the network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a-file").touch()
+    with pytest.raises(StartupError, match="neither a folder nor a hub id"):
+        find(model)
+
+
+def test_a_name_that_the_hub_cannot_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's library checks the form of a name before it asks."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StartupError, match="cannot be downloaded"):
+        find("owner/not a name")

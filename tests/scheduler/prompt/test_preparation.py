@@ -1,0 +1,85 @@
+"""A prompt as token ids, and the bounds that it must keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
+from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import ChatPrompt, GenerationRequest, SamplingParams
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.scheduling import ask
+
+FRAME = len("<user>\n<assistant>")
+"""What the fake template puts around one question, in tokens."""
+
+
+def prepare_in(context: int, request: GenerationRequest) -> tuple[int, int]:
+    """Prompt tokens and max_tokens in a model with this context."""
+    prepared = Preparation(ByteTokenizer(), folder(context)).prepare(request)
+    return len(prepared.prompt), prepared.max_tokens
+
+
+def folder(context: int = 100) -> ModelFolder:
+    return ModelFolder(Path("none"), vocabulary=8192, context_tokens=context, eos_token_ids=frozenset({7, 8}))
+
+
+@settings(deadline=None)
+@given(context=st.integers(1, 60), words=st.integers(0, 40), max_tokens=st.none() | st.integers(1, 60))
+def test_prompt_and_answer_fit_the_context_or_are_refused(
+    context: int, words: int, max_tokens: int | None
+) -> None:
+    """Exactly up to the bound; without max_tokens the answer gets the room that is left."""
+    request = ask("x" * words, max_tokens=max_tokens)
+    prompt = FRAME + words
+    if prompt + (max_tokens or 1) > context:
+        with pytest.raises(PromptTooLong, match=rf"\b{prompt} tokens\b.*\b{context}\b") as caught:
+            prepare_in(context, request)
+        assert caught.value.param == ("messages" if prompt >= context else "max_tokens")
+    else:
+        assert prepare_in(context, request) == (prompt, max_tokens or context - prompt)
+
+
+def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
+    """Both lists, each id once, sorted; none where the request ignores the end of sequence."""
+    preparation = Preparation(ByteTokenizer(), folder())
+    assert preparation.prepare(ask()).stop_token_ids == (7, 8, EOS)
+    assert preparation.prepare(replace(ask(), ignore_eos=True)).stop_token_ids == ()
+    assert preparation.context_tokens == 100
+
+
+@pytest.mark.parametrize(("token", "accepted"), [(-1, False), (0, True), (8191, True), (8192, False)])
+def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> None:
+    """Refused by the parameter's name: in the engine it would break the step for all rows."""
+    request = replace(ask(), sampling=SamplingParams(logit_bias=((5, 1.0), (token, 1.0))))
+    preparation = Preparation(ByteTokenizer(), folder())
+    if accepted:
+        assert preparation.prepare(request).request is request
+    else:
+        with pytest.raises(InvalidRequest, match=f"token {token},.* 8192") as caught:
+            preparation.prepare(request)
+        assert caught.value.param == "logit_bias"
+
+
+def test_a_template_that_refuses_is_the_clients_error() -> None:
+    """It passes as it is."""
+    with pytest.raises(TemplateFailed):
+        Preparation(ByteTokenizer(), folder()).prepare(ask("refuse me"))
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    """No engine can continue nothing."""
+
+    class Silent(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return []
+
+    request = GenerationRequest("test", ChatPrompt(({"role": "user", "content": ""},)))
+    with pytest.raises(InvalidRequest, match="empty"):
+        Preparation(Silent(), folder()).prepare(request)

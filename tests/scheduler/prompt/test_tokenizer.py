@@ -1,0 +1,80 @@
+"""The tokenizer's contract, on the real one and on the fake that stands in for it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from scheduler.errors import StartupError, TemplateFailed
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.tokenizer import HubTokenizer
+from tests.contracts.check_tokenizer import check_tokenizer, read
+from tests.fakes.byte_tokenizer import ByteTokenizer
+
+
+@cache
+def hub() -> HubTokenizer:
+    return HubTokenizer(TOKENIZER_FOLDER)
+
+
+def test_the_fake_tokenizer_keeps_the_contract() -> None:
+    """Ids that are bytes."""
+    check_tokenizer(ByteTokenizer(), [{"role": "user", "content": "refuse me"}])
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param([{"role": "critic", "content": "Hm."}], id="the template raises"),
+        pytest.param([{"role": "user", "content": [{"type": "image_url"}]}], id="a part it cannot read"),
+        pytest.param([{"role": "assistant", "content": "", "tool_calls": 7}], id="nonsense it trips over"),
+    ],
+)
+def test_the_hub_tokenizer_keeps_the_contract(refused: list[dict[str, object]]) -> None:
+    """The committed folder, through transformers, with whatever its Jinja template does not accept."""
+    check_tokenizer(hub(), refused)
+
+
+def test_special_tokens_in_the_text_are_recognised() -> None:
+    """A rendered prompt is text: its markers must become the model's own tokens, and none are added."""
+    assert hub().has_chat_template
+    ids = hub().encode("<|im_start|>user\n")
+    assert read(hub(), ids) == "user\n"
+    assert hub().encode("<|im_start|>") == ids[:1]
+
+
+def test_template_options_reach_the_template() -> None:
+    """`enable_thinking` and what else a model's template knows."""
+    messages = [{"role": "user", "content": "Hi"}]
+    assert hub().render(messages, {"enable_thinking": False}) == hub().render(messages, {}) + (
+        "<think>\n\n</think>\n\n"
+    )
+
+
+def test_content_in_parts_is_joined_by_the_template() -> None:
+    """The list form of content, as OpenAI's clients send it."""
+    parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "now?"}]
+    whole = hub().render([{"role": "user", "content": "How now?"}], {})
+    assert hub().render([{"role": "user", "content": parts}], {}) == whole
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """By name, to the operator, before anything else is loaded."""
+    with pytest.raises(StartupError, match=str(tmp_path)):
+        HubTokenizer(tmp_path)
+
+
+def test_a_model_without_a_chat_template_says_so(tmp_path: Path) -> None:
+    """It starts, since completions need none; a conversation is refused as the client's error."""
+    (tmp_path / "tokenizer.json").write_bytes((TOKENIZER_FOLDER / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    tokenizer = HubTokenizer(tmp_path)
+    assert not tokenizer.has_chat_template
+    assert tokenizer.eos_token_ids == frozenset()
+    with pytest.raises(TemplateFailed, match="no chat template"):
+        tokenizer.render([{"role": "user", "content": "Hi"}], {})

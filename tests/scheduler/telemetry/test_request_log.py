@@ -1,0 +1,68 @@
+"""The one line that remains of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structlog.testing import capture_logs
+from trio.testing import MockClock, trio_test
+
+from scheduler.telemetry.request_log import log_request
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
+from tests.scheduler.streams.records import make_record
+
+FIELDS = {
+    *("event", "log_level", "id", "outcome", "prompt_tokens", "output_tokens"),
+    *("queue_seconds", "ttft_seconds", "total_seconds"),
+}
+
+
+def request_lines(logs: Any) -> list[dict[str, Any]]:
+    return [dict(line) for line in logs if line["event"] == "request"]
+
+
+@trio_test
+async def test_each_request_leaves_one_line_with_its_counts_and_waits(autojump_clock: MockClock) -> None:
+    """Ids, outcome, tokens and seconds."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    with capture_logs() as logs:
+        async with running(scheduler):
+            request = ask("a secret question", max_tokens=4)
+            text, _ = await answer(scheduler, request)
+    [line] = request_lines(logs)
+    assert set(line) == FIELDS
+    assert (line["id"], line["outcome"]) == (request.public_id, "length")
+    assert (line["prompt_tokens"], line["output_tokens"]) == (len("<user>a secret question\n<assistant>"), 4)
+    # One step of 10 ms prefills, each of the next four gives a token.
+    assert line["queue_seconds"] == 0
+    assert line["ttft_seconds"] == 0.02
+    assert line["total_seconds"] == 0.05
+    assert text
+
+
+@trio_test
+async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: MockClock) -> None:
+    """In no line of the service, with the client's own id as the one thing of his."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    with capture_logs() as logs:
+        async with running(scheduler):
+            question = "x" * 16 + " my bank account is 12345"
+            text, _ = await answer(scheduler, ask(question, max_tokens=4))
+    everything = repr(list(logs))
+    assert request_lines(logs)
+    assert "12345" not in everything
+    for word in text.split():
+        assert word not in everything
+
+
+def test_what_never_happened_is_null() -> None:
+    """A request that left the queue by a cancel has no wait for the engine and no first token."""
+    record = make_record(1, accepted_at=10.0)
+    record.abandon()
+    with capture_logs() as logs:
+        log_request(record, 12.34567)
+    [line] = request_lines(logs)
+    assert line["outcome"] == "cancelled"
+    assert line["queue_seconds"] is line["ttft_seconds"] is None
+    assert line["total_seconds"] == 2.3457
