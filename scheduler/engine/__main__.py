@@ -82,8 +82,7 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
 def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
     """Ends with the process: when the parent closes the link, the inbox thread leaves for all."""
     while True:
-        commands = [inbox.wait()] if loop.idle else []
-        output = loop.turn([*commands, *inbox.drain_nowait()])
+        output = loop.turn(inbox.wait_burst() if loop.idle else inbox.drain_nowait())
         if output is not None:
             inbox.send(output)
 

@@ -10,11 +10,15 @@ import os
 import queue
 import socket
 import threading
+import time
 
 from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import FromEngine, ToEngine
 
 _READ_BYTES = 1 << 18
+_SILENCE_SECONDS = 0.002
+"""Twice what the parent takes from one request to the next of a burst."""
+_BURST_SECONDS = 0.04
 PARENT_GONE = 3
 """The exit code of an engine whose parent went away or spoke nonsense."""
 
@@ -33,6 +37,22 @@ class Inbox:
     def wait(self) -> ToEngine:
         """The next command, however long it takes; if the parent dies meanwhile, so does the process."""
         return self._commands.get()
+
+    def wait_burst(self) -> list[ToEngine]:
+        """The next command, and those that follow on its heels.
+
+        For an idle engine: agents come in bursts, and a first step with one row of thirty-two makes the
+        others wait for its prefill and decodes every later batch in fragments (7 % of the throughput of 32
+        short requests). A lone request waits for the 2 ms of silence after it.
+        """
+        commands = [self._commands.get()]
+        last_call = time.monotonic() + _BURST_SECONDS
+        while (left := last_call - time.monotonic()) > 0:
+            try:
+                commands.append(self._commands.get(timeout=min(left, _SILENCE_SECONDS)))
+            except queue.Empty:
+                break
+        return commands
 
     def drain_nowait(self) -> list[ToEngine]:
         """All commands that have arrived."""
