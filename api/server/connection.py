@@ -90,8 +90,10 @@ class Connection:
     async def _read_head(self) -> h11.Request | None:
         try:
             while (event := self._parser.next_event()) is h11.NEED_DATA:
-                # Never more than one byte too many, so that the parser's own check is exact.
-                room = self._limits.header_bytes + 1 - len(self._parser.trailing_data[0])
+                # The parser checks its bound only where it lacks bytes, and would let a whole head pass.
+                room = self._limits.header_bytes - len(self._parser.trailing_data[0])
+                if room <= 0:
+                    raise Refused(Refusal.HEADERS_TOO_LARGE)
                 data = await self._inbound.read(room)
                 if not data:
                     return None
