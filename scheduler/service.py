@@ -134,9 +134,8 @@ class Scheduler:
             prepared = await self._offload(lambda: self._preparation.prepare(request))
             # Again: others were admitted while this prompt was tokenized.
             self._admission.check()
-        except SchedulerError as error:
-            outcome = "invalid" if isinstance(error, InvalidRequest) else "rejected"
-            self.metrics.requests.labels(outcome).inc()
+        except BaseException as error:
+            self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
             raise
         record = self._accept(prepared)
         try:
@@ -170,7 +169,8 @@ class Scheduler:
             await self._change.wait()
 
     def end_all(self) -> None:
-        """Every request ends now, with an error that says the server is going."""
+        """Every request ends now, with an error that says the server is going; none is accepted any more."""
+        self._admission.close()
         error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
         self._fail_queued(error)
         self._multiplexer.end_all(error)
@@ -264,6 +264,18 @@ class Scheduler:
             self._admission.block(reason)
             self._fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         self._pump()
+
+
+def _outcome_before_acceptance(error: BaseException) -> str:
+    match error:
+        case InvalidRequest():
+            return "invalid"
+        case SchedulerError():
+            return "rejected"
+        case trio.Cancelled():
+            return "cancelled"
+        case _:
+            return "error"
 
 
 _STARTS_UNTIL_BLOCKED = 2
