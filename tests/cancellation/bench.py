@@ -1,0 +1,161 @@
+"""A scheduler on a scripted engine whose every step can be seen, and clients that leave when told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.errors import SchedulerError
+from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.link.messages import Load, ScriptedPlan, Submit
+from scheduler.request import GenerationRequest
+from scheduler.service import RequestStream, Scheduler
+from scheduler.telemetry.metrics import OUTCOMES
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler
+
+
+class EngineObserver:
+    """Makes scripted back ends and keeps what they did, over all lives of the engine."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.rows: set[int] = set()
+        self.most_rows = 0
+        self.admitted: list[int] = []
+        self.joined_at: dict[int, int] = {}
+        """Steps that had begun when a request joined the batch."""
+        self.left_at: dict[int, int] = {}
+        self.before_step: Callable[[], None] = lambda: None
+        self.deaths_at_start = 0
+        """So many of the next engines die while they load."""
+
+    def __call__(self, load: Load) -> Backend:
+        if self.deaths_at_start:
+            self.deaths_at_start -= 1
+            raise ScriptedDeath
+        self.rows.clear()
+        return _Observed(load.scripted, self)
+
+
+class _Observed(ScriptedBackend):
+    def __init__(self, plan: ScriptedPlan, observer: EngineObserver) -> None:
+        super().__init__(plan, sleep=lambda seconds: None)
+        self._observer = observer
+
+    def admit(self, submit: Submit) -> None:
+        super().admit(submit)
+        seen = self._observer
+        seen.admitted.append(submit.request_id)
+        seen.joined_at[submit.request_id] = seen.steps
+        seen.rows.add(submit.request_id)
+        seen.most_rows = max(seen.most_rows, len(seen.rows))
+
+    def remove(self, request_id: int) -> None:
+        super().remove(request_id)
+        self._left(request_id)
+
+    def step(self) -> StepResult:
+        self._observer.before_step()
+        self._observer.steps += 1
+        result = super().step()
+        for retired in result.retired:
+            self._left(retired.request_id)
+        return result
+
+    def _left(self, request_id: int) -> None:
+        self._observer.left_at[request_id] = self._observer.steps
+        self._observer.rows.remove(request_id)
+
+
+@dataclass
+class Client:
+    """Follows one request to its end, or until it is told to leave."""
+
+    request: GenerationRequest
+    events: list[StreamEvent] = field(default_factory=list)
+    refusal: SchedulerError | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    lingers: bool = False
+    """Stay in the block after the final event."""
+    stream: RequestStream | None = None
+
+    async def follow(self, scheduler: Scheduler) -> None:
+        with self.scope:
+            try:
+                async with scheduler.stream(self.request) as self.stream:
+                    async for event in self.stream:
+                        self.events.append(event)
+                    if self.lingers:
+                        await trio.sleep_forever()
+            except SchedulerError as error:
+                self.refusal = error
+
+    def leave(self) -> None:
+        self.scope.cancel()
+
+    @property
+    def text(self) -> str:
+        return "".join([event.text for event in self.events if isinstance(event, TextDelta)])
+
+    @property
+    def finals(self) -> list[Finished | Failed]:
+        return [event for event in self.events if isinstance(event, Finished | Failed)]
+
+
+class Bench:
+    """One scheduler, its loopback engine and their observer."""
+
+    def __init__(
+        self,
+        plan: ScriptedPlan | None = None,
+        *,
+        max_slots: int = 1,
+        lookahead: int = 1,
+        max_queue: int = 1024,
+    ) -> None:
+        self.observer = EngineObserver()
+        self.launcher = LoopbackLauncher(self.observer)
+        self.scheduler = make_scheduler(
+            self.launcher, plan, max_slots=max_slots, lookahead=lookahead, max_queue=max_queue
+        )
+
+    async def come(self, nursery: trio.Nursery, client: Client) -> Client:
+        """Start `client`; it is accepted (or refused) when this returns, and no step has begun since."""
+        nursery.start_soon(client.follow, self.scheduler)
+        while client.stream is None and client.refusal is None:
+            await trio.lowlevel.checkpoint()
+        return client
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until the condition holds, looked at twenty times a step of the default plan."""
+        while not condition():  # noqa: ASYNC110 (virtual time: nothing is waited for)
+            await trio.sleep(0.0005)
+
+    def outcomes(self) -> dict[str, int]:
+        """Requests by outcome, without the zeros."""
+        values = {outcome: self.sample("penstock_requests_total", outcome=outcome) for outcome in OUTCOMES}
+        return {outcome: int(value) for outcome, value in values.items() if value}
+
+    def sample(self, name: str, **labels: str) -> float:
+        value = self.scheduler.metrics.registry.get_sample_value(name, labels)
+        assert value is not None, f"no sample {name}"
+        return value
+
+    def check_nothing_is_left(self) -> None:
+        """In no table of either process, by either's own account."""
+        statistics = self.scheduler.statistics()
+        assert (statistics.queued, statistics.in_engine, statistics.stalled_seconds) == (0, 0, 0.0)
+        assert self.sample("penstock_queued_requests") == 0
+        assert self.sample("penstock_engine_requests") == 0
+        assert self.sample("penstock_running_slots") == 0
+        assert self.sample("penstock_kv_bytes") == 0
+        assert self.observer.rows == set()
+        assert self.launcher.loop is not None
+        assert self.launcher.loop.idle
+        assert self.launcher.backend is not None
+        assert self.launcher.backend.kv_bytes() == 0

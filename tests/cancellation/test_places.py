@@ -1,0 +1,256 @@
+"""A client may leave at any moment; its slot is free within two steps and nothing of it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, trio_test
+
+from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
+from scheduler.link.messages import ScriptedPlan
+from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.service import Scheduler
+from tests.cancellation.bench import Bench, Client
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.scheduling import FOLDER, answer, ask, running
+
+SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
+LONG = 1000
+
+
+async def settle(bench: Bench) -> None:
+    """Until nothing is left, which must not take long, and then a look into every table."""
+    with trio.fail_after(1):
+        await bench.scheduler.wait_idle()
+    await trio.sleep(0.05)
+    bench.check_nothing_is_left()
+
+
+@trio_test
+async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
+    """It was never accepted: nothing is queued, and it counts as cancelled."""
+    tokenizing = trio.Event()
+
+    async def stuck(work: Callable[[], PreparedRequest]) -> PreparedRequest:
+        tokenizing.set()
+        await trio.sleep(3600)
+        return work()
+
+    bench = Bench()
+    config = SchedulerConfig(EngineConfig("scripted", FOLDER.path))
+    bench.scheduler = Scheduler(config, Preparation(ByteTokenizer(), FOLDER), bench.launcher, stuck)
+    client = Client(ask())
+    async with running(bench.scheduler) as nursery:
+        nursery.start_soon(client.follow, bench.scheduler)
+        await tokenizing.wait()
+        client.leave()
+        await settle(bench)
+    assert bench.observer.admitted == []
+    assert bench.outcomes() == {"cancelled": 1}
+    assert client.stream is None
+
+
+@trio_test
+async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
+    """The engine never hears of it, and the one behind it moves up."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        first = await bench.come(nursery, Client(ask("one", max_tokens=20)))
+        leaving = await bench.come(nursery, Client(ask("two")))
+        last = await bench.come(nursery, Client(ask("three")))
+        await bench.wait_for(lambda: bool(first.text))
+        assert leaving.stream is not None
+        assert last.stream is not None
+        assert (leaving.stream.progress, last.stream.progress) == (Queued(0), Queued(1))
+        leaving.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert last.stream.progress == Queued(0)
+        await settle(bench)
+    assert bench.observer.admitted == [1, 3]
+    assert bench.outcomes() == {"cancelled": 1, "length": 2}
+    assert leaving.events == []
+
+
+@trio_test
+async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
+    """Looked ahead but in no slot: the engine drops it from its line, and the next is not delayed."""
+    bench = Bench(lookahead=2)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("one", max_tokens=20)))
+        leaving = await bench.come(nursery, Client(ask("two")))
+        await bench.come(nursery, Client(ask("three")))
+        await bench.wait_for(lambda: bench.observer.steps == 5)
+        assert bench.scheduler.statistics().in_engine == 3
+        assert bench.observer.rows == {1}
+        leaving.leave()
+        await settle(bench)
+    assert bench.observer.admitted == [1, 3]
+    assert bench.observer.joined_at[3] == bench.observer.left_at[1]
+    assert bench.outcomes() == {"cancelled": 1, "length": 2}
+
+
+@pytest.mark.parametrize("place", ["prefilling", "decoding"])
+@trio_test
+async def test_while_it_is_in_a_slot(place: str, autojump_clock: MockClock) -> None:
+    """The row is gone, and the next in line is in its slot, within two steps."""
+    bench = Bench(SLOW_PREFILL)
+    async with running(bench.scheduler) as nursery:
+        leaving = await bench.come(nursery, Client(ask("x" * 60, max_tokens=LONG)))
+        waiting = await bench.come(nursery, Client(ask("next", max_tokens=2)))
+        kind = Prefilling if place == "prefilling" else TextDelta
+        await bench.wait_for(lambda: any(isinstance(event, kind) for event in leaving.events))
+        assert bool(leaving.text) is (place == "decoding")
+        steps = bench.observer.steps
+        leaving.leave()
+        await settle(bench)
+    assert bench.observer.left_at[1] - steps <= 2
+    assert bench.observer.joined_at[2] - steps <= 2
+    assert leaving.finals == []
+    assert len(waiting.finals) == 1
+    assert bench.outcomes() == {"cancelled": 1, "length": 1}
+
+
+@trio_test
+async def test_while_it_is_the_only_one(autojump_clock: MockClock) -> None:
+    """The engine has nothing to do afterwards, and stops stepping."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        leaving = await bench.come(nursery, Client(ask(max_tokens=LONG)))
+        await bench.wait_for(lambda: bool(leaving.text))
+        steps = bench.observer.steps
+        leaving.leave()
+        await settle(bench)
+        await trio.sleep(10)
+        assert bench.observer.steps - steps <= 2
+
+
+@trio_test
+async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
+    """It has its answer and is being cancelled already: leaving changes neither outcome nor speed."""
+    alone, _ = await _alone("stopped", 20)
+    bench = Bench()
+    stop = alone.split()[3]
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask("stopped", max_tokens=LONG, stop=(stop,))))
+        await bench.come(nursery, Client(ask("next", max_tokens=2)))
+        await bench.wait_for(lambda: bool(client.finals))
+        steps = bench.observer.steps
+        assert 1 in bench.observer.rows
+        client.leave()
+        await settle(bench)
+    assert client.text == alone[: alone.index(stop)]
+    [final] = client.finals
+    assert isinstance(final, Finished)
+    assert (final.reason, final.usage.output_tokens) == (FinishReason.STOP, 4)
+    assert bench.observer.left_at[1] - steps <= 2
+    assert bench.observer.joined_at[2] - steps <= 2
+    assert bench.outcomes() == {"stop": 1, "length": 1}
+
+
+@trio_test
+async def test_at_its_last_token(autojump_clock: MockClock) -> None:
+    """The cancel and the engine's own end cross on the link: one outcome, and the cancel finds nothing."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=5)))
+        await bench.come(nursery, Client(ask("next", max_tokens=2)))
+        await bench.wait_for(lambda: len(client.text.split()) == 4)
+        await bench.wait_for(lambda: 1 not in bench.observer.rows)
+        assert client.finals == []
+        client.leave()
+        await settle(bench)
+    assert client.finals == []
+    assert bench.outcomes() == {"cancelled": 1, "length": 1}
+
+
+@trio_test
+async def test_between_the_final_event_and_the_end_of_the_block(autojump_clock: MockClock) -> None:
+    """All is over already: the outcome stays what it was."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=5), lingers=True))
+        await bench.wait_for(lambda: bool(client.finals))
+        await settle(bench)
+        client.leave()
+        await settle(bench)
+    assert bench.outcomes() == {"length": 1}
+    assert bench.observer.admitted == [1]
+
+
+@trio_test
+async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
+    """The next engine never hears of it."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("one", max_tokens=LONG)))
+        leaving = await bench.come(nursery, Client(ask("two")))
+        staying = await bench.come(nursery, Client(ask("three")))
+        bench.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.scheduler.statistics().engine.ready is None
+        leaving.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.scheduler.statistics().queued == 1
+        await settle(bench)
+    assert bench.observer.admitted[-1] == 3
+    assert 2 not in bench.observer.admitted
+    assert len(staying.finals) == 1
+    assert bench.outcomes() == {"error": 1, "cancelled": 1, "length": 1}
+
+
+@pytest.mark.parametrize("place", ["decoding", "queued"])
+@trio_test
+async def test_while_the_service_is_draining(place: str, autojump_clock: MockClock) -> None:
+    """A drain need not wait for whoever has left."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        decoding = await bench.come(nursery, Client(ask("one", max_tokens=20)))
+        queued = await bench.come(nursery, Client(ask("two", max_tokens=20)))
+        await bench.wait_for(lambda: bool(decoding.text))
+        bench.scheduler.start_drain()
+        steps = bench.observer.steps
+        (decoding if place == "decoding" else queued).leave()
+        await settle(bench)
+    assert bench.outcomes() == {"cancelled": 1, "length": 1}
+    # The other's 21 steps, prefill included, and two at most for the one that left.
+    assert bench.observer.steps - steps <= 23
+
+
+async def _alone(text: str, max_tokens: int) -> tuple[str, object]:
+    """What a request gets with the engine to itself."""
+    bench = Bench()
+    async with running(bench.scheduler):
+        return await answer(bench.scheduler, ask(text, max_tokens=max_tokens))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    moments=st.lists(st.floats(0, 0.3), min_size=1, max_size=8),
+    lookahead=st.integers(0, 3),
+    max_slots=st.integers(1, 3),
+)
+def test_at_any_moment_among_others(moments: list[float], lookahead: int, max_slots: int) -> None:
+    """Several leave whenever they like; the one who stays gets what it would have got alone."""
+
+    async def scenario() -> None:
+        expected, _ = await _alone("the one who stays", 12)
+        bench = Bench(SLOW_PREFILL, lookahead=lookahead, max_slots=max_slots)
+        async with running(bench.scheduler) as nursery:
+            staying = Client(ask("the one who stays", max_tokens=12))
+            for number, moment in enumerate(moments):
+                client = Client(ask(f"leaving {number}", max_tokens=6))
+                client.scope.deadline = trio.current_time() + moment
+                nursery.start_soon(client.follow, bench.scheduler)
+            await staying.follow(bench.scheduler)
+            await bench.scheduler.wait_idle()
+            await settle(bench)
+        assert staying.text == expected
+        assert sum(bench.outcomes().values()) == len(moments) + 1
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))

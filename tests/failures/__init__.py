@@ -1,0 +1,1 @@
+"""What happens to requests when the engine fails them."""
