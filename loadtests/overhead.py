@@ -2,7 +2,8 @@
 
 `python -m loadtests.overhead`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both,
 in turn (A B A B ...) on the same machine with the same BLAS. Prints tokens per second and the ratio pair
-by pair; only the ratios mean anything on a shared machine. `--blas off` shows what the BLAS is worth.
+by pair; only the ratios mean anything on a shared machine. `--against blas-off` sets Penstock with its fast
+BLAS against Penstock without.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
@@ -125,29 +126,57 @@ async def run_http(port: int, prompts: list[str], tokens: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
+    parser.add_argument("--against", choices=["bare", "blas-off"], default="bare")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--words", type=int, default=20, help="length of the shortest prompt")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--blas", default="auto")
     options = parser.parse_args()
     cache = user_cache_folder(os.environ)
     folder = ensure_model(BENCH_13M, "bench-13m", cache)
-    blas = prepare(options.blas, cache)
+    blas = prepare("auto", cache)
     print(f"blas: {blas.name}")
     tokenizer = HubTokenizer(folder)
-    arguments = ["--blas", options.blas, "--max-slots", str(max(32, options.requests))]
+    slots = ["--max-slots", str(max(32, options.requests))]
+    with ExitStack() as stack:
+        ours = http_runner(stack.enter_context(penstock(folder, slots)), options.tokens)
+        if options.against == "bare":
+            process = stack.enter_context(bare_loop(folder, blas.environment(os.environ)))
+            other = bare_runner(process, tokenizer, options.tokens)
+        else:
+            other = http_runner(
+                stack.enter_context(penstock(folder, [*slots, "--blas", "off"])), options.tokens
+            )
+        compare(ours, other, options.against, options.rounds, options.requests, options.words)
+
+
+Runner = Callable[[list[str]], float]
+"""Prompts in, tokens per second out."""
+
+
+def http_runner(port: int, tokens: int) -> Runner:
+    return lambda prompts: trio.run(run_http, port, prompts, tokens)
+
+
+def bare_runner(process: subprocess.Popen[str], tokenizer: HubTokenizer, tokens: int) -> Runner:
+    def run(prompts: list[str]) -> float:
+        rendered = [tokenizer.render([{"role": "user", "content": text}], {}) for text in prompts]
+        return run_bare(process, [tokenizer.encode(text) for text in rendered], tokens)
+
+    return run
+
+
+def compare(ours: Runner, other: Runner, name: str, rounds: int, requests: int, words: int) -> None:
     ratios: list[float] = []
-    with bare_loop(folder, blas.environment(os.environ)) as bare, penstock(folder, arguments) as port:
-        for number in range(options.rounds + 1):
-            prompts = texts(options.requests, options.words, number)
-            rendered = [tokenizer.render([{"role": "user", "content": text}], {}) for text in prompts]
-            ours = trio.run(run_http, port, prompts, options.tokens)
-            ceiling = run_bare(bare, [tokenizer.encode(text) for text in rendered], options.tokens)
-            if number == 0:
-                continue  # Warm-up: both meet the shapes for the first time.
-            ratios.append(ours / ceiling)
-            print(f"round {number}: Penstock {ours:.0f} tokens/s, bare {ceiling:.0f}, ratio {ratios[-1]:.2f}")
+    for number in range(rounds + 1):
+        prompts = texts(requests, words, number)
+        a, b = ours(prompts), other(prompts)
+        if number == 0:
+            continue  # Warm-up: both meet the shapes for the first time.
+        ratios.append(a / b)
+        print(
+            f"round {number}: Penstock {a:.0f} tokens/s, {name} {b:.0f}, ratio {ratios[-1]:.2f}", flush=True
+        )
     print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
 
 
