@@ -108,7 +108,7 @@ class Connection:
     # ---- the exchange
 
     async def _exchange(self, request: h11.Request) -> bool:
-        """True if another request may follow on this connection. Raises Refused."""
+        """True if another request may follow on this connection."""
         body = RequestBody(self._parser, self._inbound, self._limits)
         exchange = Exchange(self._service, self._parser, request, body, self._inbound, self._outbound)
         self._tally.requests += 1

@@ -141,6 +141,23 @@ async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: tr
 
 
 @trio_test
+async def test_a_request_of_a_client_that_left_is_not_served(autojump_clock: trio.testing.MockClock) -> None:
+    """It was sent behind a response, and nobody waits for its answer any more."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, b"ok")
+        await trio.sleep(5)
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.ask()
+        await client.send(GET)
+        await client.close()
+        await trio.sleep(6)
+        assert site.server.statistics().requests_total == 1
+
+
+@trio_test
 async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -162,6 +179,8 @@ async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
         client = Client(site.listener.connect(lockstep=True))
         for _ in range(2):
             assert (await client.ask()).body == b"x" * 1000
+            await trio.testing.wait_all_tasks_blocked()
+            assert site.server.statistics().active_requests == 0
 
 
 @trio_test

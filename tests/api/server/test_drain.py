@@ -7,7 +7,11 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.server.asgi import Receive, Scope, Send
+from api.server.connection import Connection
+from api.server.exchange import Service
+from api.server.limits import Limits
 from api.server.server import Server
+from api.server.statistics import Tally
 from tests.api.server.wire import (
     GET,
     Client,
@@ -126,10 +130,22 @@ async def test_a_second_drain_can_only_bring_the_end_forward(autojump_clock: tri
         await site.connect().send(GET)
         await trio.sleep(1)
         site.server.start_drain(100)
-        await site.server.drain(2)
+        site.server.start_drain(2)
+        await site.server.drain(100)
         assert trio.current_time() == 3
         await site.server.drain(100)
         assert trio.current_time() == 3
+
+
+@trio_test
+async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its task may begin only after the idle connections were closed."""
+    stream, _client = trio.testing.memory_stream_pair()
+    service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
+    await Connection(stream, service, Limits(), Tally(), {}).serve()
+    assert trio.current_time() == 0
 
 
 @trio_test

@@ -250,9 +250,41 @@ async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: tri
         client = site.connect()
         response = await client.ask(post(b"x" * 100)[:-50])
         assert (response.status, response.headers["connection"]) == (400, "close")
+        # A close by now would reset the connection, and could take the answer with it.
+        await trio.sleep(1)
         await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert await client.read_rest() == b""
         assert site.server.statistics().requests_total == 1
+
+
+class _Faulty(trio.abc.HalfCloseableStream):
+    """A stream that fails in a way in which no stream should."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        raise RuntimeError("a bug below")
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        raise RuntimeError("a bug below")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise RuntimeError("a bug below")
+
+    async def send_eof(self) -> None:
+        raise RuntimeError("a bug below")
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@trio_test
+async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """What nobody foresaw is reported, and the others go on."""
+    async with serving(echo) as site:
+        site.listener.deliver(_Faulty())
+        assert (await site.connect().ask()).status == 200
+        ((error, what),) = site.errors
+        assert (type(error), what) == (RuntimeError, "connection")
+        site.errors.clear()
 
 
 @trio_test

@@ -41,8 +41,11 @@ class MemoryListener(trio.abc.Listener[Duplex]):
     def connect(self, *, lockstep: bool = False) -> Duplex:
         """`lockstep`: a write ends only when the other side has read it, as with a full socket buffer."""
         pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
-        self._send.send_nowait(pair[1])
+        self.deliver(pair[1])
         return pair[0]
+
+    def deliver(self, stream: Duplex) -> None:
+        self._send.send_nowait(stream)
 
 
 @dataclass
