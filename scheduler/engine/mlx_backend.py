@@ -19,7 +19,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator, StopSequences
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.backend import RequestRefused, StepResult
@@ -35,6 +35,16 @@ from scheduler.link.messages import (
 )
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+_PADDED_PREFILL_IS_EXACT = frozenset(
+    {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
+)
+"""Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
+by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
+through the state: the first token is already another one. What is not listed prefills row by row."""
+
+_ONE_ROW_ONLY = frozenset({"gemma2"})
+"""Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
 
 
 @dataclass(slots=True)
@@ -66,7 +76,7 @@ class MlxBackend:
             model,
             sampler=greedy,
             completion_batch_size=load.max_slots,
-            prefill_batch_size=min(load.prefill_rows, load.max_slots),
+            prefill_batch_size=min(_prefill_rows(model, load, description), load.max_slots),
             prefill_step_size=load.prefill_chunk_tokens,
         )
 
@@ -148,6 +158,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
+    if config.get("model_type") in _ONE_ROW_ONLY and command.max_slots > 1:
+        raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
     model = _convert_weights(model, config, command.weights_dtype, report)
     mx.eval(model.parameters())
     report("warming up")
@@ -167,6 +179,18 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     del cache, logits
     mx.clear_cache()
     return MlxBackend(model, command, description)
+
+
+def _prefill_rows(model: Any, load: Load, description: Ready) -> int:
+    recurrent = any(_is_recurrent(layer) for layer in make_prompt_cache(model))
+    exact = not recurrent or description.model_type in _PADDED_PREFILL_IS_EXACT
+    return load.prefill_rows if exact else 1
+
+
+def _is_recurrent(layer: Any) -> bool:
+    if isinstance(layer, CacheList):
+        return any(_is_recurrent(part) for part in layer.caches)
+    return isinstance(layer, ArraysCache)
 
 
 def _arrays(model: Any) -> list[mx.array]:
