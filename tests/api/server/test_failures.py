@@ -12,7 +12,20 @@ from trio.testing import trio_test
 from api.server.asgi import Application, Receive, Scope, Send
 from api.server.exchange import IncompleteResponse
 from api.server.refusals import Refusal
-from tests.api.server.wire import GET, Ticker, echo, part, post, read_body, respond, serving, start
+from api.server.server import Server
+from tests.api.server.wire import (
+    GET,
+    Client,
+    MemoryListener,
+    Ticker,
+    echo,
+    part,
+    post,
+    read_body,
+    respond,
+    serving,
+    start,
+)
 
 INTERNAL_ERROR = {
     "error": {
@@ -299,3 +312,26 @@ async def test_an_application_may_read_the_whole_body_after_a_refusal_elsewhere(
     async with serving(app) as site:
         assert (await site.connect().ask(b"nonsense\r\n\r\n")).status == 400
         assert (await site.connect().ask(post(b"fine"))).body == b"fine"
+
+
+@trio_test
+async def test_an_exit_asked_for_beside_a_failure_is_obeyed(autojump_clock: trio.testing.MockClock) -> None:
+    """Only errors are kept from the caller: SystemExit and Cancelled in the same group are passed on."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+            nursery.start_soon(_raise_before, scope, receive, send)
+
+    reported: list[BaseException] = []
+    server = Server(app, on_error=lambda error, request: reported.append(error))
+    listener = MemoryListener()
+    await Client(listener.connect()).send(GET)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await server.run([listener])
+    assert raised.value.subgroup(SystemExit) is not None
+    assert raised.value.subgroup(ValueError) is None
+    assert len(reported) == 1
