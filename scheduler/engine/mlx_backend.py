@@ -41,7 +41,7 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 )
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
-through the state: the first token is already another one. What is not listed prefills row by row."""
+through the state, so that answers change with the neighbours. Others are prefilled row by row."""
 
 _ONE_ROW_ONLY = frozenset({"gemma2"})
 """Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
