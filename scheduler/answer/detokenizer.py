@@ -78,7 +78,10 @@ class ByteLevelDetokenizer:
 
 
 _LONGEST_CHARACTER_TOKENS = 8
-"""A character has at most four bytes, so at most four byte-fallback tokens; twice that is no character."""
+"""A character has at most four bytes, so at most four byte-fallback tokens; twice that is no character.
+
+An answer that quotes several U+FFFD in a row spends this patience on them, and may show a byte-fallback
+character that follows as U+FFFD too."""
 
 
 class WindowDetokenizer:
