@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,10 +113,28 @@ class _Engine:
             self.exit = await self.launcher.run(session)
         return self.exit
 
+    def rescue(self) -> None:
+        """For teardown: where the launcher failed, the test must not leave its engine behind as well."""
+        if self.started and self.lives:
+            os.kill(self.pid, signal.SIGKILL)
+
 
 @pytest.fixture
-def engine(tmp_path: Path) -> _Engine:
-    return _Engine(tmp_path)
+def make_engine(tmp_path: Path) -> Iterator[Callable[..., _Engine]]:
+    made: list[_Engine] = []
+
+    def make(on_start: str = "", stop_seconds: float = 10.0) -> _Engine:
+        made.append(_Engine(tmp_path, on_start, stop_seconds))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.rescue()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., _Engine]) -> _Engine:
+    return make_engine()
 
 
 def _load(plan: ScriptedPlan | None = None, version: int = PROTOCOL_VERSION) -> Load:
@@ -324,10 +342,12 @@ def test_a_hanging_engine_ends_with_its_link(engine: _Engine) -> None:
     engine.assert_gone()
 
 
-def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
+    make_engine: Callable[..., _Engine],
+) -> None:
     """One that is stopped by a signal cannot notice that its link is closed: it is given `stop_seconds`,
     then killed, and reaped."""
-    engine = _Engine(tmp_path, stop_seconds=0.3)
+    engine = make_engine(stop_seconds=0.3)
     stopped_at: list[float] = []
 
     async def session(channel: Channel) -> None:
@@ -343,10 +363,12 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(tmp_path: Pat
     engine.assert_gone()
 
 
-def test_stray_prints_go_to_stderr_and_to_our_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_stray_prints_go_to_stderr_and_to_our_log(
+    make_engine: Callable[..., _Engine], capfd: pytest.CaptureFixture[str]
+) -> None:
     """A library's print and a C library's write in the engine are lines of its stderr, which reach our log
     as they come; our own standard output stays ours."""
-    engine = _Engine(tmp_path, on_start=_SPEAK_LATER)
+    engine = make_engine(on_start=_SPEAK_LATER)
 
     async def session(channel: Channel) -> None:
         await _started(channel)
@@ -361,10 +383,10 @@ def test_stray_prints_go_to_stderr_and_to_our_log(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().out == ""
 
 
-def test_the_last_words_of_a_dying_engine_are_kept(tmp_path: Path) -> None:
+def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., _Engine]) -> None:
     """The last lines before a death are in the obituary, also the one without a newline; not more than
     twenty of them, while the log has them all."""
-    engine = _Engine(tmp_path, on_start=_LAST_WORDS)
+    engine = make_engine(on_start=_LAST_WORDS)
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(_load())
