@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -44,6 +46,19 @@ def test_special_tokens_in_the_text_are_recognised() -> None:
     ids = hub().encode("<|im_start|>user\n")
     assert read(hub(), ids) == "user\n"
     assert hub().encode("<|im_start|>") == ids[:1]
+
+
+def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
+    """The template writes the beginning of the sequence where its model wants one; two would be wrong."""
+    library = Tokenizer.from_file(str(TOKENIZER_FOLDER / "tokenizer.json"))
+    beginning = ("<|endoftext|>", library.encode("<|endoftext|>").ids[0])
+    library.post_processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[beginning])
+    assert library.encode("Hi").ids[0] == beginning[1]
+    library.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    assert HubTokenizer(tmp_path).encode("Hi") == hub().encode("Hi")
 
 
 def test_template_options_reach_the_template() -> None:
