@@ -110,6 +110,9 @@ class MlxBackend:
         vocabulary = self._description.vocabulary
         if not submit.prompt:
             raise RequestRefused("the prompt is empty")
+        if submit.max_tokens < 1:
+            # BatchGenerator raises for it from inside the batch's step.
+            raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         for token, _ in submit.sampling.logit_bias:

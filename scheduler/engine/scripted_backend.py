@@ -80,6 +80,8 @@ class ScriptedBackend:
     def admit(self, submit: Submit) -> None:
         if not submit.prompt:
             raise RequestRefused("the prompt is empty")
+        if submit.max_tokens < 1:
+            raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         if self._plan.refuse_token in submit.prompt:

@@ -39,7 +39,8 @@ class Exit:
             case None:
                 return "left no exit status"
             case code if code < 0:
-                return f"was killed by {signal.Signals(-code).name}"
+                known = -code in {*signal.Signals}
+                return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
             case code:
                 return f"exited with status {code}"
 

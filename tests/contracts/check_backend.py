@@ -294,6 +294,8 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
         journal.step()
     journal.finish()
     assert course.tokens == expected
+    with pytest.raises(RequestRefused, match="max_tokens"):
+        backend.admit(request(8, prompt_of(3, 10), 0))
     edge = request(9, [0, vocabulary - 1], 1)
     assert len(alone(backend, edge)) == 1
 
