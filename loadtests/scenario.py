@@ -1,0 +1,290 @@
+"""Scenarios: small declarative files that say who asks what, when, and how they behave.
+
+A scenario is a list of populations; each is so many agents of one kind. Everything is checked on load,
+unknown keys are refused by name, and `--set population.prompt.shared_tokens=1024` changes any value.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class ScenarioError(Exception):
+    """A scenario file or an override that cannot be used; the message names the place."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Closed(_Part):
+    """`clients` agents, each starting its next session when the last has ended."""
+
+    kind: Literal["closed"]
+    clients: int = Field(ge=1)
+
+
+class Burst(_Part):
+    """`clients` sessions at the same instant."""
+
+    kind: Literal["burst"]
+    clients: int = Field(ge=1)
+
+
+class Poisson(_Part):
+    """Open loop: sessions arrive at random, `rate` a second on average; `burstiness` 1 is Poisson, less
+    is burstier (gamma-distributed gaps with this shape, as vllm bench has it)."""
+
+    kind: Literal["poisson"]
+    rate: float = Field(gt=0)
+    burstiness: float = Field(default=1.0, gt=0)
+
+
+class Ramp(_Part):
+    """Open loop with a rate that grows evenly from `rate_from` to `rate_to` over `seconds`."""
+
+    kind: Literal["ramp"]
+    rate_from: float = Field(ge=0)
+    rate_to: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+
+
+class Schedule(_Part):
+    """Sessions at these seconds after the population's start."""
+
+    kind: Literal["schedule"]
+    at_seconds: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+
+
+class OfCapacity(_Part):
+    """Open loop at a multiple of what the target was just measured to finish (a closed-loop probe of
+    `probe_clients` for `probe_seconds`, outside the measured window)."""
+
+    kind: Literal["of-capacity"]
+    multiple: float = Field(gt=0)
+    probe_clients: int = Field(default=32, ge=1)
+    probe_seconds: float = Field(default=10.0, gt=0)
+
+
+Arrivals = Annotated[Closed | Burst | Poisson | Ramp | Schedule | OfCapacity, Field(discriminator="kind")]
+
+
+class Prompt(_Part):
+    """Three layers before the conversation: the same for all (system prompt and tools), the same for a
+    group (a repository), the session's own. Lengths in tokens of the target's tokenizer."""
+
+    shared_tokens: int = Field(default=0, ge=0)
+    shared_name: str = "global"
+    """Populations that name the same layer share it."""
+    group_tokens: int = Field(default=0, ge=0)
+    groups: int = Field(default=1, ge=1)
+    private_tokens: int = Field(default=64, ge=1)
+
+
+class Turns(_Part):
+    """A session's turns, with the server's own answers fed back."""
+
+    least: int = Field(default=1, ge=1)
+    most: int = Field(default=1, ge=1)
+    growth_tokens: int = Field(default=200, ge=1)
+    """What each further turn adds: a tool's result or a user's words."""
+    gap_median_seconds: float = Field(default=0.0, ge=0)
+    gap_sigma: float = Field(default=0.0, ge=0)
+    """Of the lognormal gap between an answer and the next turn (tools run, people think)."""
+    gap_most_seconds: float = Field(default=30.0, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Turns:
+        if self.most < self.least:
+            raise ValueError("`most` is less than `least`")
+        return self
+
+
+class Subagents(_Part):
+    """At one turn the agent starts `count` subagents (same shared and group layers, a history of their
+    own, sessions counted to the parent's) and waits for all of them."""
+
+    at_turn: int = Field(ge=1)
+    count: int = Field(ge=1)
+    turns: int = Field(default=2, ge=1)
+
+
+class Output(_Part):
+    """`exact` asks for exactly so many tokens (ignore_eos where the target knows it)."""
+
+    least: int = Field(default=64, ge=1)
+    most: int = Field(default=64, ge=1)
+    exact: bool = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Output:
+        if self.most < self.least:
+            raise ValueError("`most` is less than `least`")
+        return self
+
+
+class HangUp(_Part):
+    """A share of the requests whose client leaves: after so many deltas, or while it waits for the first
+    (before `seconds` have passed)."""
+
+    share: float = Field(gt=0, le=1)
+    after_deltas: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    while_waiting_seconds: tuple[Annotated[float, Field(gt=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> HangUp:
+        if not (self.after_deltas or self.while_waiting_seconds):
+            raise ValueError("say when: after_deltas or while_waiting_seconds")
+        return self
+
+
+class Population(_Part):
+    """Agents of one kind."""
+
+    name: str = Field(pattern=r"^[a-z0-9-]+$")
+    tenant: str = "default"
+    """Sent as the API key, where the target knows tenants."""
+    arrivals: Arrivals
+    start_seconds: float = Field(default=0.0, ge=0)
+    sessions: int | None = Field(default=None, ge=1)
+    """So many in all; None: until the run's time is over."""
+    prompt: Prompt = Prompt()
+    turns: Turns = Turns()
+    output: Output = Output()
+    sampling: Literal["greedy", "mixed"] = "greedy"
+    """mixed: every client its own temperature, cut-offs, seed, penalties, logprobs, stop strings."""
+    subagents: Subagents | None = None
+    hang_up: HangUp | None = None
+    read_bytes_per_second: float | None = Field(default=None, gt=0)
+    """A reader this slow; None reads as fast as it comes."""
+    measured: bool = True
+    """False for a flood whose own latency is not the question."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Population:
+        if self.sessions is None and isinstance(self.arrivals, Burst | Schedule):
+            object.__setattr__(self, "sessions", len(_instants(self.arrivals)))
+        return self
+
+
+def _instants(arrivals: Burst | Schedule) -> range:
+    return range(arrivals.clients if isinstance(arrivals, Burst) else len(arrivals.at_seconds))
+
+
+class Bounds(_Part):
+    """No run is without end."""
+
+    seconds: float = Field(default=60.0, gt=0)
+    requests: int = Field(default=10_000, ge=1)
+    request_seconds: float = Field(default=120.0, gt=0)
+    """Longest silence of one stream."""
+
+
+class Slo(_Part):
+    """What counts as good, for goodput."""
+
+    ttft_seconds: float = Field(default=2.0, gt=0)
+    tpot_seconds: float = Field(default=0.2, gt=0)
+
+
+class Replay(_Part):
+    """A recorded trace instead of populations; `format` says how its lines read."""
+
+    file: str
+    format: Literal["mooncake", "sharegpt", "openai"]
+    speed: float = Field(default=1.0, gt=0)
+    """2 replays twice as fast; requests without a time of their own follow each other, `clients` at once."""
+    clients: int = Field(default=8, ge=1)
+    token_scale: float = Field(default=1.0, gt=0)
+    """Lengths times this: a trace of 100k-token prompts on a small model."""
+
+
+class Scenario(_Part):
+    """One file."""
+
+    name: str = Field(pattern=r"^[a-z0-9-]+$")
+    description: str = Field(min_length=1)
+    seed: int = 0
+    fresh: bool = True
+    """New prompts each run, so that no run hits the cache of the last."""
+    warm_up_seconds: float = Field(default=0.0, ge=0)
+    bounds: Bounds = Bounds()
+    slo: Slo = Slo()
+    populations: tuple[Population, ...] = ()
+    replay: Replay | None = None
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Scenario:
+        names = [population.name for population in self.populations]
+        if len(set(names)) != len(names):
+            raise ValueError("two populations have one name")
+        if bool(names) == (self.replay is not None):
+            raise ValueError("give populations or a replay, and not both")
+        return self
+
+
+def shipped() -> dict[str, Path]:
+    """The scenarios that come with Penstock, by name."""
+    folder = Path(str(files("loadtests") / "scenarios"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(name_or_file: str, overrides: tuple[str, ...] = (), token_scale: float = 1.0) -> Scenario:
+    """A shipped scenario by name, or any file. Each override is `path.to.value=VALUE` (TOML), where a
+    population is addressed by its name. Raises ScenarioError."""
+    path = shipped().get(name_or_file, Path(name_or_file))
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(shipped())
+        raise ScenarioError(f"{name_or_file!r} is no file and none of the scenarios {known}") from None
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+    for override in overrides:
+        _override(document, override)
+    if token_scale != 1.0:
+        _scale(document, token_scale)
+    try:
+        return Scenario.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ScenarioError(f"{path}: {place}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _override(document: dict[str, Any], override: str) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals:
+        raise ScenarioError(f"--set {override}: write it as path.to.value=VALUE")
+    *parents, last = dotted.strip().split(".")
+    place: Any = document
+    for part in parents:
+        named = [item for item in document.get("populations", []) if item.get("name") == part]
+        if place is document and named:
+            place = named[0]
+        else:
+            place = place.setdefault(part, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise ScenarioError(f"--set {override}: there is no {part!r} to set anything in")
+    try:
+        place[last] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        place[last] = text
+
+
+def _scale(part: Any, factor: float) -> None:
+    """Every length in tokens times `factor`, at least 1."""
+    if isinstance(part, list):
+        for item in part:
+            _scale(item, factor)
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key.endswith("_tokens") and isinstance(value, int) and value:
+                part[key] = max(1, round(value * factor))
+            else:
+                _scale(value, factor)
