@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from scheduler.errors import LinkError
+
 
 class State(Enum):
     QUEUED = auto()
@@ -29,8 +31,8 @@ class Event(Enum):
     RETIRE = auto()
 
 
-class IllegalMove(Exception):
-    """An event that its state does not allow: a bug on one side of the link."""
+class IllegalMove(LinkError):
+    """An event that its state does not allow. The engine says what cannot be, so it is treated as broken."""
 
 
 _IN_ENGINE = (State.SUBMITTED, State.PREFILLING, State.DECODING)

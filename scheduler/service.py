@@ -188,6 +188,7 @@ class Scheduler:
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._last_progress_at = record.accepted_at
+            self._admission.resume()
         self._queue.push(record)
         self._pump()
         return record

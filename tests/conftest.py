@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import trio.testing
 
+# Contracts assert outside test modules; without this their failures would show no values.
+pytest.register_assert_rewrite("tests.contracts")
+
 
 @pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:

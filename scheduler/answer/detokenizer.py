@@ -103,7 +103,8 @@ class WindowDetokenizer:
         self._window.append(token_id)
         new = self._new_text()
         held = len(self._window) - self._emitted_tokens
-        if not new or (new.endswith("�") and held < _LONGEST_CHARACTER_TOKENS):
+        # Without the bound a long run of tokens that are no text would be decoded again with each of them.
+        if held < _LONGEST_CHARACTER_TOKENS and (not new or new.endswith("�")):
             return ""
         self._window = self._window[self._emitted_tokens :]
         self._emitted_tokens = len(self._window)

@@ -23,6 +23,10 @@ class DrainRate:
         self._gap_seconds = _FIRST_GUESS_SECONDS
         self._last_departure: float | None = None
 
+    def resume(self) -> None:
+        """Work begins after a pause, and the pause says nothing of how fast requests leave."""
+        self._last_departure = None
+
     def departed(self, now: float) -> None:
         if self._last_departure is not None:
             gap = now - self._last_departure
@@ -57,6 +61,9 @@ class Admission:
 
     def unblock(self) -> None:
         self._blocked = None
+
+    def resume(self) -> None:
+        self._rate.resume()
 
     def departed(self, now: float) -> None:
         self._rate.departed(now)

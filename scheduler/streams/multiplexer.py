@@ -11,7 +11,7 @@ from typing import assert_never
 
 import structlog
 
-from scheduler.errors import EngineLost, InvalidRequest, RequestFailed, SchedulerError
+from scheduler.errors import EngineLost, InvalidRequest, LinkError, RequestFailed, SchedulerError
 from scheduler.events import FinishReason
 from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
@@ -61,7 +61,10 @@ class Multiplexer:
             self._send(Cancel(record.request_id))
 
     def route(self, output: StepOutput) -> None:
-        """Deliver one step. A failure in one request's text ends that request and no other."""
+        """Deliver one step. A failure in one request's text ends that request and no other.
+
+        Raises LinkError for what a working engine cannot say.
+        """
         now = self._clock()
         ends = {retired.request_id: retired for retired in output.retired}
         for prefill in output.prefills:
@@ -72,13 +75,19 @@ class Multiplexer:
         for retired in output.retired:
             self._route_retired(retired)
 
+    def _held(self, request_id: int) -> StreamRecord:
+        try:
+            return self._records[request_id]
+        except KeyError:
+            raise LinkError(f"the engine speaks of request {request_id}, which it does not have") from None
+
     def _route_prefill(self, prefill: PrefillOut) -> None:
-        record = self._records[prefill.request_id]
+        record = self._held(prefill.request_id)
         if record.listening:
             record.put_prefill(prefill.done, prefill.total)
 
     def _route_token(self, request_id: int, token: int, is_stop_token: bool, now: float) -> None:
-        record = self._records[request_id]
+        record = self._held(request_id)
         if not record.listening:
             self._metrics.late_tokens.inc()
             return
@@ -103,7 +112,8 @@ class Multiplexer:
             self._metrics.itl.observe(now - record.last_token_at)
 
     def _route_retired(self, retired: Retired) -> None:
-        record = self._records.pop(retired.request_id)
+        record = self._held(retired.request_id)
+        del self._records[retired.request_id]
         if record.listening:
             try:
                 self._finish(record, retired)

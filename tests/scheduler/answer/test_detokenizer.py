@@ -222,3 +222,17 @@ def test_a_space_before_a_word_survives_every_cut() -> None:
     vocabulary = library.get_vocab()
     ids = [vocabulary[token] for token in ["▁Hello", "▁", "▁▁", "▁world", "<s>", "▁a"]]
     assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "Hello    world a"
+
+
+def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:
+    """Special tokens decode to nothing; the window slides over them and does not grow."""
+    lengths: list[int] = []
+
+    def decode(token_ids: Sequence[int]) -> str:
+        lengths.append(len(token_ids))
+        return "".join("x" for token_id in token_ids if token_id)
+
+    detokenizer = WindowDetokenizer(decode)
+    text = "".join(detokenizer.feed([token_id]) for token_id in [1, *[0] * 500, 1])
+    assert text + detokenizer.finish() == "xx"
+    assert max(lengths) < 40

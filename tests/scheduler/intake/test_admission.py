@@ -46,6 +46,17 @@ def test_a_steady_rate_is_learnt(gap: float, ahead: int) -> None:
     assert abs(rate.seconds_until(ahead) - min(max(ahead * gap, 1), 60)) <= 1
 
 
+def test_a_pause_says_nothing_of_the_pace() -> None:
+    """After an idle hour the first refused client is not sent away for a minute."""
+    rate = DrainRate()
+    for number in range(100):
+        rate.departed(number * 0.1)
+    rate.resume()
+    rate.departed(3600.0)
+    rate.departed(3600.1)
+    assert rate.seconds_until(5) == 1
+
+
 @given(ahead=st.integers(0, 500))
 def test_more_ahead_is_never_a_shorter_wait(ahead: int) -> None:
     """Monotone in the number of departures to wait for."""

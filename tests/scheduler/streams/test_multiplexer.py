@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import Draining, EngineLost, InvalidRequest, RequestFailed
+from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, Usage
 from scheduler.lifecycle import State
 from scheduler.link.messages import (
@@ -233,6 +233,27 @@ def test_waits_between_tokens_are_observed_for_readers_only() -> None:
     assert board.sample("penstock_time_to_first_token_seconds_sum") == 3.0
     assert board.sample("penstock_inter_token_seconds_sum") == 2.5
     assert board.sample("penstock_inter_token_seconds_count") == 2
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        step(tokens=[(99, 5)]),
+        step(prefills=[(99, 1, 2)]),
+        step(retired=[(99, "length")]),
+        step(tokens=[(1, 65)], prefills=[]),
+    ],
+)
+def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: StepOutput) -> None:
+    """An id that it does not have, a prefill after the first token: the supervisor then replaces the
+    engine, and the service goes on."""
+    board = Board()
+    board.submit(make_record(1))
+    if impossible.tokens and impossible.tokens[0].request_id == 1:
+        board.multiplexer.route(impossible)
+        impossible = step(prefills=[(1, 1, 2)])
+    with pytest.raises(LinkError):
+        board.multiplexer.route(impossible)
 
 
 def test_losing_the_engine_gives_each_request_exactly_one_error() -> None:
