@@ -44,6 +44,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     """Requests of one agent, and of its subagents, share it."""
     turn: int
+    session_turns: int | None = None
+    """How many turns its session was to have: a session that the run's end stopped between two turns is
+    not complete, though each of its requests is."""
     scheduled_at: float
     sent_at: float
     stamps: tuple[float, ...] = ()
@@ -109,6 +112,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
     ttft_slo_seconds: float
     tpot_slo_seconds: float
+    unmeasured: tuple[str, ...] = ()
+    """Populations (a flood, say) whose own figures are not the question."""
     requests: tuple[RequestRecord, ...]
     generator: GeneratorHealth
     server: tuple[ServerSample, ...] = ()
