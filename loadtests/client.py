@@ -1,0 +1,167 @@
+"""One request as its client lives it: sent, streamed, stamped, and perhaps left early.
+
+Nothing is retried, ever: what a target refuses or drops is what its users would have met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+import trio
+
+from loadtests.record import Outcome
+from loadtests.workload import Ask
+
+_json = msgspec.json.Decoder()
+_DETAIL_CHARACTERS = 300
+
+
+@dataclass(slots=True)
+class Observed:
+    """What the client saw. Times are trio's clock."""
+
+    sent_at: float
+    ended_at: float = 0.0
+    status: int | None = None
+    outcome: Outcome = Outcome.UNFINISHED
+    detail: str = ""
+    stamps: list[float] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    retry_after_seconds: float | None = None
+
+    def end(self, outcome: Outcome, detail: str = "") -> None:
+        self.outcome, self.detail = outcome, detail[:_DETAIL_CHARACTERS]
+
+
+class _HangUp(Exception):
+    """The scenario wants this client to leave now."""
+
+
+async def ask(
+    client: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], wish: Ask
+) -> Observed:
+    """Sends `body` to `url` and follows the stream to its end. Raises nothing but cancellation, which
+    leaves what was seen so far in the record of `follow`."""
+    observed = Observed(sent_at=trio.current_time())
+    await follow(client, url, headers, body, wish, observed)
+    return observed
+
+
+async def follow(
+    client: httpx.AsyncClient,
+    url: str,
+    headers: dict[str, str],
+    body: dict[str, Any],
+    wish: Ask,
+    observed: Observed,
+) -> None:
+    """As `ask`, into a record that the caller holds: what a cancelled request had seen is not lost."""
+    patience = trio.CancelScope(
+        deadline=trio.current_time() + wish.hang_up_after_seconds
+        if wish.hang_up_after_seconds is not None
+        else float("inf")
+    )
+    try:
+        with patience:
+            await _exchange(client, url, headers, body, wish, observed, patience)
+        if patience.cancelled_caught:
+            observed.end(Outcome.HUNG_UP, "while waiting")
+    except _HangUp:
+        observed.end(Outcome.HUNG_UP, f"after {len(observed.stamps)} deltas")
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        observed.end(Outcome.CONNECT_FAILED, repr(error))
+    except httpx.TimeoutException as error:
+        observed.end(Outcome.TIMED_OUT, repr(error))
+    except httpx.TransportError as error:
+        # A connection that was reset before any answer was, to its client, never made.
+        outcome = Outcome.CONNECT_FAILED if observed.status is None else Outcome.CUT
+        observed.end(outcome, repr(error))
+    finally:
+        observed.ended_at = trio.current_time()
+
+
+async def _exchange(
+    client: httpx.AsyncClient,
+    url: str,
+    headers: dict[str, str],
+    body: dict[str, Any],
+    wish: Ask,
+    observed: Observed,
+    patience: trio.CancelScope,
+) -> None:
+    async with client.stream("POST", url, json=body, headers=headers) as response:
+        observed.status = response.status_code
+        if response.status_code != 200:
+            _refused(observed, response, (await response.aread()).decode("utf-8", "replace"))
+            return
+        events = EventSplitter()
+        finished = False
+        async for data in response.aiter_raw():
+            now = trio.current_time()
+            for payload in events.feed(data):
+                finished = _take(payload, observed, now) or finished
+                if observed.stamps:
+                    patience.deadline = float("inf")
+                if (
+                    wish.hang_up_after_deltas is not None
+                    and len(observed.stamps) >= wish.hang_up_after_deltas
+                ):
+                    raise _HangUp
+            if wish.read_bytes_per_second is not None:
+                await trio.sleep(len(data) / wish.read_bytes_per_second)
+    if observed.outcome is Outcome.UNFINISHED:
+        # Some servers leave the end mark out; a finish reason says that the answer is whole.
+        whole = finished or observed.finish_reason is not None
+        observed.end(Outcome.OK if whole else Outcome.CUT, "" if whole else "no end mark")
+
+
+def _refused(observed: Observed, response: httpx.Response, text: str) -> None:
+    observed.end(Outcome.REFUSED if response.status_code in (429, 503) else Outcome.HTTP_ERROR, text)
+    retry_after = response.headers.get("retry-after", "")
+    if retry_after.isdigit():
+        observed.retry_after_seconds = float(retry_after)
+
+
+def _take(payload: bytes, observed: Observed, now: float) -> bool:
+    """One event's data into the record; True for the end mark."""
+    if payload == b"[DONE]":
+        return True
+    try:
+        chunk = _json.decode(payload)
+    except msgspec.DecodeError:
+        observed.end(Outcome.STREAM_ERROR, f"an event that is no JSON: {payload[:80]!r}")
+        return False
+    if not isinstance(chunk, dict):
+        return False
+    if chunk.get("error") is not None:
+        observed.end(Outcome.STREAM_ERROR, str(chunk["error"]))
+    if isinstance(chunk.get("usage"), dict):
+        observed.usage = chunk["usage"]
+    for choice in chunk.get("choices") or ():
+        delta = choice.get("delta") or {}
+        said = delta.get("content") or ""
+        if said or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
+            observed.stamps.append(now)
+            observed.text.append(said)
+        observed.finish_reason = choice.get("finish_reason") or observed.finish_reason
+    return False
+
+
+class EventSplitter:
+    """Bytes of a server-sent event stream to the data of its events, in any pieces."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                # One line of data an event: what every chat server sends.
+                yield line[5:].strip()

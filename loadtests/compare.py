@@ -1,0 +1,112 @@
+"""Several targets, one scenario: in turn, round by round, so that a machine whose speed drifts is fair.
+
+A B C, A B C, ...: within a round all targets get the same prompts (one salt), and ratios are taken pair by
+pair. Between rounds the prompts are new.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+
+import httpx
+import trio
+
+from loadtests.driver import Driver, MakeClient, Progress
+from loadtests.record import RunRecord
+from loadtests.scenario import Scenario
+from loadtests.targets import Target, build_body
+from loadtests.workload import Ask
+
+OnProgress = Callable[[str, Progress], None]
+_DISPLAY_SECONDS = 0.25
+_PROBE_WORDS = (200, 1200)
+
+
+class Comparison:
+    """Runs that can be interrupted: `runs` holds what there is at any moment."""
+
+    def __init__(self, scenario: Scenario, make_client: MakeClient, on_progress: OnProgress) -> None:
+        self._scenario = scenario
+        self._make_client = make_client
+        self._on_progress = on_progress
+        self._driver: Driver | None = None
+        self._stopped = False
+        self._tokens_per_word: float | None = None
+        self.runs: list[RunRecord] = []
+
+    def interrupt(self) -> None:
+        """End the run that is on now; no further one starts."""
+        self._stopped = True
+        if self._driver is not None:
+            self._driver.interrupt()
+
+    async def run(self, targets: Sequence[Target], rounds: int) -> None:
+        """Appends to `runs`. Raises httpx.HTTPError where a target cannot even be calibrated on."""
+        for round_ in range(rounds):
+            salt = secrets.token_hex(4) if self._scenario.fresh else "fixed"
+            for target in targets:
+                if self._stopped:
+                    return
+                await self._one(target, salt, round_)
+
+    async def _one(self, target: Target, salt: str, round_: int) -> None:
+        if self._tokens_per_word is None:
+            # Once, by the first target: all of them must get the same words.
+            self._tokens_per_word = await tokens_per_word(target, self._make_client)
+        self._driver = Driver(self._scenario, target, self._make_client, salt, self._tokens_per_word)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._display, target.name, self._driver)
+            self.runs.append(await self._driver.run(round_))
+            nursery.cancel_scope.cancel()
+
+    async def _display(self, name: str, driver: Driver) -> None:
+        while True:
+            await trio.sleep(_DISPLAY_SECONDS)
+            self._on_progress(name, driver.progress())
+
+
+async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
+    """How the target's tokenizer counts our words, from two prompts of known length.
+
+    1.5 where it cannot be told (a target that reports no usage); lengths are then only nearly as asked.
+    """
+    from loadtests.prompts import sample_words
+
+    counts: list[int] = []
+    for words in _PROBE_WORDS:
+        message = {"role": "user", "content": sample_words(words)}
+        wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={}, reusable_share=0.0)
+        body = {**build_body(wish, target), "stream": False}
+        body.pop("stream_options", None)
+        headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
+        async with make_client() as client:
+            try:
+                response = await client.post(
+                    f"{target.url.rstrip('/')}/v1/chat/completions", json=body, headers=headers
+                )
+                counts.append(int(response.json()["usage"]["prompt_tokens"]))
+            except (httpx.HTTPError, ValueError, KeyError, TypeError):
+                # A target that is down or strange is a result of the run, not a reason not to run.
+                return 1.5
+    return (counts[1] - counts[0]) / (_PROBE_WORDS[1] - _PROBE_WORDS[0])
+
+
+async def interruptible(comparison: Comparison, work: Callable[[], Awaitable[None]]) -> None:
+    """Runs `work`; the first Ctrl-C ends the measurement and keeps what was measured, the second is final."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_listen, comparison)
+        await work()
+        nursery.cancel_scope.cancel()
+
+
+async def _listen(
+    comparison: Comparison, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        await anext(signals)
+        comparison.interrupt()
+        await anext(signals)
+        raise KeyboardInterrupt

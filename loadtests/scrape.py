@@ -1,0 +1,84 @@
+"""The target's own numbers, read while it is under load, to be laid beside the client's."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+import httpx
+import trio
+
+from loadtests.record import ServerSample
+
+_SAMPLE = re.compile(r"^((?:penstock_|vllm:|rapid_mlx_|vllm_mlx_)\w+(?:\{[^}]*\})?) (\S+)", re.M)
+_DROPPED = re.compile(r"_(bucket|created)(\{|$)")
+"""Histograms' buckets would be nine tenths of the record; their sums and counts say what is compared."""
+
+_CANCELLED = (
+    'penstock_requests_total{outcome="cancelled"}',
+    "rapid_mlx_requests_cancelled_via_disconnect_total",
+)
+"""The counter of requests that ended because their client left, where a target has one."""
+
+
+def parse(text: str) -> dict[str, float]:
+    """Samples of Prometheus's text format by name and labels, of the servers that we know."""
+    found: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text):
+        if not _DROPPED.search(name):
+            try:
+                found[name] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+class Scraper:
+    """Samples `url` while `run` runs; tells when requests whose client had left were freed."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, started: float) -> None:
+        self._client = client
+        self._url = url
+        self._started = started
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._seen_cancelled: float | None = None
+        self.samples: list[ServerSample] = []
+        self.freed: dict[int, float] = {}
+        """Seconds from a hang-up to the target's own count of it, by the request's index."""
+
+    def hung_up(self, index: int) -> None:
+        self._waiting.append((index, trio.current_time()))
+
+    async def run(self) -> None:
+        """One sample a second; twenty while a client's departure has not been counted yet."""
+        while True:
+            await self.sample()
+            await trio.sleep(0.05 if self._waiting else 1.0)
+
+    async def sample(self) -> None:
+        try:
+            response = await self._client.get(self._url)
+        except httpx.HTTPError:
+            return
+        now = trio.current_time()
+        samples = parse(response.text)
+        if not samples:
+            return
+        self._match(samples, now)
+        # Between the seconds only the count of departures is of interest.
+        if not self.samples or now - self._started - self.samples[-1].at >= 0.9:
+            self.samples.append(ServerSample(at=now - self._started, samples=samples))
+
+    def _match(self, samples: dict[str, float], now: float) -> None:
+        """Departures are counted in some order of their own; matched first to first, their mean is right
+        whatever the order, and each is at most one poll late."""
+        cancelled = next((samples[name] for name in _CANCELLED if name in samples), None)
+        if cancelled is None:
+            self._waiting.clear()
+            return
+        newly = cancelled - (self._seen_cancelled if self._seen_cancelled is not None else cancelled)
+        self._seen_cancelled = cancelled
+        for _ in range(round(newly)):
+            if self._waiting:
+                index, left_at = self._waiting.popleft()
+                self.freed[index] = now - left_at

@@ -1,0 +1,256 @@
+"""Against a target whose latencies are known, in virtual time: what is recorded is what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from loadtests.driver import Driver
+from loadtests.measure import measure
+from loadtests.record import Outcome, RunRecord
+from loadtests.scenario import Scenario
+from loadtests.targets import Target
+from tests.fakes.memory_network import MemoryNetwork
+from tests.loadtests.scripted_target import Script, ScriptedTarget
+
+TARGET = Target(name="scripted", url="http://memory", model="scripted")
+
+
+def scenario(**population: Any) -> Scenario:
+    bounds = population.pop("bounds", {"seconds": 1000, "request_seconds": 50})
+    return Scenario.model_validate(
+        {
+            "name": "test",
+            "description": "one population",
+            "bounds": bounds,
+            "populations": [
+                {
+                    "name": "agents",
+                    "arrivals": {"kind": "closed", "clients": 2},
+                    "sessions": 4,
+                    "output": {"least": 5, "most": 5},
+                    **population,
+                }
+            ],
+        }
+    )
+
+
+async def drive(
+    target: ScriptedTarget, plan: Scenario, before: Callable[[MemoryNetwork, Driver], None] | None = None
+) -> RunRecord:
+    network = MemoryNetwork()
+    driver = Driver(plan, TARGET, network.client, "salt", tokens_per_word=1.5)
+    if before is not None:
+        before(network, driver)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve, target)
+        run = await driver.run()
+        nursery.cancel_scope.cancel()
+    return run
+
+
+@trio_test
+async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.MockClock) -> None:
+    """First delta after half a second, then one every tenth; comments and the role are no tokens."""
+    run = await drive(ScriptedTarget(), scenario())
+    assert [request.outcome for request in run.requests] == [Outcome.OK] * 4
+    for request in run.requests:
+        offsets = [stamp - request.sent_at for stamp in request.stamps]
+        assert offsets == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+        assert request.ended_at == pytest.approx(request.stamps[-1])
+        assert (request.prompt_tokens, request.cached_tokens, request.output_tokens) == (100, 0, 5)
+    # Two clients, four sessions of 0.9 s: two after two.
+    assert [request.sent_at for request in run.requests] == pytest.approx([0, 0, 0.9, 0.9])
+    assert run.generator.void is None
+    assert not run.interrupted
+
+
+@trio_test
+async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.MockClock) -> None:
+    """The whole way from the wire to the report: one request in five is ten times slower."""
+
+    def script(number: int, body: dict[str, Any]) -> Script:
+        slow = number % 5 == 4
+        return Script(first_seconds=5.0 if slow else 0.5, gap_seconds=1.0 if slow else 0.1, cached_tokens=50)
+
+    plan = scenario(arrivals={"kind": "closed", "clients": 1}, sessions=10)
+    run = await drive(ScriptedTarget(script), plan)
+    figures = {figure.name: figure.value for figure in measure(run).figures}
+    # 8 requests of 0.9 s, 2 of 9 s.
+    assert run.ended_at == pytest.approx(8 * 0.9 + 2 * 9.0)
+    assert figures["ttft_p50_seconds"] == pytest.approx(0.5)
+    assert figures["ttft_max_seconds"] == pytest.approx(5.0)
+    assert figures["tpot_max_seconds"] == pytest.approx(1.0)
+    assert figures["e2e_p50_seconds"] == pytest.approx(0.9)
+    assert figures["max_stall_seconds"] == pytest.approx(1.0)
+    assert figures["cached_share"] == pytest.approx(0.5)
+
+
+@trio_test
+async def test_every_failure_has_its_own_name(autojump_clock: trio.testing.MockClock) -> None:
+    """Refused, answered 500, cut, broken, silent: five outcomes, each recorded, and the run ends."""
+    scripts = [
+        Script(status=429),
+        Script(status=500),
+        Script(cut_after=2),
+        Script(error_after=2),
+        Script(first_seconds=1e9),
+        Script(),
+    ]
+    plan = scenario(arrivals={"kind": "burst", "clients": 6}, sessions=6)
+    run = await drive(ScriptedTarget(lambda number, body: scripts[number]), plan)
+    outcomes = sorted(request.outcome.value for request in run.requests)
+    assert outcomes == sorted(
+        outcome.value
+        for outcome in (
+            Outcome.REFUSED,
+            Outcome.HTTP_ERROR,
+            Outcome.CUT,
+            Outcome.STREAM_ERROR,
+            Outcome.TIMED_OUT,
+            Outcome.OK,
+        )
+    )
+    refused = next(request for request in run.requests if request.outcome is Outcome.REFUSED)
+    assert (refused.status, refused.retry_after_seconds) == (429, 3.0)
+
+
+@trio_test
+async def test_a_target_that_refuses_connections_is_reported(autojump_clock: trio.testing.MockClock) -> None:
+    """Each request says so, none is retried, and the run ends."""
+
+    def refuse(network: MemoryNetwork, driver: Driver) -> None:
+        network.refusing = True
+
+    run = await drive(ScriptedTarget(), scenario(), refuse)
+    assert [request.outcome for request in run.requests] == [Outcome.CONNECT_FAILED] * 4
+
+
+@trio_test
+async def test_clients_leave_when_the_scenario_says(autojump_clock: trio.testing.MockClock) -> None:
+    """After so many deltas, or while they wait: recorded as what was wanted, not as a failure."""
+    after = scenario(hang_up={"share": 1.0, "after_deltas": [3]}, output={"least": 50, "most": 50})
+    run = await drive(ScriptedTarget(), after)
+    assert {request.outcome for request in run.requests} == {Outcome.HUNG_UP}
+    assert {len(request.stamps) for request in run.requests} == {3}
+    waiting = scenario(hang_up={"share": 1.0, "while_waiting_seconds": [0.25]})
+    run = await drive(ScriptedTarget(), waiting)
+    assert {request.outcome for request in run.requests} == {Outcome.HUNG_UP}
+    assert all(request.ended_at - request.sent_at == pytest.approx(0.25) for request in run.requests)
+
+
+@trio_test
+async def test_a_session_feeds_the_real_answers_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Turn two's messages are turn one's, the server's own answer, and something new."""
+    target = ScriptedTarget()
+    plan = scenario(
+        arrivals={"kind": "closed", "clients": 1},
+        sessions=1,
+        turns={"least": 3, "most": 3, "growth_tokens": 30, "gap_median_seconds": 2.0},
+        output={"least": 2, "most": 2},
+    )
+    run = await drive(target, plan)
+    first, second, third = (body["messages"] for body in target.bodies)
+    assert second[: len(first)] == first
+    assert second[len(first)] == {"role": "assistant", "content": "word0 word1 "}
+    assert third[: len(second)] == second
+    assert len({request.session for request in run.requests}) == 1
+    assert [request.turn for request in run.requests] == [1, 2, 3]
+    assert run.requests[1].sent_at - run.requests[0].ended_at == pytest.approx(2.0)
+    assert run.requests[1].reusable_share > 0.5
+
+
+@trio_test
+async def test_subagents_run_together_and_are_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    """Three subagents start at once after the first turn; the second turn starts when all have ended."""
+    target = ScriptedTarget()
+    plan = scenario(
+        arrivals={"kind": "closed", "clients": 1},
+        sessions=1,
+        turns={"least": 2, "most": 2},
+        subagents={"at_turn": 1, "count": 3, "turns": 2},
+        output={"least": 2, "most": 2},
+    )
+    run = await drive(target, plan)
+    assert len(run.requests) == 2 + 3 * 2
+    parent = [request for request in run.requests if "/" not in request.session]
+    children = [request for request in run.requests if "/" in request.session]
+    assert len({request.session for request in children}) == 3
+    assert {child.sent_at for child in children if child.turn == 1} == {parent[0].ended_at}
+    assert parent[1].sent_at == pytest.approx(max(child.ended_at for child in children))
+
+
+@trio_test
+async def test_time_is_a_bound(autojump_clock: trio.testing.MockClock) -> None:
+    """After its seconds nothing more is sent; what still runs after the longest silence is unfinished."""
+    plan = scenario(
+        sessions=None, bounds={"seconds": 10, "request_seconds": 5}, output={"least": 3, "most": 3}
+    )
+    script = Script(first_seconds=1.0, gap_seconds=0.5)
+    run = await drive(ScriptedTarget(lambda number, body: script), plan)
+    assert all(request.sent_at < 10 for request in run.requests)
+    assert len(run.requests) == 2 * 5
+    endless = Script(first_seconds=1.0, gap_seconds=1.0, deltas=10_000)
+    run = await drive(ScriptedTarget(lambda number, body: endless), plan)
+    assert {request.outcome for request in run.requests} == {Outcome.UNFINISHED}
+    assert run.ended_at == pytest.approx(15)
+    assert all(len(request.stamps) == 14 for request in run.requests)
+
+
+@trio_test
+async def test_requests_are_a_bound(autojump_clock: trio.testing.MockClock) -> None:
+    """No more than so many are ever sent."""
+    plan = scenario(sessions=None, bounds={"seconds": 1000, "requests": 7, "request_seconds": 5})
+    run = await drive(ScriptedTarget(), plan)
+    assert len(run.requests) == 7
+
+
+@trio_test
+async def test_an_interrupted_run_keeps_what_it_measured(autojump_clock: trio.testing.MockClock) -> None:
+    """Ctrl-C in the middle: finished requests, and those that were running as unfinished."""
+    network = MemoryNetwork()
+    driver = Driver(scenario(sessions=None), TARGET, network.client, "salt", 1.5)
+    runs: list[RunRecord] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve, ScriptedTarget())
+
+        async def measure_it() -> None:
+            runs.append(await driver.run())
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(measure_it)
+        await trio.sleep(2.0)
+        assert driver.progress().in_flight == 2
+        driver.interrupt()
+    (run,) = runs
+    assert run.interrupted
+    assert sorted({request.outcome.value for request in run.requests}) == ["ok", "unfinished"]
+
+
+@trio_test
+async def test_an_open_loop_does_not_wait_for_a_slow_target(autojump_clock: trio.testing.MockClock) -> None:
+    """Requests leave when they are due, whether or not the target has answered the others."""
+    plan = scenario(arrivals={"kind": "schedule", "at_seconds": [0, 1, 2, 3]}, sessions=None)
+    run = await drive(ScriptedTarget(lambda number, body: Script(first_seconds=20.0)), plan)
+    assert [request.sent_at for request in run.requests] == pytest.approx([0, 1, 2, 3])
+    assert [request.scheduled_at for request in run.requests] == pytest.approx([0, 1, 2, 3])
+
+
+@trio_test
+async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
+    """A closed loop of four clients finishes four requests a second here; five times that is sent."""
+    script = Script(first_seconds=0.6, gap_seconds=0.1)
+    plan = scenario(
+        arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 20.0},
+        sessions=None,
+        bounds={"seconds": 20, "request_seconds": 5},
+    )
+    run = await drive(ScriptedTarget(lambda number, body: script), plan)
+    assert "agents: measured capacity" in run.settings
+    assert 15 < len(run.requests) / 20 < 25
