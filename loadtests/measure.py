@@ -1,0 +1,184 @@
+"""Every figure of one run, computed from its record and from nothing else, with the formula beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtests.figures import Figure
+from loadtests.latencies import FAMILIES
+from loadtests.percentiles import spread
+from loadtests.record import Outcome, RequestRecord, RunRecord
+from loadtests.server_side import Beside, server_side
+from loadtests.stalls import Stall, stall_figures, stalls
+from loadtests.totals import SINGLES
+from loadtests.window import Window, window
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Requests that ended alike, in the whole run: a target that fails in the warm-up fails too."""
+
+    kind: str
+    """Outcome and HTTP status."""
+    population: str
+    count: int
+    example: str
+    """The first one's detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """All that a report says of one run in numbers."""
+
+    run: RunRecord
+    counted: str
+    figures: tuple[Figure, ...]
+    by_population: dict[str, tuple[Figure, ...]]
+    """Unmeasured populations too: a flood's own fate is worth seeing."""
+    outcomes: dict[Outcome, int]
+    """Of the counted requests."""
+    failures: tuple[Failures, ...]
+    """Most frequent first."""
+    stalls: tuple[Stall, ...]
+    server: tuple[Beside, ...]
+
+    def value(self, name: str) -> float | None:
+        return next((figure.value for figure in self.figures if figure.name == name), None)
+
+
+def measure(run: RunRecord) -> Measures:
+    view = window(run)
+    populations = sorted({request.population for request in run.requests})
+    found = stalls(run)
+    return Measures(
+        run=run,
+        counted=_counted(run, view),
+        figures=(*_figures(view), *stall_figures(found), *_generator(run)),
+        by_population={
+            population: tuple(_figures(window(run, frozenset({population})))) for population in populations
+        },
+        outcomes={
+            outcome: count
+            for outcome in Outcome
+            if (count := sum(request.outcome is outcome for request in view.sent))
+        },
+        failures=tuple(_failures(run.requests)),
+        stalls=tuple(found),
+        server=tuple(server_side(run)),
+    )
+
+
+def _counted(run: RunRecord, view: Window) -> str:
+    names = ", ".join(sorted({request.population for request in view.around})) or "no population"
+    left_out = f"; not measured: {', '.join(run.unmeasured)}" if run.unmeasured else ""
+    return (
+        f"{len(view.sent)} of {len(run.requests)} requests count: {names},"
+        f" sent from {view.start:.1f} s to {view.end:.1f} s{left_out}"
+    )
+
+
+def _failures(requests: Sequence[RequestRecord]) -> list[Failures]:
+    groups: defaultdict[tuple[str, str], list[RequestRecord]] = defaultdict(list)
+    for request in requests:
+        if request.outcome not in (Outcome.OK, Outcome.HUNG_UP):
+            status = f" {request.status}" if request.status not in (None, 200) else ""
+            groups[f"{request.outcome.value}{status}", request.population].append(request)
+    return sorted(
+        (
+            Failures(kind, population, len(group), next((item.detail for item in group if item.detail), ""))
+            for (kind, population), group in groups.items()
+        ),
+        key=lambda failures: (-failures.count, failures.kind, failures.population),
+    )
+
+
+def _figures(view: Window) -> list[Figure]:
+    figures: list[Figure] = []
+    for family in FAMILIES:
+        samples = family.samples(view)
+        figures += (
+            Figure(
+                name=f"{family.name}_{quantile}",
+                label=f"{family.label} {quantile}",
+                value=value,
+                unit="s",
+                formula=family.formula,
+                better="less",
+                family=family.label,
+                samples=len(samples),
+            )
+            for quantile, value in spread(samples).items()
+        )
+    figures += (
+        Figure(
+            one.name, one.label, one.value(view), one.unit, one.formula, one.better, one.label.lstrip("– ")
+        )
+        for one in SINGLES
+    )
+    return figures
+
+
+def _generator(run: RunRecord) -> list[Figure]:
+    health = run.generator
+    late = "how late the generator's own timer fired and its scheduled requests were sent"
+    return [
+        Figure(
+            "generator_cpu",
+            "Generator CPU",
+            health.cpu_share,
+            "cores",
+            "the load generator's processor seconds / the run's seconds",
+            "none",
+            "Generator CPU",
+        ),
+        Figure(
+            "generator_lag_p50",
+            "Generator lag p50",
+            health.lag_p50_seconds,
+            "s",
+            late,
+            "none",
+            "Generator lag",
+        ),
+        Figure(
+            "generator_lag_p99",
+            "Generator lag p99",
+            health.lag_p99_seconds,
+            "s",
+            late,
+            "none",
+            "Generator lag",
+        ),
+    ]
+
+
+def agents_sustained(
+    attainment: Callable[[int], float], least: int = 1, most: int = 1024, target: float = 0.95
+) -> int:
+    """The largest number of agents from `least` to `most` whose SLO attainment reaches `target`; 0 where
+    even `least` misses it.
+
+    Doubles while the target is reached, then halves the interval, so it asks about 2·log2(N) times; each
+    number is asked once. It takes attainment to fall as agents are added. Where noise breaks that, the
+    answer is still a number that reached the target, next to one that did not.
+    """
+    if least < 1 or most < least:
+        raise ValueError(f"no number of agents from {least} to {most}")
+    reached, missed = 0, most + 1
+    number = least
+    while reached < most:
+        if attainment(number) >= target:
+            reached = number
+        else:
+            missed = number
+            break
+        number = min(most, number * 2)
+    while reached and missed - reached > 1:
+        middle = (reached + missed) // 2
+        if attainment(middle) >= target:
+            reached = middle
+        else:
+            missed = middle
+    return reached
