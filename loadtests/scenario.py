@@ -42,7 +42,7 @@ class Poisson(_Part):
 
     kind: Literal["poisson"]
     rate: float = Field(gt=0)
-    burstiness: float = Field(default=1.0, gt=0)
+    burstiness: float = Field(default=1.0, ge=0.01)
 
 
 class Ramp(_Part):
@@ -157,7 +157,10 @@ class Population(_Part):
     turns: Turns = Turns()
     output: Output = Output()
     sampling: Literal["greedy", "mixed"] = "greedy"
-    """mixed: every client its own temperature, cut-offs, seed, penalties, logprobs, stop strings."""
+    """mixed: every session its own temperature, cut-offs, seed, penalties, and, where `output.exact` is
+    false, stop strings."""
+    logprobs: bool = False
+    """mixed asks for logprobs too, in half of the sessions; apart, because not every target has them."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     read_bytes_per_second: float | None = Field(default=None, gt=0)
@@ -196,6 +199,7 @@ class Replay(_Part):
     """A recorded trace instead of populations; `format` says how its lines read."""
 
     file: str
+    """Seen from the scenario's folder; an override is seen from the working folder."""
     format: Literal["mooncake", "sharegpt", "openai"]
     speed: float = Field(default=1.0, gt=0)
     """2 replays twice as fast; requests without a time of their own follow each other, `clients` at once."""
@@ -245,12 +249,16 @@ def load(name_or_file: str, overrides: tuple[str, ...] = (), token_scale: float 
         raise ScenarioError(f"{name_or_file!r} is no file and none of the scenarios {known}") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ScenarioError(f"{path}: {error}") from error
+    match document:
+        case {"replay": {"file": str(file)} as replay}:
+            replay["file"] = str(path.parent / file)
     for override in overrides:
         _override(document, override)
-    if token_scale != 1.0:
-        _scale(document, token_scale)
     try:
-        return Scenario.model_validate(document)
+        scenario = Scenario.model_validate(document)
+        if token_scale == 1.0:
+            return scenario
+        return Scenario.model_validate(_scaled(scenario.model_dump(), token_scale))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -277,14 +285,21 @@ def _override(document: dict[str, Any], override: str) -> None:
         place[last] = text
 
 
-def _scale(part: Any, factor: float) -> None:
-    """Every length in tokens times `factor`, at least 1."""
-    if isinstance(part, list):
-        for item in part:
-            _scale(item, factor)
-    if isinstance(part, dict):
-        for key, value in part.items():
-            if key.endswith("_tokens") and isinstance(value, int) and value:
-                part[key] = max(1, round(value * factor))
-            else:
-                _scale(value, factor)
+def _scaled(part: Any, factor: float) -> Any:
+    """Every length of a prompt times `factor`, at least 1, and of a trace; defaults too. Not the answers':
+    what an answer costs does not shrink with its prompt, and `output` is set by itself."""
+    match part:
+        case list() | tuple():
+            return [_scaled(item, factor) for item in part]
+        case dict():
+            return {key: _scaled_value(key, value, factor) for key, value in part.items()}
+        case _:
+            return part
+
+
+def _scaled_value(key: str, value: Any, factor: float) -> Any:
+    if key == "token_scale":
+        return value * factor
+    if key.endswith("_tokens"):
+        return max(1, round(value * factor)) if value else 0
+    return _scaled(value, factor)

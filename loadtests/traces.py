@@ -1,0 +1,248 @@
+"""Traces: recorded work in the formats that exist, read into sessions that can be asked again.
+
+- `mooncake`: JSON lines of `timestamp` (ms), `input_length`, `output_length` and `hash_ids`, one for each
+  512 tokens of the prompt. There is no text; equal ids become equal text, so sharing is as recorded. Each
+  line is a session of one request. Tokens beyond the ids given are the request's own.
+- `sharegpt`: one JSON list of `{"conversations": [{"from": "human"|"gpt"|"system", "value": text}]}`. The
+  recorded human turns with the target's own answers, which are as long as the recorded ones (estimated at
+  four characters a token).
+- `openai`: JSON lines of `messages`, and where known `time` (seconds), `session`, `max_tokens`. Every
+  request is sent as it was recorded, recorded answers included. Lines of one session follow each other;
+  the gap between two counts from the answer, as the log does not say when that came, so a session is never
+  faster than it was recorded. Tool messages become user messages, since without the calls and the ids that
+  belong to them servers refuse them; content parts other than text are refused here.
+
+Other fields are ignored. What cannot be read raises ScenarioError with the file and the line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from loadtests.prompts import Prompts
+from loadtests.scenario import Replay, ScenarioError
+
+MOONCAKE_BLOCK_TOKENS: Final = 512
+CHARACTERS_PER_TOKEN: Final = 4
+DEFAULT_MAX_TOKENS: Final = 256
+"""Of a logged request that set no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """One request. `messages` are what it adds to the conversation, or all of it (RecordedSession.whole)."""
+
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    exact: bool
+    gap_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSession:
+    id: str
+    start_seconds: float | None
+    """After the first of the trace; None where no time was recorded."""
+    turns: tuple[RecordedTurn, ...]
+    whole: bool = False
+
+
+def read(replay: Replay, prompts: Prompts, mark: str = "") -> list[RecordedSession]:
+    """All sessions: those without a time first, the others by their time. `mark` comes before the first
+    words of every recorded text, so that a run can be fresh and its sessions still share what they shared."""
+    match replay.format:
+        case "mooncake":
+            sessions = _mooncake(replay, prompts)
+        case "sharegpt":
+            sessions = _sharegpt(replay, mark)
+        case "openai":
+            sessions = _openai(replay, mark)
+    if not sessions:
+        raise ScenarioError(f"{replay.file}: there is no request in it")
+    return sorted(
+        sessions, key=lambda session: (session.start_seconds is not None, session.start_seconds or 0)
+    )
+
+
+class _MooncakeLine(msgspec.Struct):
+    timestamp: float
+    input_length: Annotated[int, msgspec.Meta(ge=1)]
+    output_length: Annotated[int, msgspec.Meta(ge=0)]
+    hash_ids: list[int] = []
+
+
+def _mooncake(replay: Replay, prompts: Prompts) -> list[RecordedSession]:
+    lines = list(_lines(replay.file, _MooncakeLine))
+    first = min((line.timestamp for _, line in lines), default=0.0)
+    block = MOONCAKE_BLOCK_TOKENS * replay.token_scale
+    sessions = []
+    for number, line in lines:
+        left = line.input_length * replay.token_scale
+        texts = []
+        for hash_id in line.hash_ids:
+            if left > 0:
+                texts.append(prompts.text(min(left, block), "block", hash_id))
+                left -= block
+        if left > 0:
+            texts.append(prompts.text(left, "line", number))
+        turn = RecordedTurn(
+            messages=({"role": "user", "content": " ".join(texts)},),
+            max_tokens=_scaled(line.output_length, replay),
+            exact=True,
+        )
+        start = (line.timestamp - first) / 1000 / replay.speed
+        sessions.append(RecordedSession(f"line-{number}", start, (turn,)))
+    return sessions
+
+
+class _Said(msgspec.Struct):
+    who: Literal["human", "user", "gpt", "chatgpt", "assistant", "bing", "bard", "system"] = msgspec.field(
+        name="from"
+    )
+    value: str
+
+
+class _Conversation(msgspec.Struct):
+    conversations: list[_Said]
+
+
+def _sharegpt(replay: Replay, mark: str) -> list[RecordedSession]:
+    data = _bytes(replay.file)
+    try:
+        conversations = msgspec.json.decode(data, type=list[_Conversation])
+    except msgspec.ValidationError as error:
+        # Its message ends in the place: `$[3].conversations[0].from`.
+        raise ScenarioError(f"{replay.file}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{replay.file}:{_broken_line(data)}: {error}") from error
+    sessions = []
+    for number, conversation in enumerate(conversations, 1):
+        turns = tuple(_turns(conversation, replay, mark))
+        if turns:
+            sessions.append(RecordedSession(f"conversation-{number}", None, turns))
+    return sessions
+
+
+def _turns(conversation: _Conversation, replay: Replay, mark: str) -> Iterator[RecordedTurn]:
+    """Whoever speaks first: what was said since the last answer is asked, and an answer to nothing, or a
+    question without a recorded answer, is left out."""
+    asked: list[dict[str, str]] = []
+    for said in conversation.conversations:
+        if said.who in ("human", "user", "system"):
+            role = "system" if said.who == "system" else "user"
+            content = _resized(said.value, replay)
+            if asked and asked[-1]["role"] == role:
+                asked[-1]["content"] += "\n" + content
+            else:
+                asked.append({"role": role, "content": content})
+        elif asked and asked[-1]["role"] == "user":
+            tokens = _scaled(len(said.value) / CHARACTERS_PER_TOKEN, replay)
+            yield RecordedTurn(tuple(_marked(asked, mark)), tokens, exact=True)
+            asked, mark = [], ""
+
+
+class _Part(msgspec.Struct):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[_Part] | None = None
+
+    def plain(self, replay: Replay) -> dict[str, str]:
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = "".join(part.text for part in content)
+        role = {"developer": "system", "tool": "user", "function": "user"}.get(self.role, self.role)
+        return {"role": role, "content": _resized(content, replay)}
+
+
+class _Logged(msgspec.Struct):
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    time: float | None = None
+    session: str | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+def _openai(replay: Replay, mark: str) -> list[RecordedSession]:
+    sessions: dict[str, list[_Logged]] = {}
+    for number, logged in _lines(replay.file, _Logged):
+        sessions.setdefault(logged.session or f"line-{number}", []).append(logged)
+    first = min((one.time for all_ in sessions.values() for one in all_ if one.time is not None), default=0.0)
+    recorded = []
+    for name, requests in sessions.items():
+        start = requests[0].time
+        turns = []
+        before: float | None = None
+        for one in requests:
+            gap = one.time - before if one.time is not None and before is not None else 0.0
+            before = one.time
+            turns.append(
+                RecordedTurn(
+                    messages=tuple(_marked([message.plain(replay) for message in one.messages], mark)),
+                    max_tokens=_scaled(one.max_tokens or DEFAULT_MAX_TOKENS, replay),
+                    exact=one.max_tokens is not None,
+                    gap_seconds=max(0.0, gap) / replay.speed,
+                )
+            )
+        offset = None if start is None else (start - first) / replay.speed
+        recorded.append(RecordedSession(name, offset, tuple(turns), whole=True))
+    return recorded
+
+
+Line = TypeVar("Line")
+
+
+def _lines(file: str, kind: type[Line]) -> Iterator[tuple[int, Line]]:
+    """The lines that are not blank, with their numbers from 1."""
+    for number, line in enumerate(_bytes(file).split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield number, msgspec.json.decode(line, type=kind)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise ScenarioError(f"{file}:{number}: {error}") from error
+
+
+def _bytes(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ScenarioError(f"{file}: {error.strerror}") from error
+
+
+def _broken_line(data: bytes) -> int:
+    """Where the JSON breaks off; msgspec counts bytes, and people lines."""
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return error.lineno
+    except UnicodeDecodeError as error:
+        return data.count(b"\n", 0, error.start) + 1
+    return 1
+
+
+def _scaled(tokens: float, replay: Replay) -> int:
+    return max(1, round(tokens * replay.token_scale))
+
+
+def _resized(text: str, replay: Replay) -> str:
+    """Fewer of its words, or all and then again from the first."""
+    if replay.token_scale == 1.0 or not text:
+        return text
+    words = text.split(" ")
+    return " ".join(islice(cycle(words), max(1, round(len(words) * replay.token_scale))))
+
+
+def _marked(messages: list[dict[str, str]], mark: str) -> list[dict[str, str]]:
+    if not mark:
+        return messages
+    first, *others = messages
+    return [{**first, "content": f"{mark}\n{first['content']}"}, *others]

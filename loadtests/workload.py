@@ -1,0 +1,300 @@
+"""Workload: what every agent of a scenario asks, turn by turn.
+
+Owns the conversations; knows no target and no clock. All is drawn from (seed, population, session number),
+and texts from the run's salt besides, so a session is the same whatever the others do, and two runs of one
+seed differ in nothing but their words. Called by the driver, which does the waiting and the sending.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from loadtests import traces
+from loadtests.prompts import Prompts
+from loadtests.reuse import ReuseIndex
+from loadtests.scenario import Population, Scenario
+from loadtests.traces import RecordedSession
+
+NO_ANSWER: Final = "[no answer]"
+"""Stands in the history for an answer that never came: templates want the roles to take turns."""
+
+_MARK_TOKENS: Final = 8
+_STALE_SALT: Final = "the same in every run"
+_STOPS: Final = ("\n\n", " the", "END", "</tool>")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, free of any target."""
+
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    exact: bool
+    """Wants exactly `max_tokens` (ignore_eos)."""
+    sampling: Mapping[str, Any]
+    """Fields of the body: temperature, top_p, seed, stop, ..."""
+    reusable_share: float
+    """Of this prompt, at the moment of asking; see reuse.py."""
+    hang_up_after_deltas: int | None = None
+    hang_up_after_seconds: float | None = None
+    """While it waits for the first delta."""
+    read_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one turn says, and how it behaves."""
+
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    exact: bool
+    sampling: Mapping[str, Any]
+    whole: bool = False
+    """`messages` are all of the conversation, and not what follows the last answer."""
+    hang_up_after_deltas: int | None = None
+    hang_up_after_seconds: float | None = None
+    read_bytes_per_second: float | None = None
+
+
+class Script(Protocol):
+    """What a session is going to say; turns count from 1."""
+
+    turns: int
+
+    def gap_before(self, turn: int) -> float: ...
+    def line(self, turn: int) -> Line: ...
+    def subagents(self, turn: int) -> tuple[Session, ...]: ...
+
+
+class Session:
+    """One agent's conversation; also a subagent's, and a trace's session. Turns are asked in order, once
+    each; an answer is optional, its place in the history is not."""
+
+    def __init__(self, id: str, population: str, tenant: str, script: Script, reuse: ReuseIndex) -> None:
+        self.id = id
+        self.population = population
+        self.tenant = tenant
+        self.turns = script.turns
+        self._script = script
+        self._reuse = reuse
+        self._history: list[dict[str, str]] = []
+        self._asked = 0
+
+    def gap_before(self, turn: int) -> float:
+        """Seconds to wait before `turn`; 0 before the first."""
+        return self._script.gap_before(turn) if turn > 1 else 0.0
+
+    def ask(self, turn: int) -> Ask:
+        """The request of this turn, with the answers given so far. From here on its prompt counts as one
+        that the target has seen."""
+        assert turn == self._asked + 1, "turns are asked in order, once each"
+        self._asked = turn
+        line = self._script.line(turn)
+        if line.whole:
+            self._history = []
+        elif self._history and self._history[-1]["role"] != "assistant":
+            self._history.append({"role": "assistant", "content": NO_ANSWER})
+        self._history.extend(line.messages)
+        return Ask(
+            messages=tuple(self._history),
+            max_tokens=line.max_tokens,
+            exact=line.exact,
+            sampling=line.sampling,
+            reusable_share=self._reuse.add(self._history),
+            hang_up_after_deltas=line.hang_up_after_deltas,
+            hang_up_after_seconds=line.hang_up_after_seconds,
+            read_bytes_per_second=line.read_bytes_per_second,
+        )
+
+    def answered(self, turn: int, text: str) -> None:
+        """The server's real answer, for the next turn's history."""
+        assert turn == self._asked, "only the turn that was asked last can be answered"
+        assert self._history[-1]["role"] != "assistant", "a turn has one answer"
+        self._history.append({"role": "assistant", "content": text})
+        self._reuse.add(self._history)
+
+    def subagents(self, turn: int) -> tuple[Session, ...]:
+        """To be run, and joined, after this turn and before the next."""
+        return self._script.subagents(turn)
+
+
+class Workload:
+    """All sessions of one run."""
+
+    def __init__(self, scenario: Scenario, salt: str, tokens_per_word: float) -> None:
+        self._scenario = scenario
+        salt = salt if scenario.fresh else _STALE_SALT
+        self._prompts = Prompts(f"{salt}/{scenario.seed}", tokens_per_word)
+        self._reuse = ReuseIndex()
+
+    def session(self, population: Population, number: int) -> Session:
+        """The population's session of this number, from 0; the same for the same number."""
+        return self._agent(population, str(number), None, None)
+
+    def trace(self) -> tuple[tuple[float | None, Session], ...]:
+        """The sessions of the scenario's trace with their starts, those without a start first; no more
+        than the run may make requests. Raises ScenarioError."""
+        replay = self._scenario.replay
+        assert replay is not None
+        mark = self._prompts.text(_MARK_TOKENS, "mark") if self._scenario.fresh else ""
+        recorded = traces.read(replay, self._prompts, mark)[: self._scenario.bounds.requests]
+        return tuple(
+            (one.start_seconds, Session(one.id, "replay", "default", _Recording(one), self._reuse))
+            for one in recorded
+        )
+
+    def _agent(self, population: Population, key: str, group: int | None, turns: int | None) -> Session:
+        """An agent that draws its group and its turns, or a subagent, which is told them."""
+        seed = f"{self._scenario.seed}/{population.name}/{key}"
+        children: tuple[Session, ...] = ()
+        if group is None:
+            group = _group(population, random.Random(f"{seed}/group"))
+            if (plan := population.subagents) is not None:
+                children = tuple(
+                    self._agent(population, f"{key}/{child}", group, plan.turns)
+                    for child in range(1, plan.count + 1)
+                )
+        if turns is None:
+            turns = random.Random(f"{seed}/turns").randint(population.turns.least, population.turns.most)
+        script = _Agent(population, key, seed, group, turns, self._prompts, children)
+        return Session(f"{population.name}-{key}", population.name, population.tenant, script, self._reuse)
+
+
+def _group(population: Population, rng: random.Random) -> int:
+    """A few repositories have most of the agents: group g has weight 1 / (g + 1)."""
+    groups = range(population.prompt.groups)
+    return rng.choices(groups, weights=[1 / (group + 1) for group in groups])[0]
+
+
+class _Agent:
+    """Says what a population's settings describe. Each thing is drawn from a random source of its own, so
+    that another length of the answers, say, leaves the gaps as they are."""
+
+    def __init__(
+        self,
+        population: Population,
+        key: str,
+        seed: str,
+        group: int,
+        turns: int,
+        prompts: Prompts,
+        children: tuple[Session, ...],
+    ) -> None:
+        self.turns = turns
+        self._population = population
+        self._key = key
+        self._seed = seed
+        self._group = group
+        self._prompts = prompts
+        self._children = children
+        self._sampling = (
+            {"temperature": 0.0}
+            if population.sampling == "greedy"
+            else _mixed(self._rng("sampling"), population.logprobs, stops=not population.output.exact)
+        )
+
+    def gap_before(self, turn: int) -> float:
+        turns = self._population.turns
+        if not turns.gap_median_seconds:
+            return 0.0
+        drawn = self._rng(f"gap/{turn}").lognormvariate(math.log(turns.gap_median_seconds), turns.gap_sigma)
+        return min(drawn, turns.gap_most_seconds)
+
+    def line(self, turn: int) -> Line:
+        population = self._population
+        output = population.output
+        deltas, seconds = self._hang_up(turn)
+        return Line(
+            messages=self._opening() if turn == 1 else self._growth(turn),
+            max_tokens=self._rng(f"output/{turn}").randint(output.least, output.most),
+            exact=output.exact,
+            sampling=self._sampling,
+            hang_up_after_deltas=deltas,
+            hang_up_after_seconds=seconds,
+            read_bytes_per_second=population.read_bytes_per_second,
+        )
+
+    def subagents(self, turn: int) -> tuple[Session, ...]:
+        plan = self._population.subagents
+        return self._children if plan is not None and turn == plan.at_turn else ()
+
+    def _opening(self) -> tuple[dict[str, str], ...]:
+        """The three layers, in the order of how many share them: caches keep prefixes."""
+        prompt = self._population.prompt
+        layers = []
+        if prompt.shared_tokens:
+            layers.append(self._prompts.layer(prompt.shared_tokens, "shared", prompt.shared_name))
+        if prompt.group_tokens:
+            key = ("group", prompt.shared_name, self._group)
+            layers.append(self._prompts.layer(prompt.group_tokens, *key))
+        private = self._prompts.text(prompt.private_tokens, "private", self._population.name, self._key)
+        user = {"role": "user", "content": private}
+        return ({"role": "system", "content": "\n\n".join(layers)}, user) if layers else (user,)
+
+    def _growth(self, turn: int) -> tuple[dict[str, str], ...]:
+        key = ("turn", self._population.name, self._key, turn)
+        text = self._prompts.text(self._population.turns.growth_tokens, *key)
+        return ({"role": "user", "content": text},)
+
+    def _hang_up(self, turn: int) -> tuple[int | None, float | None]:
+        plan, rng = self._population.hang_up, self._rng(f"hang-up/{turn}")
+        if plan is None or rng.random() >= plan.share:
+            return None, None
+        chosen = rng.randrange(len(plan.after_deltas) + len(plan.while_waiting_seconds))
+        if chosen < len(plan.after_deltas):
+            return plan.after_deltas[chosen], None
+        return None, plan.while_waiting_seconds[chosen - len(plan.after_deltas)]
+
+    def _rng(self, purpose: str) -> random.Random:
+        return random.Random(f"{self._seed}/{purpose}")
+
+
+def _mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:
+    """One client's own sampling: a temperature always, each other field as often as not. Stop strings only
+    where an answer may end early."""
+    fields: dict[str, Any] = {"temperature": round(rng.uniform(0.0, 1.5), 2)}
+    offers: dict[str, Any] = {
+        "top_p": round(rng.uniform(0.5, 1.0), 2),
+        "top_k": rng.choice([1, 20, 40, 100]),
+        "min_p": round(rng.uniform(0.01, 0.2), 2),
+        "seed": rng.randrange(2**31),
+        "presence_penalty": round(rng.uniform(-0.5, 1.5), 2),
+        "frequency_penalty": round(rng.uniform(-0.5, 1.0), 2),
+        "repetition_penalty": round(rng.uniform(1.0, 1.3), 2),
+        "stop": rng.sample(_STOPS, k=rng.randint(1, len(_STOPS))),
+    }
+    chosen = {name: value for name, value in offers.items() if rng.random() < 0.5}
+    asks_logprobs, count = rng.random() < 0.5, rng.randint(1, 5)
+    if not stops:
+        chosen.pop("stop", None)
+    if logprobs and asks_logprobs:
+        chosen |= {"logprobs": True, "top_logprobs": count}
+    return fields | chosen
+
+
+class _Recording:
+    """Says what a trace holds."""
+
+    def __init__(self, recorded: RecordedSession) -> None:
+        self.turns = len(recorded.turns)
+        self._recorded = recorded
+
+    def gap_before(self, turn: int) -> float:
+        return self._recorded.turns[turn - 1].gap_seconds
+
+    def line(self, turn: int) -> Line:
+        recorded = self._recorded.turns[turn - 1]
+        return Line(
+            messages=recorded.messages,
+            max_tokens=recorded.max_tokens,
+            exact=recorded.exact,
+            sampling={"temperature": 0.0},
+            whole=self._recorded.whole,
+        )
+
+    def subagents(self, turn: int) -> tuple[Session, ...]:
+        return ()
