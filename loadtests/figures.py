@@ -36,28 +36,43 @@ def written(value: float | None, unit: str) -> str:
     """With its unit, to three digits."""
     if value is None:
         return NOTHING
+    scale, shown_unit = _scale(value, unit)
+    return f"{_digits(value * scale, unit)}{shown_unit}"
+
+
+def written_range(middle: float, least: float, most: float, unit: str) -> str:
+    """`209 (206–213) tokens/s`: one unit for all three."""
+    scale, shown_unit = _scale(middle, unit)
+    span = "–".join(_digits(end * scale, unit) for end in (least, most))
+    return f"{_digits(middle * scale, unit)} ({span}){shown_unit}"
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
     match unit:
         case "s":
-            return _seconds(value)
+            return (1000, " ms") if abs(value) < 0.9995 else (1, " s")
         case "share":
-            return f"{value * 100:.1f} %"
-        case "index":
-            return f"{value:.3f}"
+            return 100, " %"
         case "ratio":
-            return f"{_digits(value)}×"
+            return 1, "×"
+        case "index" | "":
+            return 1, ""
         case _:
-            return f"{_digits(value)} {unit}"
+            return 1, f" {unit}"
 
 
-def _seconds(value: float) -> str:
-    if abs(value) < 1:
-        return f"{_digits(value * 1000)} ms"
-    return f"{_digits(value)} s"
+_COUNTS = frozenset({"requests", "tokens", "sessions", "preemptions"})
 
 
-def _digits(value: float) -> str:
+def _digits(value: float, unit: str) -> str:
     """Three significant digits, and never an exponent."""
     size = abs(value)
-    if size >= 100 or value == int(value):
+    if size >= 99.95 or (unit in _COUNTS and value == int(value)):
         return f"{value:,.0f}".replace(",", "\u202f")
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.095 else f"{value:.3f}"
+    if unit == "share":
+        return f"{value:.1f}"
+    if unit == "index":
+        return f"{value:.3f}"
+    return (
+        f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 or size == 0 else f"{value:.3f}"
+    )

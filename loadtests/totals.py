@@ -75,6 +75,12 @@ def _tells_cached(request: RequestRecord) -> bool:
     return request.cached_tokens is not None
 
 
+def _cached_most(view: Window) -> float | None:
+    """Of the very requests that the cached share is of, or the two would not compare."""
+    silent = not any(map(_tells_cached, view.sent))
+    return _share(view, _reusable, lambda request: silent or _tells_cached(request))
+
+
 def _again(view: Window) -> float | None:
     told = [r for r in view.sent if r.prompt_tokens is not None and _tells_cached(r)]
     return sum(max(0.0, _reusable(r) - _cached(r)) for r in told) if told else None
@@ -180,9 +186,9 @@ SINGLES = (
         "Cached share, at most",
         "share",
         "none",
-        "Σ reusable share × prompt tokens / Σ prompt tokens, over counted requests that report their prompt"
-        " tokens: what a cache without bounds could have served",
-        lambda view: _share(view, _reusable, lambda request: True),
+        "Σ reusable share × prompt tokens / Σ prompt tokens, over the same requests (over all that report"
+        " their prompt tokens, where none reports cached ones): what a cache without bounds could have served",
+        _cached_most,
     ),
     Single(
         "prefilled_again",

@@ -1,0 +1,181 @@
+"""What the report's tables say, for whoever draws them: the terminal or the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from loadtests.figures import Better, Figure, written
+from loadtests.latencies import FAMILIES
+from loadtests.pairs import HEADLINE, Column, figures, ratio, written_across
+from loadtests.percentiles import QUANTILES
+from loadtests.server_side import FORMULA
+from loadtests.window import COUNTED
+
+Tone = Literal["plain", "ratio", "quiet", "bad"]
+
+ARROWS: dict[Better, str] = {"less": " ↓", "more": " ↑", "none": ""}
+DIRECTIONS = "↓ less is better, ↑ more is better."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: tuple[str, ...]
+    tone: Tone = "plain"
+    opens_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    title: str
+    note: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+    words: int = 1
+    """So many of the first columns are words; the others are numbers."""
+
+
+def _first_of(found: Sequence[Column], other: Column) -> str:
+    return f"{found[0].label} / {other.label}"
+
+
+def _rounds(found: Sequence[Column]) -> str:
+    most = max(len(column.shown) for column in found)
+    return f" Of {most} rounds: the median, and the range in brackets." if most > 1 else ""
+
+
+def headline(found: Sequence[Column]) -> Grid:
+    """The few figures that the sentence at the top rests on."""
+    wanted = (*HEADLINE, "goodput", "slo_attainment")
+    names = [figure for figure in figures(found) if figure.name in wanted]
+    title = "Who is faster" if len(found) > 1 else "In short"
+    return _grid(title, f"{DIRECTIONS}{_rounds(found)}", names, found)
+
+
+def totals(found: Sequence[Column]) -> Grid:
+    families = {f"{family.name}_{quantile}" for family in FAMILIES for quantile in QUANTILES}
+    names = [figure for figure in figures(found) if figure.name not in families]
+    return _grid("Rates, shares, counts", f"{DIRECTIONS}{_rounds(found)}", names, found)
+
+
+def _grid(title: str, note: str, wanted: Sequence[Figure], found: Sequence[Column]) -> Grid:
+    rows = []
+    for figure in wanted:
+        across = [column.across(figure.name) for column in found]
+        if any(value is not None for value in across):
+            cells = [written_across(value, figure.unit) for value in across]
+            compared = [_ratio(found[0], column, figure) for column in found[1:]]
+            tone: Tone = "quiet" if figure.better == "none" else "plain"
+            rows.append(Row((f"{figure.label}{ARROWS[figure.better]}", *cells, *compared), tone))
+    head = ("", *(column.label for column in found), *(_first_of(found, column) for column in found[1:]))
+    return Grid(title, note, head, tuple(rows))
+
+
+def _ratio(first: Column, second: Column, figure: Figure) -> str:
+    """Twice as many failures is no finding: counts are read as they are."""
+    if figure.better == "none" or figure.unit == "requests":
+        return ""
+    return _span(first, second, figure.name)
+
+
+def _span(first: Column, second: Column, name: str) -> str:
+    across = ratio(first, second, name)
+    if across is None:
+        return written(None, "ratio")
+    return f"{across.median:.2f}×" + (f" ({across.least:.2f}–{across.most:.2f})" if across.rounds > 1 else "")
+
+
+def latencies(found: Sequence[Column], ranges: bool) -> Grid:
+    """A row a family and target, a column a quantile. `ranges` over rounds fit a page, and no terminal."""
+    rows: list[Row] = []
+    for family in FAMILIES:
+        names = [f"{family.name}_{quantile}" for quantile in QUANTILES]
+        if all(column.across(name) is None for column in found for name in names):
+            continue
+        for index, column in enumerate(found):
+            across = [column.across(name) for name in names]
+            cells = [
+                written_across(one, "s") if ranges else written(one.median if one else None, "s")
+                for one in across
+            ]
+            rows.append(Row((family.label if index == 0 else "", column.label, *cells), "plain", index == 0))
+        for column in found[1:]:
+            ratios = (_span(found[0], column, name) for name in names)
+            rows.append(Row(("", _first_of(found, column), *ratios), "ratio"))
+    note = "Less is better." + _rounds(found)
+    return Grid("Latencies", note, ("", "target", *QUANTILES), tuple(rows), words=2)
+
+
+def failures(found: Sequence[Column]) -> Grid:
+    """Every kind that there was, in whole runs and in void ones too."""
+    rows = []
+    for column in found:
+        counts: Counter[tuple[str, str]] = Counter()
+        examples: dict[tuple[str, str], str] = {}
+        for one in (one for measures in column.rounds for one in measures.failures):
+            counts[one.kind, one.population] += one.count
+            examples[one.kind, one.population] = examples.get((one.kind, one.population)) or one.example
+        sent = sum(len(measures.run.requests) for measures in column.rounds)
+        rows += [
+            Row((kind, column.label, population, f"{count} of {sent}", examples[kind, population]), "bad")
+            for (kind, population), count in counts.most_common()
+        ]
+    head = ("kind", "target", "population", "requests", "the first one says")
+    note = "In whole runs and all rounds: warm-up, tail and unmeasured populations included."
+    return Grid("Refused and failed", note, head, tuple(rows), words=5)
+
+
+_POPULATION_FIGURES = {
+    "ttft_p50": "TTFT p50 ↓",
+    "ttft_p95": "TTFT p95 ↓",
+    "itl_p99": "ITL p99 ↓",
+    "output_tokens_per_second": "tokens/s ↑",
+    "slo_attainment": "in SLO ↑",
+    "sent": "sent",
+    "ok": "ok",
+    "refused": "refused",
+    "failed": "failed",
+}
+
+
+def populations(found: Sequence[Column]) -> Grid:
+    """How each fared, where a scenario sets some against others; empty where there is only one."""
+    names = sorted({name for column in found for name in column.shown[0].by_population})
+    rows = []
+    for name in names if len(names) > 1 else ():
+        for index, column in enumerate(found):
+            of_one = {figure.name: figure for figure in column.shown[0].by_population.get(name, ())}
+            if of_one:
+                cells = (_bare(of_one[figure]) for figure in _POPULATION_FIGURES)
+                rows.append(Row((name if index == 0 else "", column.label, *cells), "plain", index == 0))
+    note = "The first believed round; unmeasured populations too."
+    return Grid("By population", note, ("", "target", *_POPULATION_FIGURES.values()), tuple(rows), words=2)
+
+
+def _bare(figure: Figure) -> str:
+    """A column's head names the unit of counts and rates."""
+    return figure.text if figure.unit in ("s", "share") else figure.text.removesuffix(f" {figure.unit}")
+
+
+def server(found: Sequence[Column]) -> Grid:
+    """The targets' own metrics beside what their clients saw; empty where none was scraped."""
+    rows = [
+        Row((row.label, column.label, written(row.server, row.unit), written(row.client, row.unit)))
+        for column in found
+        for row in column.shown[0].server
+    ]
+    head = ("", "target", "server", "clients")
+    return Grid(
+        "The target's own metrics", f"The first believed round. {FORMULA}", head, tuple(rows), words=2
+    )
+
+
+def formulas(found: Sequence[Column]) -> list[tuple[str, str]]:
+    """Each family's label and formula, once, of the figures that some column has."""
+    seen: dict[str, str] = {}
+    for figure in figures(found):
+        if any(column.across(figure.name) is not None for column in found):
+            seen.setdefault(figure.family, figure.formula)
+    return [("What counts", COUNTED), *seen.items()]
