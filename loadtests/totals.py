@@ -187,7 +187,8 @@ SINGLES = (
         "share",
         "none",
         "Σ reusable share × prompt tokens / Σ prompt tokens, over the same requests (over all that report"
-        " their prompt tokens, where none reports cached ones): what a cache without bounds could have served",
+        " their prompt tokens, where none reports cached ones): what a cache without bounds could have"
+        " served",
         _cached_most,
     ),
     Single(
