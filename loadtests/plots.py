@@ -273,7 +273,7 @@ def _waterfall(columns: Sequence[Column], key: str) -> Plot | None:
     with canvas(key, len(runs), 1.2 + 0.055 * most) as drawing:
         for axes, (label, run), sessions in zip(drawing.axes, runs, rows, strict=True):
             for row, requests in enumerate(sessions, start=1):
-                _bars(axes, row, requests)
+                _bars(axes, row, requests, shortest=0.008 * run.ended_at)
             total = len({request.session for request in run.requests})
             axes.set_title(f"{label}: {len(sessions)} of {total} sessions")
             axes.set_ylabel("session")
@@ -297,7 +297,8 @@ def _sessions(run: RunRecord) -> list[list[RequestRecord]]:
     return list(by_name.values())[:WATERFALL_SESSIONS]
 
 
-def _bars(axes: Axes, row: int, requests: Sequence[RequestRecord]) -> None:
+def _bars(axes: Axes, row: int, requests: Sequence[RequestRecord], shortest: float) -> None:
+    """A failure is drawn at least `shortest` seconds wide: a refused connection takes none and must be seen."""
     waiting, streaming, broken = [], [], []
     for request in requests:
         first = request.stamps[0] if request.stamps else request.ended_at
@@ -305,7 +306,7 @@ def _bars(axes: Axes, row: int, requests: Sequence[RequestRecord]) -> None:
         if request.outcome in (Outcome.OK, Outcome.HUNG_UP):
             streaming.append((first, request.ended_at - first))
         else:
-            broken.append((first, max(request.ended_at - first, 0.05)))
+            broken.append((first, max(request.ended_at - first, shortest)))
     for bars, colour, label in (
         (waiting, "#a8cfe6", "waiting for the first token"),
         (streaming, "#0072b2", "streaming"),

@@ -65,12 +65,20 @@ def _grid(title: str, note: str, wanted: Sequence[Figure], found: Sequence[Colum
     for figure in wanted:
         across = [column.across(figure.name) for column in found]
         if any(value is not None for value in across):
-            cells = [written_across(value, figure.unit) for value in across]
+            cells = [_short(written_across(value, figure.unit), figure.unit) for value in across]
             compared = [_ratio(found[0], column, figure) for column in found[1:]]
             tone: Tone = "quiet" if figure.better == "none" else "plain"
             rows.append(Row((f"{figure.label}{ARROWS[figure.better]}", *cells, *compared), tone))
     head = ("", *(column.label for column in found), *(_first_of(found, column) for column in found[1:]))
     return Grid(title, note, head, tuple(rows))
+
+
+_IN_LABELS = frozenset({"tokens/s", "tokens", "requests"})
+"""Units that the row's label or the column's head names already; cells stay narrow without."""
+
+
+def _short(text: str, unit: str) -> str:
+    return text.removesuffix(f" {unit}") if unit in _IN_LABELS else text
 
 
 def _ratio(first: Column, second: Column, figure: Figure) -> str:
@@ -148,15 +156,11 @@ def populations(found: Sequence[Column]) -> Grid:
         for index, column in enumerate(found):
             of_one = {figure.name: figure for figure in column.shown[0].by_population.get(name, ())}
             if of_one:
-                cells = (_bare(of_one[figure]) for figure in _POPULATION_FIGURES)
+                shown = (of_one[figure] for figure in _POPULATION_FIGURES)
+                cells = (_short(figure.text, figure.unit) for figure in shown)
                 rows.append(Row((name if index == 0 else "", column.label, *cells), "plain", index == 0))
     note = "The first believed round; unmeasured populations too."
     return Grid("By population", note, ("", "target", *_POPULATION_FIGURES.values()), tuple(rows), words=2)
-
-
-def _bare(figure: Figure) -> str:
-    """A column's head names the unit of counts and rates."""
-    return figure.text if figure.unit in ("s", "share") else figure.text.removesuffix(f" {figure.unit}")
 
 
 def server(found: Sequence[Column]) -> Grid:
