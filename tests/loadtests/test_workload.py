@@ -188,6 +188,27 @@ def test_subagents_share_the_layers_and_have_their_own_words() -> None:
     assert len(parent.ask(2).messages) == 4
 
 
+def test_subagents_work_in_their_parents_repository() -> None:
+    """Whichever group the parent was drawn into."""
+    plan = scenario(RICH | {"turns": {"least": 2, "most": 2}})
+    run = workload(plan)
+    systems = set()
+    for number in range(12):
+        parent = run.session(plan.populations[0], number)
+        system = parent.ask(1).messages[0]
+        assert all(child.ask(1).messages[0] == system for child in parent.subagents(2))
+        systems.add(system["content"])
+    assert len(systems) == 3
+
+
+def test_populations_have_private_words_of_their_own() -> None:
+    """Sessions of one number in two populations share no more than the layers."""
+    plan = scenario(RICH, RICH)
+    run = workload(plan)
+    mine, theirs = (run.session(population, 0).ask(1).messages[1] for population in plan.populations)
+    assert mine["content"].split()[:3] != theirs["content"].split()[:3]
+
+
 def test_mixed_sampling_uses_every_field_and_keeps_its_bounds() -> None:
     """One mix a session, for all its turns; logprobs and stop strings only where they are wanted."""
 
