@@ -67,6 +67,19 @@ penstock.add_command(
 )
 
 
+@penstock.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Load-test any OpenAI-compatible server; `penstock bench --help` says how."""
+    # Here and not above: serving has no use for it.
+    from loadtests import command_line
+
+    command_line.main(arguments)
+
+
 def main() -> None:
     """Exit codes: 0 served and drained, 1 could not start or was lost, 2 an option was refused."""
     try:

@@ -5,9 +5,10 @@ Nothing is retried, ever: what a target refuses or drops is what its users would
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -102,19 +103,20 @@ async def _exchange(
             return
         events = EventSplitter()
         finished = False
-        async for data in response.aiter_raw():
-            now = trio.current_time()
-            for payload in events.feed(data):
-                finished = _take(payload, observed, now) or finished
-                if observed.stamps:
-                    patience.deadline = float("inf")
-                if (
-                    wish.hang_up_after_deltas is not None
-                    and len(observed.stamps) >= wish.hang_up_after_deltas
-                ):
-                    raise _HangUp
-            if wish.read_bytes_per_second is not None:
-                await trio.sleep(len(data) / wish.read_bytes_per_second)
+        leave_after = float("inf") if wish.hang_up_after_deltas is None else wish.hang_up_after_deltas
+        # httpx declares an iterator, and makes a generator that wants to be closed.
+        raw = cast(AsyncGenerator[bytes, None], response.aiter_raw())
+        async with aclosing(raw) as pieces:
+            async for data in pieces:
+                now = trio.current_time()
+                for payload in events.feed(data):
+                    finished = _take(payload, observed, now) or finished
+                    if observed.stamps:
+                        patience.deadline = float("inf")
+                    if len(observed.stamps) >= leave_after:
+                        raise _HangUp
+                if wish.read_bytes_per_second is not None:
+                    await trio.sleep(len(data) / wish.read_bytes_per_second)
     if observed.outcome is Outcome.UNFINISHED:
         # Some servers leave the end mark out; a finish reason says that the answer is whole.
         whole = finished or observed.finish_reason is not None

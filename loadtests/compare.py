@@ -14,6 +14,7 @@ import httpx
 import trio
 
 from loadtests.driver import Driver, MakeClient, Progress
+from loadtests.prompts import Prompts
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario
 from loadtests.targets import Target, build_body
@@ -72,11 +73,10 @@ async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
 
     1.5 where it cannot be told (a target that reports no usage); lengths are then only nearly as asked.
     """
-    from loadtests.prompts import sample_words
-
+    text = Prompts(secrets.token_hex(4), tokens_per_word=1.0)
     counts: list[int] = []
     for words in _PROBE_WORDS:
-        message = {"role": "user", "content": sample_words(words)}
+        message = {"role": "user", "content": text.text(words, "calibration")}
         wish = Ask(messages=(message,), max_tokens=1, exact=False, sampling={}, reusable_share=0.0)
         body = {**build_body(wish, target), "stream": False}
         body.pop("stream_options", None)

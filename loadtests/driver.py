@@ -129,7 +129,7 @@ class Driver:
             if self._target.metrics_url is not None and not self._interrupted:
                 # What the target counts of the last requests, it counts a moment after their clients.
                 await trio.sleep(0.2)
-                await self._scraper.sample()
+                await self._scraper.sample(keep=True)
             generator = health.result()
             background.cancel_scope.cancel()
         freed = self._scraper.freed

@@ -8,7 +8,7 @@ import trio
 
 from loadtests.record import GeneratorHealth
 
-_TICK_SECONDS = 0.01
+_TICK_SECONDS = 0.05
 LAG_LIMIT_SECONDS = 0.1
 """Above this at the 99th percentile, stamps are late by more than a token's time."""
 CPU_LIMIT = 0.9

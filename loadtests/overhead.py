@@ -1,6 +1,6 @@
 """What HTTP, two processes and streaming cost: Penstock against a bare BatchGenerator loop.
 
-`python -m loadtests.overhead`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both,
+`penstock bench ceiling`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both,
 in turn (A B A B ...) on the same machine with the same BLAS. Prints tokens per second and the ratio pair
 by pair; only the ratios mean anything on a shared machine. `--against blas-off` sets Penstock with its fast
 BLAS against Penstock without.
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -124,14 +124,14 @@ async def run_http(port: int, prompts: list[str], tokens: int) -> float:
     return sum(done) / seconds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="penstock bench ceiling", description=__doc__)
     parser.add_argument("--against", choices=["bare", "blas-off"], default="bare")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--words", type=int, default=20, help="length of the shortest prompt")
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     cache = user_cache_folder(os.environ)
     folder = ensure_model(BENCH_13M, "bench-13m", cache)
     blas = prepare("auto", cache)

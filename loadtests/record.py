@@ -76,7 +76,7 @@ class GeneratorHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Its processor seconds by the run's seconds, of one core."""
     lag_p50_seconds: float
     lag_p99_seconds: float
-    """How late its own 10 ms timer fired, and how late requests of a schedule were sent."""
+    """How late its own timer fired (every 50 ms), and how late requests of a schedule were sent."""
     void: str | None = None
     """Why the run must not be believed, if so."""
 

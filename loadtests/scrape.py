@@ -55,7 +55,8 @@ class Scraper:
             await self.sample()
             await trio.sleep(0.05 if self._waiting else 1.0)
 
-    async def sample(self) -> None:
+    async def sample(self, keep: bool = False) -> None:
+        """One scrape. `keep` it whatever the time since the last: a run's first and last are its bounds."""
         try:
             response = await self._client.get(self._url)
         except httpx.HTTPError:
@@ -66,7 +67,7 @@ class Scraper:
             return
         self._match(samples, now)
         # Between the seconds only the count of departures is of interest.
-        if not self.samples or now - self._started - self.samples[-1].at >= 0.9:
+        if keep or not self.samples or now - self._started - self.samples[-1].at >= 0.9:
             self.samples.append(ServerSample(at=now - self._started, samples=samples))
 
     def _match(self, samples: dict[str, float], now: float) -> None:

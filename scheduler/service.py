@@ -129,6 +129,7 @@ class Scheduler:
 
         Raises, before anything is queued, InvalidRequest and its kind, QueueFull or Unavailable.
         """
+        arrived_at = trio.current_time()
         try:
             self._admission.check()
             prepared = await self._offload(lambda: self._preparation.prepare(request))
@@ -137,7 +138,7 @@ class Scheduler:
         except BaseException as error:
             self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
             raise
-        record = self._accept(prepared)
+        record = self._accept(prepared, arrived_at)
         try:
             yield RequestStream(record, self._queue)
         finally:
@@ -177,17 +178,17 @@ class Scheduler:
 
     # --- a request's way in and out
 
-    def _accept(self, prepared: PreparedRequest) -> StreamRecord:
+    def _accept(self, prepared: PreparedRequest, arrived_at: float) -> StreamRecord:
         record = StreamRecord(
             request_id=next(self._ids),
             prepared=prepared,
             pipeline=AnswerPipeline(self._preparation.tokenizer.detokenizer(), prepared.request.stop),
-            accepted_at=trio.current_time(),
+            arrived_at=arrived_at,
         )
         self.metrics.prompt_tokens.inc(len(prepared.prompt))
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
-            self._last_progress_at = record.accepted_at
+            self._last_progress_at = trio.current_time()
             self._admission.resume()
         self._queue.push(record)
         self._pump()
@@ -215,7 +216,7 @@ class Scheduler:
         assert record.outcome is not None, "a request left without an outcome"
         self.metrics.requests.labels(record.outcome).inc()
         if record.outcome in ("stop", "length"):
-            self.metrics.e2e.observe(now - record.accepted_at)
+            self.metrics.e2e.observe(now - record.arrived_at)
         self._admission.departed(now)
         log_request(record, now)
         self._pump()

@@ -50,7 +50,7 @@ class Multiplexer:
         """Hand a queued request to the engine."""
         record.move(Event.DISPATCH)
         record.dispatched_at = self._clock()
-        self._metrics.queue_seconds.observe(record.dispatched_at - record.accepted_at)
+        self._metrics.queue_seconds.observe(record.dispatched_at - record.arrived_at)
         self._records[record.request_id] = record
         self._send(record.submit_message())
 
@@ -107,7 +107,7 @@ class Multiplexer:
 
     def _observe_token(self, record: StreamRecord, now: float) -> None:
         if record.last_token_at is None:
-            self._metrics.ttft.observe(now - record.accepted_at)
+            self._metrics.ttft.observe(now - record.arrived_at)
         else:
             self._metrics.itl.observe(now - record.last_token_at)
 

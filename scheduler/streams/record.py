@@ -16,12 +16,13 @@ from scheduler.streams.mailbox import Mailbox
 
 @dataclass(slots=True)
 class StreamRecord:
-    """A request from acceptance to retirement. Times are trio's clock."""
+    """A request from acceptance to retirement. Times are trio's clock; a request arrives before it is
+    tokenized, so that its waits include that."""
 
     request_id: int
     prepared: PreparedRequest
     pipeline: AnswerPipeline
-    accepted_at: float
+    arrived_at: float
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
     prefilled_tokens: int = 0

@@ -60,16 +60,16 @@ class Metrics:
         self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
         self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
         self.ttft = self._histogram(
-            "penstock_time_to_first_token_seconds", "From acceptance to the first token.", TTFT_SECONDS
+            "penstock_time_to_first_token_seconds", "From arrival to the first token.", TTFT_SECONDS
         )
         self.itl = self._histogram(
             "penstock_inter_token_seconds", "Gap between two tokens of one request.", ITL_SECONDS
         )
         self.e2e = self._histogram(
-            "penstock_request_seconds", "From acceptance to the end of finished requests.", LATENCY_SECONDS
+            "penstock_request_seconds", "From arrival to the end of finished requests.", LATENCY_SECONDS
         )
         self.queue_seconds = self._histogram(
-            "penstock_queue_seconds", "From acceptance to the engine.", LATENCY_SECONDS
+            "penstock_queue_seconds", "From arrival to the engine: tokenizing and queueing.", LATENCY_SECONDS
         )
 
     def _gauge(self, name: str, help_: str) -> Gauge:

@@ -17,9 +17,9 @@ def log_request(record: StreamRecord, now: float) -> None:
         outcome=record.outcome,
         prompt_tokens=len(record.prepared.prompt),
         output_tokens=record.output_tokens,
-        queue_seconds=_between(record.accepted_at, record.dispatched_at),
-        ttft_seconds=_between(record.accepted_at, record.first_token_at),
-        total_seconds=_between(record.accepted_at, now),
+        queue_seconds=_between(record.arrived_at, record.dispatched_at),
+        ttft_seconds=_between(record.arrived_at, record.first_token_at),
+        total_seconds=_between(record.arrived_at, now),
     )
 
 

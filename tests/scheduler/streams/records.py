@@ -18,13 +18,13 @@ def make_record(
     text: str = "hello",
     stop: tuple[str, ...] = (),
     detokenizer: Detokenizer | None = None,
-    accepted_at: float = 0.0,
+    arrived_at: float = 0.0,
 ) -> StreamRecord:
     prepared = PreparedRequest(
         request=ask(text, stop=stop), prompt=prompt or [1, 2, 3], max_tokens=8, stop_token_ids=(EOS,)
     )
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
-    return StreamRecord(request_id, prepared, pipeline, accepted_at)
+    return StreamRecord(request_id, prepared, pipeline, arrived_at)
 
 
 def events_of(record: StreamRecord) -> list[StreamEvent]:

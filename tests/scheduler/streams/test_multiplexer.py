@@ -224,7 +224,7 @@ def test_a_cancelled_request_hears_nothing_more_and_is_forgotten_at_retired() ->
 def test_waits_between_tokens_are_observed_for_readers_only() -> None:
     """Time to first token from acceptance, then the gaps; late tokens are nobody's latency."""
     board = Board()
-    record = board.submit(make_record(1, accepted_at=0.0))
+    record = board.submit(make_record(1, arrived_at=0.0))
     for now, token in [(3.0, "a"), (3.5, "b"), (5.5, "c")]:
         board.now = now
         board.multiplexer.route(step(tokens=[(1, ord(token))]))

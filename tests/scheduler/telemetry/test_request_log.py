@@ -58,7 +58,7 @@ async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: Moc
 
 def test_what_never_happened_is_null() -> None:
     """A request that left the queue by a cancel has no wait for the engine and no first token."""
-    record = make_record(1, accepted_at=10.0)
+    record = make_record(1, arrived_at=10.0)
     record.abandon()
     with capture_logs() as logs:
         log_request(record, 12.34567)

@@ -1,0 +1,243 @@
+"""`penstock bench`: runs, comparisons, searches, reports and verdicts from a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from loadtests import html_report, launch, record, report, targets, verdict
+from loadtests import scenario as scenarios
+from loadtests.canvas import PlotsMissing
+from loadtests.compare import Comparison, interruptible
+from loadtests.driver import Progress, default_client
+from loadtests.launch import LaunchError
+from loadtests.measure import agents_sustained, measure
+from loadtests.presets import PRESETS
+from loadtests.record import RunRecord
+from loadtests.scenario import Scenario, ScenarioError
+from loadtests.targets import Launch, Target, TargetError
+from scheduler.link.fast_blas import prepare
+from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
+
+_TARGET_HELP = "NAME=URL of a server that runs, or NAME=preset:PRESET to start one; may be repeated."
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def bench() -> None:
+    """Load-test any OpenAI-compatible server, ours and the peers'."""
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of everything that asks servers."""
+    for option in (
+        click.option("--scenario", required=True, help="A shipped scenario's name, or a file."),
+        click.option("--target", "texts", multiple=True, metavar="NAME=...", help=_TARGET_HELP),
+        click.option("--launch", "presets", multiple=True, metavar="PRESET", help="Start a known server."),
+        click.option("--model", type=click.Path(path_type=Path), help="Folder that launched servers serve."),
+        click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value."),
+        click.option("--token-scale", default=1.0, show_default=True, help="Lengths in tokens times this."),
+        click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+@bench.command("scenarios")
+def list_scenarios() -> None:
+    """What can be run, and which servers can be started."""
+    for name in scenarios.shipped():
+        click.echo(f"{name:18} {scenarios.load(name).description}")
+    click.echo(f"\npresets for --launch: {', '.join(PRESETS)}")
+
+
+@bench.command()
+@_common
+@click.option("--rounds", default=1, show_default=True, help="How often each target's turn comes.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Judge by it; exit 1 on a regression.")
+def compare(
+    scenario: str,
+    texts: tuple[str, ...],
+    presets: tuple[str, ...],
+    model: Path | None,
+    overrides: tuple[str, ...],
+    token_scale: float,
+    out: Path,
+    rounds: int,
+    baseline: Path | None,
+) -> None:
+    """One scenario against one or several targets, in turn: A B A B."""
+    chosen = scenarios.load(scenario, overrides, token_scale)
+    choices = _choices(texts, presets)
+    comparison, live = _comparison(chosen)
+
+    async def measured(ready: Sequence[Target]) -> None:
+        await interruptible(comparison, lambda: comparison.run(ready, rounds))
+
+    with live:
+        trio.run(_with_servers, choices, model, measured)
+    _write(comparison.runs, out, chosen.name)
+    if baseline is not None:
+        sys.exit(_judge(comparison.runs, baseline))
+
+
+@bench.command()
+@_common
+@click.option("--population", default="agents", show_default=True, help="Whose clients are counted.")
+@click.option("--most", default=64, show_default=True, help="Search no further than so many agents.")
+@click.option("--attainment", default=0.95, show_default=True, help="Share of requests within the SLO.")
+def sustain(
+    scenario: str,
+    texts: tuple[str, ...],
+    presets: tuple[str, ...],
+    model: Path | None,
+    overrides: tuple[str, ...],
+    token_scale: float,
+    out: Path,
+    population: str,
+    most: int,
+    attainment: float,
+) -> None:
+    """How many agents each target sustains within the scenario's SLO: a search over their number."""
+    runs: list[RunRecord] = []
+
+    async def attained(target: Target, live: Live, agents: int) -> float:
+        sized = (f"{population}.arrivals.clients={agents}", f"{population}.sessions={agents}")
+        chosen = scenarios.load(scenario, (*overrides, *sized), token_scale)
+        comparison, _ = _comparison(chosen, live)
+        await interruptible(comparison, lambda: comparison.run([target], 1))
+        runs.extend(comparison.runs)
+        share = measure(comparison.runs[0]).value("slo_attainment") or 0.0
+        live.console.print(f"{target.name}: {agents} agents, {share:.0%} within the SLO")
+        return share
+
+    async def searched(ready: Sequence[Target]) -> None:
+        for target in ready:
+            found = await trio.to_thread.run_sync(agents_sustained, _asking(target), 1, most, attainment)
+            live.console.print(f"{target.name} sustains {found} agents")
+
+    def _asking(target: Target) -> Callable[[int], float]:
+        # The search is plain; it runs in a thread, and what it asks for runs here.
+        return lambda agents: trio.from_thread.run(attained, target, live, agents)
+
+    _, live = _comparison(scenarios.load(scenario, overrides, token_scale))
+    with live:
+        trio.run(_with_servers, _choices(texts, presets), model, searched)
+    _write(runs, out, f"sustain-{scenarios.load(scenario).name}", with_report=False)
+
+
+@bench.command("report")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--html", type=click.Path(path_type=Path), default=Path("bench/report.html"), show_default=True)
+@click.option("--formulas", is_flag=True, help="How each figure is made.")
+def draw_report(files: tuple[Path, ...], html: Path, formulas: bool) -> None:
+    """Draw the runs of several files together."""
+    runs = [run for path in files for run in record.load(path)]
+    report.print_report(runs, formulas=formulas)
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html_report.write(html, runs, _machine())
+    click.echo(f"report: {html}")
+
+
+@bench.command("verdict")
+@click.argument("runs_file", type=click.Path(path_type=Path, exists=True))
+@click.option("--baseline", type=click.Path(path_type=Path), required=True)
+@click.option("--write", is_flag=True, help="Make the baseline of these runs instead.")
+def judge(runs_file: Path, baseline: Path, write: bool) -> None:
+    """Compare with a stored baseline; exit 1 on a regression."""
+    runs = record.load(runs_file)
+    if write:
+        verdict.save(baseline, verdict.baseline_of(runs))
+        click.echo(f"baseline: {baseline}")
+        return
+    sys.exit(_judge(runs, baseline))
+
+
+@bench.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def ceiling(arguments: tuple[str, ...]) -> None:
+    """Penstock against a bare BatchGenerator loop on the same prompts: what serving costs."""
+    from loadtests import overhead
+
+    overhead.main(arguments)
+
+
+def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:
+    for name in presets:
+        if name not in PRESETS:
+            raise TargetError(f"--launch {name}: there are {', '.join(PRESETS)}")
+    choices = [
+        *(Launch(name, PRESETS[name]) for name in presets),
+        *(targets.parse(text, os.environ) for text in texts),
+    ]
+    if not choices:
+        raise TargetError("name at least one --target or --launch")
+    return choices
+
+
+async def _with_servers(choices: list[Target | Launch], model: Path | None, body: Callable[..., Any]) -> None:
+    cache = user_cache_folder(os.environ)
+    common = launch.Bench(
+        model=model or ensure_model(BENCH_13M, "bench-13m", cache), blas=prepare("auto", cache)
+    )
+    await launch.with_servers(choices, common, body, note=lambda text: click.echo(text, err=True))
+
+
+def _comparison(scenario: Scenario, live: Live | None = None) -> tuple[Comparison, Live]:
+    display = live or Live(Text(""), console=Console(stderr=True), refresh_per_second=4, transient=True)
+
+    def show(name: str, progress: Progress) -> None:
+        display.update(
+            Text(
+                f"{scenario.name} → {name}  {progress.elapsed_seconds:.1f} of {scenario.bounds.seconds:g} s"
+                f"  {progress.sent} sent, {progress.in_flight} in flight, {progress.finished} finished,"
+                f" {progress.failed} failed, {progress.deltas} deltas"
+            )
+        )
+
+    return Comparison(scenario, default_client(scenario.bounds.request_seconds), show), display
+
+
+def _write(runs: list[RunRecord], out: Path, name: str, with_report: bool = True) -> None:
+    if not runs:
+        click.echo("nothing was measured", err=True)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    record.save(out / f"{name}.json", runs)
+    click.echo(f"records: {out / name}.json")
+    if with_report:
+        report.print_report(runs)
+        html_report.write(out / f"{name}.html", runs, _machine())
+        click.echo(f"report:  {out / name}.html")
+
+
+def _judge(runs: list[RunRecord], baseline: Path) -> int:
+    found = verdict.judge(runs, verdict.load(baseline))
+    Console().print(report.verdict_table(found))
+    return found.exit_code
+
+
+def _machine() -> str:
+    import platform
+
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit codes: 0 measured, 1 regression or a target that did not start, 2 something was misspelt."""
+    try:
+        bench.main(arguments, prog_name="penstock bench", standalone_mode=True)
+    except (ScenarioError, TargetError, ValueError) as error:
+        click.echo(f"penstock bench: {error}", err=True)
+        sys.exit(2)
+    except (LaunchError, PlotsMissing) as error:
+        click.echo(f"penstock bench: {error}", err=True)
+        sys.exit(1)
