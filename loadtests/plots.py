@@ -298,7 +298,7 @@ def _sessions(run: RunRecord) -> list[list[RequestRecord]]:
 
 
 def _bars(axes: Axes, row: int, requests: Sequence[RequestRecord], shortest: float) -> None:
-    """A failure is drawn at least `shortest` seconds wide: a refused connection takes none and must be seen."""
+    """A failure is drawn at least `shortest` seconds wide: a refused connection takes none, yet must show."""
     waiting, streaming, broken = [], [], []
     for request in requests:
         first = request.stamps[0] if request.stamps else request.ended_at
