@@ -193,7 +193,7 @@ def test_subagents_work_in_their_parents_repository() -> None:
     plan = scenario(RICH | {"turns": {"least": 2, "most": 2}})
     run = workload(plan)
     systems = set()
-    for number in range(12):
+    for number in range(40):
         parent = run.session(plan.populations[0], number)
         system = parent.ask(1).messages[0]
         assert all(child.ask(1).messages[0] == system for child in parent.subagents(2))
