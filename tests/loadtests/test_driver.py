@@ -249,13 +249,14 @@ async def test_an_open_loop_does_not_wait_for_a_slow_target(autojump_clock: trio
 
 @trio_test
 async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
-    """A closed loop of four clients finishes four requests a second here; five times that is sent."""
+    """A closed loop of four clients finishes about four requests a second here; five times that is sent."""
     script = Script(first_seconds=0.6, gap_seconds=0.1)
     plan = scenario(
-        arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 4.0},
+        arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 4.5},
         sessions=None,
         bounds={"seconds": 6, "request_seconds": 5},
     )
     run = await drive(ScriptedTarget(lambda number, body: script), plan)
-    assert run.settings["agents: measured capacity"] == "4.00 requests/s"
-    assert 10 < len(run.requests) / 6 < 30
+    assert run.settings["agents: measured capacity"] == "3.56 requests/s"
+    # Sixteen finished in 4.5 s; five times that, at random.
+    assert 10 < len(run.requests) / 6 < 27
