@@ -221,7 +221,7 @@ def _write(runs: list[RunRecord], out: Path, name: str, with_report: bool = True
 
 def _judge(runs: list[RunRecord], baseline: Path) -> int:
     found = verdict.judge(runs, verdict.load(baseline))
-    Console().print(report.verdict_table(found))
+    Console().print(report.verdict_report(found))
     return found.exit_code
 
 
