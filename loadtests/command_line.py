@@ -39,7 +39,6 @@ def bench() -> None:
 def _common(command: Callable[..., None]) -> Callable[..., None]:
     """Options of everything that asks servers."""
     for option in (
-        click.option("--scenario", required=True, help="A shipped scenario's name, or a file."),
         click.option("--target", "texts", multiple=True, metavar="NAME=...", help=_TARGET_HELP),
         click.option("--launch", "presets", multiple=True, metavar="PRESET", help="Start a known server."),
         click.option("--model", type=click.Path(path_type=Path), help="Folder that launched servers serve."),
@@ -60,11 +59,18 @@ def list_scenarios() -> None:
 
 
 @bench.command()
+@click.option(
+    "--scenario",
+    "names",
+    required=True,
+    multiple=True,
+    help="A shipped scenario's name, or a file; may be repeated. all: every shipped one but soak.",
+)
 @_common
 @click.option("--rounds", default=1, show_default=True, help="How often each target's turn comes.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Judge by it; exit 1 on a regression.")
 def compare(
-    scenario: str,
+    names: tuple[str, ...],
     texts: tuple[str, ...],
     presets: tuple[str, ...],
     model: Path | None,
@@ -74,22 +80,43 @@ def compare(
     rounds: int,
     baseline: Path | None,
 ) -> None:
-    """One scenario against one or several targets, in turn: A B A B."""
-    chosen = scenarios.load(scenario, overrides, token_scale)
+    """Scenarios against one or several targets, in turn: A B A B. Servers are started anew for each."""
+    every = [name for name in scenarios.shipped() if name != "soak"]
+    chosen = [
+        scenarios.load(name, overrides, token_scale)
+        for given in names
+        for name in (every if given == "all" else [given])
+    ]
     choices = _choices(texts, presets)
-    comparison, live = _comparison(chosen)
+    runs: list[RunRecord] = []
+    for scenario in chosen:
+        comparison = _compare(scenario, choices, model, rounds)
+        runs += comparison.runs
+        _write(comparison.runs, out, scenario.name)
+        if comparison.stopped:
+            break
+    if len(chosen) > 1:
+        html_report.write(out / "all.html", runs, _machine())
+        click.echo(f"all of them: {out / 'all.html'}")
+    if baseline is not None:
+        sys.exit(_judge(runs, baseline))
+
+
+def _compare(
+    scenario: Scenario, choices: list[Target | Launch], model: Path | None, rounds: int
+) -> Comparison:
+    comparison, live = _comparison(scenario)
 
     async def measured(ready: Sequence[Target]) -> None:
         await interruptible(comparison, lambda: comparison.run(ready, rounds))
 
     with live:
         trio.run(_with_servers, choices, model, measured)
-    _write(comparison.runs, out, chosen.name)
-    if baseline is not None:
-        sys.exit(_judge(comparison.runs, baseline))
+    return comparison
 
 
 @bench.command()
+@click.option("--scenario", default="agents", show_default=True, help="A shipped scenario's name, or a file.")
 @_common
 @click.option("--population", default="agents", show_default=True, help="Whose clients are counted.")
 @click.option("--most", default=64, show_default=True, help="Search no further than so many agents.")
@@ -214,7 +241,8 @@ def _write(runs: list[RunRecord], out: Path, name: str, with_report: bool = True
     record.save(out / f"{name}.json", runs)
     click.echo(f"records: {out / name}.json")
     if with_report:
-        report.print_report(runs)
+        # What is not a terminal has no width of its own, and four targets need more than 80 columns.
+        report.print_report(runs, Console(width=None if sys.stdout.isatty() else 160))
         html_report.write(out / f"{name}.html", runs, _machine())
         click.echo(f"report:  {out / name}.html")
 

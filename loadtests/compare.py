@@ -33,13 +33,13 @@ class Comparison:
         self._make_client = make_client
         self._on_progress = on_progress
         self._driver: Driver | None = None
-        self._stopped = False
+        self.stopped = False
         self._tokens_per_word: float | None = None
         self.runs: list[RunRecord] = []
 
     def interrupt(self) -> None:
         """End the run that is on now; no further one starts."""
-        self._stopped = True
+        self.stopped = True
         if self._driver is not None:
             self._driver.interrupt()
 
@@ -48,7 +48,7 @@ class Comparison:
         for round_ in range(rounds):
             salt = secrets.token_hex(4) if self._scenario.fresh else "fixed"
             for target in targets:
-                if self._stopped:
+                if self.stopped:
                     return
                 await self._one(target, salt, round_)
 

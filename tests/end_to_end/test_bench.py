@@ -1,0 +1,172 @@
+"""`penstock bench` as an operator types it, against a real server with the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests import record
+from loadtests.record import Outcome
+from tests.end_to_end.serving import Served
+
+SMALL = (
+    "--set",
+    "bounds.seconds=2",
+    "--set",
+    "warm_up_seconds=0",
+    "--set",
+    "clients.arrivals.clients=4",
+    "--set",
+    "clients.output={least=8,most=8}",
+)
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(arguments), capture_output=True, text=True, timeout=100, check=False)
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "api", "bench", *arguments]
+
+
+@pytest.fixture(scope="module")
+def measured(scripted: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small comparison: the same server under two names."""
+    out = tmp_path_factory.mktemp("bench")
+    done = bench(
+        *("compare", "--scenario", "throughput", "--rounds", "2", "--out", str(out)),
+        *("--target", f"a={scripted.url},knows=all", "--target", f"b={scripted.url},knows=all"),
+        *SMALL,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "throughput" in done.stdout
+    return out
+
+
+def test_a_comparison_takes_turns_and_gives_equal_prompts(measured: Path) -> None:
+    """A B A B; within a round both get the same words, in the next round both get new ones."""
+    runs = record.load(measured / "throughput.json")
+    assert [(run.target, run.round) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert runs[0].salt == runs[1].salt != runs[2].salt == runs[3].salt
+    for run in runs:
+        assert {request.outcome for request in run.requests} == {Outcome.OK}
+        assert {request.output_tokens for request in run.requests} == {8}
+        assert all(len(request.stamps) <= 8 for request in run.requests)
+
+
+def test_the_report_stands_alone(measured: Path) -> None:
+    """One HTML file that asks nobody for anything and names both targets."""
+    page = (measured / "throughput.html").read_text()
+    assert "<svg" in page
+    assert 'src="http' not in page
+    assert "Output tokens/s" in page
+
+
+def test_files_can_be_drawn_together_and_judged(measured: Path) -> None:
+    """`report` draws what was recorded; a baseline made of a run accepts it, and refuses a better past."""
+    runs = measured / "throughput.json"
+    drawn = bench("report", str(runs), "--html", str(measured / "again.html"), "--formulas")
+    assert drawn.returncode == 0, drawn.stderr
+    baseline = measured / "baseline.json"
+    assert bench("verdict", str(runs), "--baseline", str(baseline), "--write").returncode == 0
+    assert bench("verdict", str(runs), "--baseline", str(baseline)).returncode == 0
+    better: dict[str, Any] = json.loads(baseline.read_text())
+    better["figures"]["output_tokens_per_second"]["value"] *= 10
+    baseline.write_text(json.dumps(better))
+    judged = bench("verdict", str(runs), "--baseline", str(baseline))
+    assert judged.returncode == 1
+    assert "Output tokens/s" in judged.stdout or "output_tokens_per_second" in judged.stdout
+
+
+def test_the_servers_own_metrics_agree_with_the_clients(scripted: Served, tmp_path: Path) -> None:
+    """Penstock's counters grow by exactly what the clients received."""
+    done = bench(
+        *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
+        *("--target", f"ours=preset:penstock:{scripted.url}", *SMALL),
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = record.load(tmp_path / "throughput.json")
+    first, last = run.server[0].samples, run.server[-1].samples
+    name = "penstock_generated_tokens_total"
+    received = sum(request.output_tokens or 0 for request in run.requests)
+    # The engine is one token ahead of a row that ends: never less than what was received.
+    assert last[name] - first[name] == received
+
+
+def test_ctrl_c_still_writes_what_was_measured(scripted: Served, tmp_path: Path) -> None:
+    """The records say that they were interrupted."""
+    process = subprocess.Popen(
+        command(
+            [
+                *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
+                *("--target", f"ours={scripted.url},knows=all", "--set", "bounds.seconds=60"),
+                *("--set", "warm_up_seconds=0"),
+            ]
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        deadline = time.monotonic() + 30
+        served_before = scripted.metric("penstock_generated_tokens_total")
+        while scripted.metric("penstock_generated_tokens_total") < served_before + 500:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    (run,) = record.load(tmp_path / "throughput.json")
+    assert run.interrupted
+    assert any(request.outcome is Outcome.OK for request in run.requests)
+    assert "INTERRUPTED" in output
+
+
+def test_a_target_that_is_not_there_is_a_result(tmp_path: Path) -> None:
+    """Nobody listens: every request says so, with counts, and the run ends by itself."""
+    done = bench(
+        *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
+        *("--target", "nobody=http://127.0.0.1:9,model=x", *SMALL, "--set", "clients.sessions=8"),
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = record.load(tmp_path / "throughput.json")
+    assert {request.outcome for request in run.requests} == {Outcome.CONNECT_FAILED}
+    assert "connect_failed" in done.stdout or "connect failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "--scenario", "no-such", "--target", "a=http://127.0.0.1:9"], "no-such"),
+        (["compare", "--scenario", "throughput"], "--target"),
+        (["compare", "--scenario", "throughput", "--launch", "torch"], "torch"),
+        (["compare", "--scenario", "throughput", "--target", "a"], "NAME=URL"),
+        (
+            ["compare", "--scenario", "throughput", "--target", "a=http://127.0.0.1:9", "--set", "x=1"],
+            "x",
+        ),
+        (["report", "--no-such"], "--no-such"),
+    ],
+)
+def test_what_is_misspelt_is_said_in_a_line(arguments: list[str], words: str) -> None:
+    """Exit 2, the word that is wrong, no traceback."""
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_scenarios_are_listed() -> None:
+    """With a line each on what they are for."""
+    done = bench("scenarios")
+    assert done.returncode == 0
+    for name in ("throughput", "cold-burst", "agents", "long-prompt", "overload", "replay"):
+        assert name in done.stdout
