@@ -1,0 +1,1 @@
+"""The servers that Penstock is compared with: how to install them, and what they honour."""

@@ -1,0 +1,151 @@
+"""What a server honours, found by asking: `python -m loadtests.peers.ask_fields URL [MODEL] [EOS_ID]`.
+
+Each optional field is sent alone, with a value that must change (or must not change) the streamed answer;
+what is accepted and ignored is found out so. Prints one line a field and, at the end, the `knows=` for
+`--target`. With the 13M bench model every server answers the same at temperature 0, which this rests on.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+
+from loadtests.client import EventSplitter
+
+_TOKENS = 96
+_HOT: dict[str, Any] = {"temperature": 1.5}
+_PROMPTS = (
+    "the sluice gate opens and the water runs down",
+    "the sluice gate opens and the water runs down to the mill",
+    "who oiled the wheel",
+    "nobody waits for the miller, nobody at all",
+    "seven stones, one stream",
+)
+"""Several for the penalties: they show only where an answer has something to repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One streamed answer."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    logprobs: tuple[Any, ...] = ()
+    refusal: str = ""
+
+
+class Asker:
+    def __init__(self, url: str, model: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=120.0, trust_env=False)
+        self._model = model
+        self.plain = self.say()
+
+    def say(self, prompt: str = _PROMPTS[0], /, **fields: Any) -> Said:
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": _TOKENS,
+            "temperature": 0,
+            "stream": True,
+            **fields,
+        }
+        with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code != 200:
+                text = response.read().decode("utf-8", "replace")
+                return Said(refusal=f"{response.status_code} {text[:160]}")
+            payloads = [data for raw in response.iter_raw() for data in _splitter.feed(raw)]
+        chunks = [msgspec.json.decode(data) for data in payloads if data != b"[DONE]"]
+        choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
+        reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+        usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+        return Said(
+            text="".join((choice.get("delta") or {}).get("content") or "" for choice in choices),
+            finish_reason=reasons[-1] if reasons else None,
+            usage=usages[-1] if usages else None,
+            logprobs=tuple(choice["logprobs"] for choice in choices if choice.get("logprobs")),
+        )
+
+    def changes(self, **fields: Any) -> bool | str:
+        for prompt in _PROMPTS:
+            # After a request without the field: one server keeps what the request before it had.
+            plain, said = self.say(prompt), self.say(prompt, **fields)
+            if said.refusal or said.text != plain.text:
+                return said.refusal or True
+        return False
+
+    def logit_bias(self) -> bool | str:
+        """One token and no other, from the first to the last: some servers bias the first alone."""
+        said = self.say(logit_bias={"500": 100})
+        return said.refusal or len(set(said.text.split())) == 1
+
+    def greedy(self, **fields: Any) -> bool | str:
+        """Whether the field leaves only the best token, however hot."""
+        said = self.say(**_HOT, **fields)
+        return said.refusal or said.text == self.plain.text
+
+    def seed(self) -> bool | str:
+        first, again, other = (self.say(**_HOT, seed=seed) for seed in (1, 1, 2))
+        return first.refusal or (first.text == again.text != other.text)
+
+    def stop(self) -> bool | str:
+        """A stop in the middle of the text, across the borders of tokens."""
+        middle = len(self.plain.text) // 2
+        said = self.say(stop=[self.plain.text[middle : middle + 8]])
+        return said.refusal or (said.finish_reason == "stop" and len(said.text) <= middle + 8)
+
+    def ignore_eos(self, eos: int) -> bool | str:
+        """Told to end at once, and not to."""
+        biased: dict[str, Any] = {"logit_bias": {str(eos): 100}}
+        ends = self.say(**biased)
+        if ends.refusal or ends.finish_reason != "stop":
+            return "cannot tell without logit_bias"
+        return self.say(**biased, ignore_eos=True).finish_reason == "length"
+
+    def logprobs(self, **fields: Any) -> bool | str:
+        said = self.say(logprobs=True, **fields)
+        return said.refusal or bool(said.logprobs)
+
+    def usage(self) -> bool | str:
+        said = self.say(stream_options={"include_usage": True})
+        return said.refusal or said.usage is not None
+
+
+_splitter = EventSplitter()
+
+
+def main() -> None:
+    url, *others = sys.argv[1:]
+    asker = Asker(url, others[0] if others else httpx.get(f"{url}/v1/models").json()["data"][0]["id"])
+    if asker.plain.refusal:
+        raise SystemExit(asker.plain.refusal)
+    found = {
+        "stream_options": asker.usage(),
+        "temperature": asker.changes(**_HOT),
+        "top_p": asker.greedy(top_p=1e-6),
+        "top_k": asker.greedy(top_k=1),
+        "min_p": asker.greedy(min_p=1.0),
+        "seed": asker.seed(),
+        "stop": asker.stop(),
+        "logit_bias": asker.logit_bias(),
+        "logprobs": asker.logprobs(),
+        "top_logprobs": asker.logprobs(top_logprobs=3),
+        # Below neutral: they make a model repeat itself, which shows in any answer.
+        "presence_penalty": asker.changes(presence_penalty=-2.0),
+        "frequency_penalty": asker.changes(frequency_penalty=-2.0),
+        "repetition_penalty": asker.changes(repetition_penalty=0.9),
+        "ignore_eos": asker.ignore_eos(int(others[1]) if len(others) > 1 else 8185),
+    }
+    for name, verdict in found.items():
+        print(f"{name:20} {verdict if isinstance(verdict, str) else 'honoured' if verdict else 'IGNORED'}")
+    asker.say(stream_options={"include_usage": True})
+    print("usage of a repeat:  ", asker.say(stream_options={"include_usage": True}).usage)
+    print("knows=" + "+".join(name for name, verdict in found.items() if verdict is True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Targets: who is measured, and how a wish becomes a request that this server understands.
+
+Owns the meaning of `--target` and the body of a request; opens no connection and starts no process
+(`launch.py` does). Fields that a target does not honour are left out, so that no server is slowed or
+refused for what it would not have done anyway; `left_out` says which, for the report.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from loadtests.presets import EVERYTHING, OPENAI, PRESETS, Preset
+
+_NO_EOS: Final = -100.0
+"""OpenAI's own limit: "should result in a ban"."""
+
+_GRAMMAR: Final = (
+    "write NAME=URL, NAME=preset:PRESET (to be launched) or NAME=preset:PRESET:URL, "
+    "with options such as ,model=... after it"
+)
+
+
+class TargetError(Exception):
+    """A `--target` that cannot be understood; the message says what was wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that can be asked."""
+
+    name: str
+    url: str
+    model: str
+    """Empty: the first that it lists (`launch.find_model`)."""
+    api_key: str | None = field(default=None, repr=False)
+    knows: frozenset[str] = OPENAI
+    """Optional fields of the request that it honours."""
+    metrics_url: str | None = None
+    ready_path: str = "/v1/models"
+    eos_token_ids: tuple[int, ...] = ()
+    """To be biased away where an exact length is wanted and the target knows no ignore_eos."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server that has to be started first."""
+
+    name: str
+    preset: Preset
+    program: Path | None = None
+    """Its virtual environment or the program itself; None: the preset's variable, then PATH."""
+    arguments: tuple[str, ...] = ()
+    """After the preset's own, so they win."""
+
+
+class Wish(Protocol):
+    """What of an `Ask` (`workload.py`) goes into a body."""
+
+    @property
+    def messages(self) -> tuple[dict[str, str], ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def sampling(self) -> Mapping[str, Any]: ...
+
+
+def build_body(ask: Wish, target: Target) -> dict[str, Any]:
+    """The body of `POST /v1/chat/completions`, streamed."""
+    body: dict[str, Any] = {
+        "model": target.model,
+        "messages": list(ask.messages),
+        "max_tokens": ask.max_tokens,
+        "stream": True,
+    }
+    if "stream_options" in target.knows:
+        body["stream_options"] = {"include_usage": True}
+    body |= {name: value for name, value in ask.sampling.items() if name in target.knows}
+    if ask.exact:
+        if "ignore_eos" in target.knows:
+            body["ignore_eos"] = True
+        elif target.eos_token_ids and "logit_bias" in target.knows:
+            biases = {str(token): _NO_EOS for token in target.eos_token_ids}
+            body["logit_bias"] = {**body.get("logit_bias", {}), **biases}
+    return body
+
+
+def left_out(ask: Wish, target: Target) -> tuple[str, ...]:
+    """Fields of this wish that the target would not have honoured."""
+    return tuple(sorted(set(ask.sampling) - target.knows))
+
+
+def exactness(target: Target) -> str:
+    """How a wish for an exact number of tokens is put to this target, for the report."""
+    if "ignore_eos" in target.knows:
+        return "ignore_eos"
+    if target.eos_token_ids and "logit_bias" in target.knows:
+        return "logit_bias against the end tokens"
+    return "max_tokens alone: an answer may end before"
+
+
+def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:
+    """One `--target`. Options, each after a comma:
+
+    `model=NAME`, `key_env=VARIABLE` (holds the API key), `knows=all` or `knows=seed+top_k+...`,
+    `metrics=URL`, `eos=ID+ID` for a server that runs; `program=PATH`, `args=...` for one to be launched.
+    Raises TargetError.
+    """
+    name, equals, rest = text.partition("=")
+    place, *pairs = rest.split(",")
+    if not (equals and re.fullmatch(r"[\w.-]+", name) and place):
+        raise TargetError(f"--target {text}: {_GRAMMAR}")
+    options = dict(_option(text, pair) for pair in pairs)
+    preset: Preset | None = None
+    url = place
+    if place.startswith("preset:"):
+        preset_name, _, url = place.removeprefix("preset:").partition(":")
+        preset = PRESETS.get(preset_name)
+        if preset is None:
+            raise TargetError(
+                f"--target {text}: there is no preset {preset_name!r}, only {', '.join(PRESETS)}"
+            )
+        if not url:
+            return _launch(text, name, preset, options)
+    if not re.match(r"https?://[^/]", url):
+        raise TargetError(f"--target {text}: {url!r} is no http:// or https:// address; {_GRAMMAR}")
+    return _running(text, name, url.rstrip("/").removesuffix("/v1"), preset, options, environment)
+
+
+def _option(text: str, pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not equals:
+        raise TargetError(f"--target {text}: {pair!r} is no option; {_GRAMMAR}")
+    return name.strip(), value.strip()
+
+
+def _launch(text: str, name: str, preset: Preset, options: dict[str, str]) -> Launch:
+    program = options.pop("program", None)
+    try:
+        arguments = tuple(shlex.split(options.pop("args", "")))
+    except ValueError as error:
+        raise TargetError(f"--target {text}: args: {error}") from error
+    _refuse_others(text, options, "program, args")
+    return Launch(name, preset, Path(program) if program else None, arguments)
+
+
+def _running(
+    text: str,
+    name: str,
+    url: str,
+    preset: Preset | None,
+    options: dict[str, str],
+    environment: Mapping[str, str],
+) -> Target:
+    api_key = None
+    if variable := options.pop("key_env", None):
+        api_key = environment.get(variable)
+        if not api_key:
+            raise TargetError(f"--target {text}: the environment has no {variable}")
+    knows = preset.knows if preset else OPENAI
+    if named := options.pop("knows", None):
+        knows = EVERYTHING if named == "all" else frozenset(named.split("+"))
+        if strange := knows - EVERYTHING:
+            known = ", ".join(sorted(EVERYTHING))
+            raise TargetError(f"--target {text}: knows={'+'.join(sorted(strange))}: there are {known}")
+    metrics = url + preset.metrics_path if preset and preset.metrics_path else None
+    try:
+        eos_token_ids = tuple(int(word) for word in options.pop("eos", "").split("+") if word)
+    except ValueError as error:
+        raise TargetError(f"--target {text}: eos: {error}") from error
+    target = Target(
+        name=name,
+        url=url,
+        # A server started by hand has its own name for its model, but for the one that takes only this.
+        model=options.pop("model", preset.model if preset and preset.model == "default_model" else ""),
+        api_key=api_key,
+        knows=knows,
+        metrics_url=options.pop("metrics", metrics),
+        ready_path=preset.ready_path if preset else "/v1/models",
+        eos_token_ids=eos_token_ids,
+    )
+    _refuse_others(text, options, "model, key_env, knows, metrics, eos")
+    return target
+
+
+def _refuse_others(text: str, options: dict[str, str], known: str) -> None:
+    if options:
+        raise TargetError(f"--target {text}: no option {', '.join(options)} here; there are {known}")
