@@ -1,0 +1,321 @@
+"""Launching: a server is started, found ready, measured, and gone, with nothing left behind.
+
+Every one of them gets the same fast BLAS on a Linux CPU, the same number of its threads, the same number
+of slots, and a home of its own for the caches that it writes: what one run leaves must not warm the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import httpx
+import trio
+
+from loadtests import client
+from loadtests.presets import Preset
+from loadtests.record import Outcome
+from loadtests.targets import Launch, Target, build_body
+from loadtests.workload import Ask
+from scheduler.link.fast_blas import BlasChoice, default_threads
+from scheduler.link.process import Exit
+
+T = TypeVar("T")
+Note = Callable[[str], None]
+"""Told in words what happens, as it happens."""
+
+SLOTS: Final = 32
+_POLL_SECONDS = 0.1
+_KILL_SECONDS = 5.0
+"""A killed process is gone at once, unless the kernel holds it."""
+_SWEEP_SECONDS = 30.0
+_TAIL_LINES = 20
+_TAIL_BYTES = 16_384
+
+_OURS_TO_SET = ("PYTHON", "VIRTUAL_ENV", "PENSTOCK_", "HF_", "XDG_", "LD_PRELOAD", "OPENBLAS_", "RAPID_MLX_")
+"""What the caller's shell says of these must not reach one target and pass by another."""
+
+
+class LaunchError(Exception):
+    """A target could not be started; the message has the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a server may take."""
+
+    start_seconds: float = 600.0
+    """Until the first completion is whole: a large model is read from disk in that time."""
+    stop_seconds: float = 30.0
+    """After SIGTERM; then its process group is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all targets of a comparison have in common."""
+
+    model: Path
+    """A folder."""
+    blas: BlasChoice
+    slots: int = SLOTS
+    patience: Patience = Patience()
+
+
+def _silent(text: str) -> None:
+    """The default Note."""
+
+
+async def with_servers(
+    choices: Sequence[Target | Launch],
+    bench: Bench,
+    body: Callable[[tuple[Target, ...]], Awaitable[T]],
+    note: Note = _silent,
+) -> T:
+    """Runs `body` with all of them, in their order; those to be launched are up from before it to after it.
+
+    All stand at once, so that they can be measured in turn; one that is not asked is idle. Raises
+    LaunchError; `body` does not run then.
+    """
+    for choice in choices:
+        if isinstance(choice, Launch):
+            command(choice, bench, port=0)  # Raises before anything is started.
+    return await _nested(tuple(choices), (), bench, body, note)
+
+
+async def _nested(
+    waiting: tuple[Target | Launch, ...],
+    up: tuple[Target, ...],
+    bench: Bench,
+    body: Callable[[tuple[Target, ...]], Awaitable[T]],
+    note: Note,
+) -> T:
+    if not waiting:
+        return await body(up)
+    first, *others = waiting
+
+    async def go_on(target: Target) -> T:
+        return await _nested(tuple(others), (*up, target), bench, body, note)
+
+    if isinstance(first, Launch):
+        return await with_server(first, bench, go_on, note)
+    return await go_on(await find_model(first))
+
+
+async def with_server(
+    launch: Launch, bench: Bench, body: Callable[[Target], Awaitable[T]], note: Note = _silent
+) -> T:
+    """Runs `body` with a started target that has answered; it is stopped when that returns, raises or is
+    cancelled.
+
+    A server that dies meanwhile does not end `body`, which has something to record then; `note` is told.
+    Raises LaunchError where it did not come up.
+    """
+    port = free_port()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-target-"))
+    try:
+        log = folder / "log"
+        process = await _start(launch, bench, port, folder, log)
+        measured = False
+        try:
+            target = _target(launch, bench, f"http://127.0.0.1:{port}")
+            started = trio.current_time()
+            note(f"{launch.name}: starting {launch.preset.name}")
+            await _wait_answering(process, target, log, bench.patience.start_seconds)
+            note(f"{launch.name}: ready after {trio.current_time() - started:.1f} s")
+            measured = True
+            return await body(target)
+        finally:
+            if measured and process.poll() is not None:
+                note(f"{launch.name}: the server {Exit(process.returncode)}; its last words:\n{tail(log)}")
+            if not await _stop(process, bench.patience.stop_seconds):
+                note(f"{launch.name}: killed; it did not stop within {bench.patience.stop_seconds:g} s")
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _SWEEP_SECONDS):
+            # In a thread: the caches that peers write when they stop may be gigabytes.
+            sweep = partial(shutil.rmtree, folder, ignore_errors=True)
+            await trio.to_thread.run_sync(sweep, abandon_on_cancel=True)
+
+
+async def _start(launch: Launch, bench: Bench, port: int, home: Path, log: Path) -> trio.Process:
+    try:
+        with log.open("wb") as output:
+            return await trio.lowlevel.open_process(
+                command(launch, bench, port),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(os.environ, home, launch.preset, bench.blas),
+                # Penstock runs with -m, which finds its packages where we found ours. A peer must find
+                # none of ours, and what it writes must go with its home.
+                cwd=None if launch.preset.takes_blas else home,
+                # A group of its own, to be killed as a whole; and Ctrl-C is ours to handle.
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(f"{launch.name}: cannot start it: {error}") from error
+
+
+def command(launch: Launch, bench: Bench, port: int) -> list[str]:
+    """What starts it. Raises LaunchError where its program is not there."""
+    preset = launch.preset
+    values = {
+        "model": str(bench.model.resolve()),
+        "port": str(port),
+        "slots": str(bench.slots),
+        "blas": str(bench.blas.library or ("auto" if sys.platform == "darwin" else "off")),
+    }
+    filled = [argument.format_map(values) for argument in preset.arguments]
+    return [*_program(launch), *filled, *launch.arguments]
+
+
+def _program(launch: Launch) -> list[str]:
+    preset = launch.preset
+    given = launch.program or os.environ.get(preset.variable)
+    if given:
+        path = Path(given).expanduser().absolute()
+        program = path / "bin" / preset.program if path.is_dir() else path
+        if not program.is_file():
+            raise LaunchError(f"{launch.name}: there is no {program}")
+        return [str(program)]
+    if preset.takes_blas:
+        return [sys.executable, "-m", "api"]
+    found = shutil.which(preset.program)
+    if found is None:
+        raise LaunchError(
+            f"{launch.name}: no program {preset.program!r} on PATH; set {preset.variable} to its virtual "
+            "environment (loadtests/peers/README.md says how to make one)"
+        )
+    return [found]
+
+
+def environment(base: Mapping[str, str], home: Path, preset: Preset, blas: BlasChoice) -> dict[str, str]:
+    """The target's environment: nothing of the caller's that could favour one, and no network."""
+    kept = {name: value for name, value in base.items() if not name.startswith(_OURS_TO_SET)}
+    kept |= {
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "OPENBLAS_NUM_THREADS": base.get("OPENBLAS_NUM_THREADS") or str(default_threads()),
+    }
+    return kept if preset.takes_blas else blas.environment(kept)
+
+
+def free_port() -> int:
+    """Free a moment ago; a server that finds it taken since says so and dies."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _target(launch: Launch, bench: Bench, url: str) -> Target:
+    preset = launch.preset
+    return Target(
+        name=launch.name,
+        url=url,
+        model=preset.model,
+        knows=preset.knows,
+        metrics_url=url + preset.metrics_path if preset.metrics_path else None,
+        ready_path=preset.ready_path,
+        eos_token_ids=() if "ignore_eos" in preset.knows else end_tokens(bench.model),
+    )
+
+
+def end_tokens(model: Path) -> tuple[int, ...]:
+    """The tokens that end an answer of this model; none for our own random weights, to which they do not
+    come by chance, so that nobody pays for a bias there."""
+    if (model / "penstock.json").is_file():
+        return ()
+    for name in ("generation_config.json", "config.json"):
+        try:
+            tokens = json.loads((model / name).read_text("utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(tokens, int):
+            return (tokens,)
+        if isinstance(tokens, list):
+            return tuple(token for token in tokens if isinstance(token, int))
+    return ()
+
+
+async def find_model(target: Target) -> Target:
+    """With the first model that it lists, where it was not named. Raises LaunchError."""
+    if target.model:
+        return target
+    headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
+    try:
+        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
+            answer = await http.get(f"{target.url}/v1/models", headers=headers)
+            return replace(target, model=str(answer.json()["data"][0]["id"]))
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise LaunchError(
+            f"{target.name}: cannot ask {target.url} for its model: {error!r}; give model="
+        ) from error
+
+
+async def _wait_answering(process: trio.Process, target: Target, log: Path, seconds: float) -> None:
+    """Until it says that it is ready, and one short completion is whole. Raises LaunchError."""
+    wish = Ask(
+        messages=({"role": "user", "content": "ready?"},),
+        max_tokens=4,
+        exact=False,
+        sampling={"temperature": 0.0},
+        reusable_share=0.0,
+    )
+    observed: client.Observed | None = None
+    with trio.move_on_after(seconds):
+        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+            while process.poll() is None:
+                with suppress(httpx.TransportError):
+                    if (await http.get(target.url + target.ready_path)).status_code == 200:
+                        break
+                await trio.sleep(_POLL_SECONDS)
+            else:
+                raise LaunchError(f"{target.name}: the server {Exit(process.returncode)}:\n{tail(log)}")
+            # Some are ready before their model is: only a completion tells.
+            url = f"{target.url}/v1/chat/completions"
+            observed = await client.ask(http, url, {}, build_body(wish, target), wish)
+    if observed is None:
+        raise LaunchError(f"{target.name}: no answer within {seconds:g} s:\n{tail(log)}")
+    if observed.outcome is not Outcome.OK:
+        status = "" if observed.status is None else f"{observed.status} "
+        raise LaunchError(
+            f"{target.name}: ready, but its first completion was {observed.outcome.value}: "
+            f"{status}{observed.detail}\n{tail(log)}"
+        )
+
+
+async def _stop(process: trio.Process, seconds: float) -> bool:
+    """False where it had to be killed. Shielded: a server left behind spoils every later measurement."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+        process.terminate()
+        await process.wait()
+    obeyed = process.poll() is not None
+    # Also after it obeyed: it may have left children.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS):
+        await process.wait()
+    return obeyed
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return "\n".join(f"  {line[:300]}" for line in lines[-_TAIL_LINES:]) or "  (it wrote nothing)"

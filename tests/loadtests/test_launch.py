@@ -1,0 +1,312 @@
+"""Servers are started, found ready, and gone: small fakes in processes of their own, and Penstock itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from loadtests import launch
+from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
+from loadtests.presets import PRESETS, Preset
+from loadtests.targets import Launch, Target
+from scheduler.link.fast_blas import BlasChoice
+from scheduler.models.random_qwen3 import embedded_model, user_cache_folder
+
+_SERVER = """
+import http.server, os, signal, subprocess, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200, b'{"data": [{"id": "first"}]}')
+
+    def do_POST(self):
+        STATUS = 200
+        chunk = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "length"}]}'
+        self.answer(STATUS, chunk + b"\\n\\ndata: [DONE]\\n\\n")
+
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+print("home", os.environ["HOME"], "threads", os.environ["OPENBLAS_NUM_THREADS"], flush=True)
+EXTRA
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+_CHILD = 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
+_DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@dataclass
+class Fake:
+    """How to launch a script as if it were a preset, and what was said meanwhile."""
+
+    launch: Launch
+    bench: Bench
+    notes: list[str] = field(default_factory=list)
+
+    def processes(self) -> list[int]:
+        """Of this fake, its children included: they share its group. Found by the script's path."""
+        script = self.launch.preset.arguments[0].encode()
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        leaders = [pid for pid in pids if script in _read(f"/proc/{pid}/cmdline")]
+        return [pid for pid in pids if _group(pid) in leaders]
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return -1
+
+
+MakeFake = Callable[..., Fake]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeFake:
+    """`fake(extra code, patience...)`. Homes are made below the test's own folder."""
+    homes = tmp_path / "homes"
+    homes.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(homes))
+
+    def make(extra: str = "", status: int = 200, **patience: float) -> Fake:
+        script = tmp_path / "server.py"
+        script.write_text(_SERVER.replace("EXTRA", extra).replace("STATUS = 200", f"STATUS = {status}"))
+        preset = Preset(
+            "fake", frozenset(), "fake", "PENSTOCK_BENCH_FAKE", (str(script), "{port}"), model="f"
+        )
+        bench = Bench(tmp_path, BlasChoice("none"), patience=Patience(**{"start_seconds": 30.0, **patience}))
+        return Fake(Launch("one", preset, Path(sys.executable)), bench)
+
+    return make
+
+
+def homes(fake: Fake) -> list[Path]:
+    return list((fake.bench.model / "homes").iterdir())
+
+
+async def started_and_stopped(fake: Fake) -> Target:
+    async def body(target: Target) -> Target:
+        assert fake.processes()
+        return target
+
+    return await with_server(fake.launch, fake.bench, body, fake.notes.append)
+
+
+async def failing(fake: Fake) -> str:
+    """The error's message; nothing is left behind, and the body never ran."""
+
+    async def body(target: Target) -> None:
+        pytest.fail("it is not there")
+
+    with pytest.raises(LaunchError) as caught:
+        await with_server(fake.launch, fake.bench, body, fake.notes.append)
+    assert fake.processes() == []
+    assert homes(fake) == []
+    return str(caught.value)
+
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@linux_only
+def test_a_server_is_there_while_it_is_measured_and_gone_after(fake: MakeFake) -> None:
+    """With its children and its home."""
+    one = fake(_CHILD)
+    target = trio.run(started_and_stopped, one)
+    assert (target.name, target.model) == ("one", "f")
+    assert [note.split(" after")[0] for note in one.notes] == ["one: starting fake", "one: ready"]
+    assert _eventually_gone(one)
+    assert homes(one) == []
+
+
+def _eventually_gone(fake: Fake) -> bool:
+    """Killed orphans stay in /proc until init has taken note."""
+    deadline = time.monotonic() + 10
+    while fake.processes() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return fake.processes() == []
+
+
+@linux_only
+def test_a_server_that_dies_is_an_error_with_its_last_words(fake: MakeFake) -> None:
+    """At once, and not when the patience is over."""
+    said = trio.run(failing, fake("sys.exit('no such model')"))
+    assert said.startswith("one: the server exited with status 1:\n")
+    assert said.endswith("  no such model")
+
+
+@linux_only
+def test_a_server_that_never_answers_is_an_error(fake: MakeFake) -> None:
+    """The log tells where its home and its threads were set."""
+    said = trio.run(failing, fake("import time; time.sleep(600)", start_seconds=1.0))
+    assert said.startswith("one: no answer within 1 s:")
+
+
+@linux_only
+def test_a_server_that_is_ready_but_cannot_complete_is_an_error(fake: MakeFake) -> None:
+    """Readiness is believed after a completion only."""
+    assert "its first completion was http_error: 500" in trio.run(failing, fake(status=500))
+
+
+@linux_only
+def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
+    """With its whole group, and it is said."""
+    one = fake(_DEAF + _CHILD, stop_seconds=0.2)
+    trio.run(started_and_stopped, one)
+    assert one.notes[-1] == "one: killed; it did not stop within 0.2 s"
+    assert _eventually_gone(one)
+
+
+@linux_only
+def test_a_death_while_it_is_measured_is_told_and_ends_nothing(fake: MakeFake) -> None:
+    """The load test has something to record then."""
+    one = fake()
+
+    async def body(target: Target) -> str:
+        (pid,) = one.processes()
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return "recorded"
+
+    async def main() -> str:
+        return await with_server(one.launch, one.bench, body, one.notes.append)
+
+    assert trio.run(main) == "recorded"
+    assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its last words:\n  home ")
+
+
+@linux_only
+def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
+    """As Ctrl-C does."""
+    one = fake()
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+
+            async def body(target: Target) -> None:
+                scope.cancel()
+                await trio.sleep_forever()
+
+            await with_server(one.launch, one.bench, body)
+
+    trio.run(main)
+    assert one.processes() == []
+    assert homes(one) == []
+
+
+@linux_only
+def test_several_stand_at_once_beside_what_runs_already(fake: MakeFake) -> None:
+    """In the order asked for; one that runs and did not name its model is asked for it."""
+    one = fake()
+    two = replace(one.launch, name="two")
+
+    async def main() -> list[tuple[str, str]]:
+        async def outer(up: Target) -> list[tuple[str, str]]:
+            async def body(targets: tuple[Target, ...]) -> list[tuple[str, str]]:
+                assert len(one.processes()) == 2
+                return [(target.name, target.model) for target in targets]
+
+            return await with_servers([Target("here", up.url, ""), two], one.bench, body)
+
+        return await with_server(one.launch, one.bench, outer)
+
+    assert trio.run(main) == [("here", "first"), ("two", "f")]
+
+
+def test_a_program_that_is_not_there_is_named_before_anything_starts(fake: MakeFake) -> None:
+    """With the variable that would say where it is."""
+    one = fake()
+    missing = replace(one.launch, name="two", program=None)
+
+    async def body(targets: tuple[Target, ...]) -> None:
+        pytest.fail("it is not there")
+
+    with pytest.raises(LaunchError, match="set PENSTOCK_BENCH_FAKE to its virtual environment"):
+        trio.run(with_servers, [one.launch, missing], one.bench, body, one.notes.append)
+    assert one.notes == []
+    with pytest.raises(LaunchError, match=r"there is no .*nowhere"):
+        launch.command(replace(one.launch, program=Path("nowhere")), one.bench, 1)
+
+
+def test_a_target_that_nobody_answers_for_needs_its_models_name() -> None:
+    """Asked of a port where nobody listens."""
+    with pytest.raises(LaunchError, match="give model="):
+        trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{launch.free_port()}", ""))
+
+
+def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
+    """Options of the shell stay out; the library and its threads are the same for all, Penstock gets the
+    library by its own option."""
+    base = {"PATH": "p", "HOME": "h", "PENSTOCK_MAX_SLOTS": "1", "LD_PRELOAD": "x", "HF_TOKEN": "t"}
+    blas = BlasChoice("fast", tmp_path / "blas.so")
+    theirs = launch.environment(base, tmp_path, PRESETS["rapid-mlx"], blas)
+    ours = launch.environment(base, tmp_path, PRESETS["penstock"], blas)
+    assert theirs.pop("LD_PRELOAD") == str(tmp_path / "blas.so")
+    assert theirs == ours
+    assert (ours["HOME"], ours["PATH"]) == (str(tmp_path), "p")
+    assert not {"PENSTOCK_MAX_SLOTS", "LD_PRELOAD", "HF_TOKEN"} & set(ours)
+    assert launch.environment({"OPENBLAS_NUM_THREADS": "3"}, tmp_path, PRESETS["penstock"], blas)[
+        "OPENBLAS_NUM_THREADS"
+    ] == "3"  # fmt: skip
+    command = launch.command(Launch("a", PRESETS["penstock"]), Bench(tmp_path, blas, slots=5), 8)
+    assert command[1:3] == ["-m", "api"]
+    assert command[-6:] == ["--port", "8", "--max-slots", "5", "--blas", str(tmp_path / "blas.so")]
+
+
+@pytest.mark.parametrize(
+    ("files", "tokens"),
+    [
+        ({"config.json": '{"eos_token_id": 5}'}, (5,)),
+        (
+            {"config.json": '{"eos_token_id": 5}', "generation_config.json": '{"eos_token_id": [6, 7]}'},
+            (6, 7),
+        ),
+        ({"config.json": "not json"}, ()),
+        ({}, ()),
+        ({"config.json": '{"eos_token_id": 5}', "penstock.json": "{}"}, ()),
+    ],
+)
+def test_the_end_tokens_are_the_models_own(
+    tmp_path: Path, files: dict[str, str], tokens: tuple[int, ...]
+) -> None:
+    """None for our random weights: they do not end by themselves, and a bias would cost the peers."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert launch.end_tokens(tmp_path) == tokens
+
+
+def test_penstock_itself_is_launched_by_its_preset() -> None:
+    """The scripted engine on the embedded model; the metrics are where the preset says."""
+    model = embedded_model(user_cache_folder(os.environ)).path
+    ours = Launch("ours", PRESETS["penstock"], arguments=("--engine", "scripted"))
+
+    async def body(target: Target) -> str:
+        assert target.metrics_url is not None
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return (await http.get(target.metrics_url)).text
+
+    async def main() -> str:
+        return await with_server(ours, Bench(model, BlasChoice("none")), body)
+
+    assert "penstock_" in trio.run(main)
