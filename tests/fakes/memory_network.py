@@ -67,9 +67,13 @@ class MemoryNetwork(httpcore.AsyncNetworkBackend):
         await trio.lowlevel.checkpoint()
         if self.refusing:
             raise httpcore.ConnectError("refused")
+        return _Stream(self.connect())
+
+    def connect(self) -> trio.StapledStream[Any, Any]:
+        """A connection of bytes, for clients that are not httpx."""
         ours, theirs = trio.testing.memory_stream_pair()
         self._send.send_nowait(theirs)
-        return _Stream(ours)
+        return ours
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
