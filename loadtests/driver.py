@@ -286,7 +286,8 @@ class Driver:
             index=index,
             population=session.population,
             tenant=session.tenant,
-            session=session.id,
+            # A subagent's requests are its parent's session's: "agents-3/1" belongs to "agents-3".
+            session=session.id.partition("/")[0],
             turn=turn,
             session_turns=session.turns,
             scheduled_at=due,

@@ -41,6 +41,7 @@ _POLL_SECONDS = 0.1
 _KILL_SECONDS = 5.0
 """A killed process is gone at once, unless the kernel holds it."""
 _SWEEP_SECONDS = 30.0
+_NICENESS = 5
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384
 
@@ -152,7 +153,9 @@ async def _start(launch: Launch, bench: Bench, port: int, home: Path, log: Path)
     try:
         with log.open("wb") as output:
             return await trio.lowlevel.open_process(
-                command(launch, bench, port),
+                # All of them a little nicer than the load generator: a server that takes every core would
+                # make the generator late, and its lateness would be counted as the server's.
+                ["nice", "-n", str(_NICENESS), *command(launch, bench, port)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
