@@ -47,8 +47,7 @@ class _HangUp(Exception):
 async def ask(
     client: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], wish: Ask
 ) -> Observed:
-    """Sends `body` to `url` and follows the stream to its end. Raises nothing but cancellation, which
-    leaves what was seen so far in the record of `follow`."""
+    """`follow`, for a caller who has no record yet."""
     observed = Observed(sent_at=trio.current_time())
     await follow(client, url, headers, body, wish, observed)
     return observed
@@ -62,7 +61,8 @@ async def follow(
     wish: Ask,
     observed: Observed,
 ) -> None:
-    """As `ask`, into a record that the caller holds: what a cancelled request had seen is not lost."""
+    """Sends `body` to `url` and follows the stream to its end, into a record that the caller holds: what a
+    cancelled request had seen is not lost. Raises nothing but cancellation."""
     patience = trio.CancelScope(
         deadline=trio.current_time() + wish.hang_up_after_seconds
         if wish.hang_up_after_seconds is not None

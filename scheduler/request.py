@@ -5,29 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+# How tokens are chosen crosses to the engine as it is: one type for both sides.
+from scheduler.link.messages import Sampling as Sampling
+
 Message: TypeAlias = dict[str, Any]
 """One chat message as the templates of Hugging Face models take it: `role`, `content`, ..."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen. `temperature` 0 is greedy, and then the cut-offs have no effect.
-
-    The cut-offs act as mlx-lm's samplers do (top-p, then min-p, then top-k, on the untempered
-    distribution). `repetition_penalty` counts prompt and output, the presence and frequency
-    penalties count output only, as vLLM does. `seed` is never absent: a request without one is
-    given one at admission, so that its tokens can be computed again.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +30,7 @@ class GenerationRequest:
 
     public_id: str
     prompt: ChatPrompt
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False

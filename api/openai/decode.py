@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from api.openai.schema import ChatCompletionRequest, ChatMessage
-from scheduler.request import ChatPrompt, GenerationRequest, Message, SamplingParams
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
 
 _UNSIGNED_64 = (1 << 64) - 1
 
@@ -26,11 +26,11 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
     )
 
 
-def _sampling(body: ChatCompletionRequest) -> SamplingParams:
-    neutral = SamplingParams()
+def _sampling(body: ChatCompletionRequest) -> Sampling:
+    neutral = Sampling()
     # A request without a seed gets one: its tokens can then be computed again after an engine's death.
     seed = secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64
-    return SamplingParams(
+    return Sampling(
         temperature=_given(body.temperature, neutral.temperature),
         top_p=_given(body.top_p, neutral.top_p),
         top_k=max(0, body.top_k or 0),

@@ -52,17 +52,23 @@ class Load(_Message, frozen=True, tag="load"):
 
 
 class Sampling(_Message, frozen=True):
-    """`SamplingParams` on the wire; see there for the meaning."""
+    """How tokens are chosen. `temperature` 0 is greedy, and then the cut-offs have no effect.
 
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    seed: int
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: tuple[tuple[int, float], ...]
+    The cut-offs act as mlx-lm's samplers do (top-p, then min-p, then top-k, on the untempered
+    distribution). `repetition_penalty` counts prompt and output, the presence and frequency
+    penalties count output only, as vLLM does. `seed` is never absent: a request without one is
+    given one at admission, so that its tokens can be computed again.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 class Submit(_Message, frozen=True, tag="submit"):

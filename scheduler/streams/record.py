@@ -9,7 +9,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import InvalidRequest, SchedulerError
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
 from scheduler.lifecycle import Event, State, move
-from scheduler.link.messages import Sampling, Submit
+from scheduler.link.messages import Submit
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.streams.mailbox import Mailbox
 
@@ -42,23 +42,12 @@ class StreamRecord:
         return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING)
 
     def submit_message(self) -> Submit:
-        sampling = self.prepared.request.sampling
         return Submit(
             request_id=self.request_id,
             prompt=self.prepared.prompt,
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
-            sampling=Sampling(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                min_p=sampling.min_p,
-                seed=sampling.seed,
-                repetition_penalty=sampling.repetition_penalty,
-                presence_penalty=sampling.presence_penalty,
-                frequency_penalty=sampling.frequency_penalty,
-                logit_bias=sampling.logit_bias,
-            ),
+            sampling=self.prepared.request.sampling,
         )
 
     def put_prefill(self, done: int, total: int) -> None:

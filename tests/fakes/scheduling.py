@@ -14,7 +14,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, SamplingParams
+from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -61,7 +61,7 @@ def ask(text: str = "hello", *, max_tokens: int | None = 8, stop: tuple[str, ...
     return GenerationRequest(
         public_id=f"test-{text[:16]}",
         prompt=ChatPrompt(({"role": "user", "content": text},)),
-        sampling=SamplingParams(temperature=0.0),
+        sampling=Sampling(temperature=0.0),
         max_tokens=max_tokens,
         stop=stop,
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, SamplingParams
+from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import ask
 
@@ -58,7 +58,7 @@ def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
 @pytest.mark.parametrize(("token", "accepted"), [(-1, False), (0, True), (8191, True), (8192, False)])
 def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> None:
     """Refused by the parameter's name: in the engine it would break the step for all rows."""
-    request = replace(ask(), sampling=SamplingParams(logit_bias=((5, 1.0), (token, 1.0))))
+    request = replace(ask(), sampling=Sampling(logit_bias=((5, 1.0), (token, 1.0))))
     preparation = Preparation(ByteTokenizer(), folder())
     if accepted:
         assert preparation.prepare(request).request is request
