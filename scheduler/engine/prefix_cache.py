@@ -1,0 +1,394 @@
+"""The prefix cache's policy: what is kept, what is shared, and what goes when room is needed.
+
+Owns the radix tree and every decision about it. It must not know MLX, models or requests: a `Segment` and a
+`Snapshot` have sizes, that is all. The engine's one thread calls it between steps; all of it is host work.
+
+What goes first when room is needed (what a lease stands on never does):
+1. leaves of a superseded turn, and leaves that no hit can restore (no snapshot where the model needs one);
+2. then what was used longest ago: leaves, and snapshots in the middle of a path. What was used again (by a
+   continuation, two hits, several branches) counts as used `protected_seconds` later than it was: as in a
+   segmented LRU it outlives tails used once, but yesterday's agents do not keep out today's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, nlargest
+from typing import Generic, Literal, TypeAlias
+
+from scheduler.engine.radix_tree import KEY_BYTES, Held, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+
+Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
+Tokens: TypeAlias = Sequence[int]
+SessionKey: TypeAlias = tuple[str, str]  # salt, session
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Every bound of the policy."""
+
+    continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
+    continuation_share: float = 0.5  # exo #1817: of the prompt.
+    protecting_hits: int = 2  # SGLang's slru threshold.
+    protected_seconds: float = 600.0  # A tool call or a person answers within this.
+    snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
+    branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
+    sessions: int = 4096  # A forgotten session's turns age like any others.
+
+    def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
+        """Whether a hit goes on with a conversation and is no branch of it (exo #1817's good hit)."""
+        least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
+        return hit_tokens >= least
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """A prefix that came back. None of its tokens is told."""
+
+    tokens: int
+    references: int  # Stored continuations that stand on it.
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """What is held now, and totals since the start."""
+
+    held: Held
+    leases: int
+    query_tokens: int
+    hit_tokens: int
+    stored_tokens: int
+    evicted_tokens: Mapping[Reason, int]
+    evicted_bytes: int
+    top_trunks: tuple[Trunk, ...]
+
+
+@dataclass(slots=True)
+class _Mark:
+    """What the policy remembers of a node."""
+
+    last_used: float
+    hits: int = 0
+    protected: bool = False
+    superseded: bool = False
+    snapshot_used: float = 0.0
+    snapshot_hits: int = 0
+    turns: set[SessionKey] = field(default_factory=set)  # Sessions of which a newest turn ends here.
+    ticket: int = 0  # The one valid entry in the queue.
+
+
+class PrefixCache(Generic[SegmentT, SnapshotT]):
+    """Holds at most budget - running bytes, but for what leases stand on. Exact after every call."""
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        token_bytes: int,
+        needs_snapshot: bool,
+        clock: Callable[[], float],
+        retention: Retention | None = None,
+    ) -> None:
+        """`token_bytes`: what a Segment costs a token, to make room before it is cut; 0 where no layer can
+        be cut. `needs_snapshot`: the model has layers that cannot be cut."""
+        self._budget_bytes = budget_bytes
+        self._running_bytes = 0
+        self._token_bytes = token_bytes + KEY_BYTES
+        self._needs_snapshot = needs_snapshot
+        self._clock = clock
+        self._retention = retention or Retention()
+        self._tree: RadixTree[SegmentT, SnapshotT] = RadixTree(self._inherit)
+        self._marks: dict[Node[SegmentT, SnapshotT], _Mark] = {}
+        # Lazy deletion: (rank, age, is a leaf, ticket, node) is valid while the ticket is the node's own.
+        self._queue: list[tuple[int, float, bool, int, Node[SegmentT, SnapshotT]]] = []
+        self._tickets = 0
+        self._sessions: OrderedDict[SessionKey, list[Node[SegmentT, SnapshotT]]] = OrderedDict()
+        self._query_tokens = self._hit_tokens = self._stored_tokens = 0
+        self._evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
+        self.evicted_bytes = 0  # Only grows: much of it at once, and the device should have it back.
+
+    @property
+    def nbytes(self) -> int:
+        return self._tree.nbytes
+
+    @property
+    def room(self) -> int:
+        return max(0, self._budget_bytes - self._running_bytes)
+
+    def peek(self, tokens: Tokens, salt: str) -> int:
+        """How many tokens a lookup would find. Changes and counts nothing: for planning."""
+        return self._find(tokens, salt).length
+
+    def lookup(self, tokens: Tokens, salt: str, system_tokens: int = 0) -> Lease[SegmentT, SnapshotT]:
+        """The longest prefix that can be restored, at most one token short of the prompt: that one must be
+        computed, or there is nothing to sample from. Give the lease back with `release`."""
+        found = self._find(tokens, salt)
+        if found.inside and found.length < len(tokens) - 1:
+            # The prompt leaves the edge here. Cut it now: a store would have to, under this very lease.
+            self._tree.boundary(found)
+            found = self._find(found.tokens, salt)
+        continuation = self._retention.continues(found.length, len(tokens), system_tokens)
+        now = self._clock()
+        for node in found.path:
+            mark = self._marks[node]
+            mark.last_used, mark.superseded = now, False
+            mark.hits += 1
+            mark.protected |= continuation or mark.hits >= self._retention.protecting_hits
+            if node.end == found.length and node.snapshot is not None:
+                mark.snapshot_used = now
+                mark.snapshot_hits += 1
+            self._file(node)
+        self._query_tokens += len(tokens)
+        self._hit_tokens += found.length
+        lease = self._tree.lease(found)
+        self._make_room(0)
+        return lease
+
+    def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
+        """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
+        node = lease.node
+        self._tree.release(lease)
+        if node is not None:
+            self._file(node)
+        self._make_room(0)
+
+    def store(
+        self,
+        tokens: Tokens,
+        salt: str,
+        cut: Callable[[int, int], SegmentT],
+        session: str | None = None,
+        system_tokens: int = 0,
+    ) -> int:
+        """Keep what was computed for `tokens`; the bytes added.
+
+        `cut(start, end)` is called at most once, for what is missing and fits: the shallow part where room
+        is short. When it raises, nothing was added. What only an older turn of `session` needed goes first.
+        """
+        match = self._tree.match(tokens, salt)
+        missing = len(tokens) - match.length
+        if not tokens or not self.room:
+            return 0
+        end = self._tree.boundary(match) if missing else match.path[-1]
+        if session is not None:
+            self._supersede((salt, session), end, len(tokens), system_tokens)
+        added = 0
+        with nullcontext() if end is None else self._pinned(end):
+            fitting = max(0, self._make_room(missing * self._token_bytes)) // self._token_bytes
+            if missing and fitting:
+                end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
+                self._marks[end] = _Mark(0.0)
+                self._stored_tokens += len(end.tokens)
+                added = end.nbytes
+        if end is not None:
+            self._pass(end)
+            if session is not None:
+                self._remember((salt, session), end)
+        self._make_room(0)
+        return added if end in self._marks else 0
+
+    def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> bool:
+        """Keep the state right after `tokens`. False where it is not kept: not needed, the tokens are not
+        stored, one is there already, there is no room, or its path has better ones."""
+        match = self._tree.match(tokens, salt)
+        known = not match.inside and match.path and match.path[-1].snapshot is not None
+        if not self._needs_snapshot or not match.path or match.length < len(tokens) or known:
+            return False
+        with self._pinned(match.path[-1]):
+            if self._make_room(snapshot.nbytes) < snapshot.nbytes:
+                return False
+            node = self._tree.attach(match.tokens, salt, snapshot)
+            assert node is not None, "a pinned path was lost"
+        self._marks[node].snapshot_used = self._clock()
+        self._file(node)
+        self._thin(node)
+        self._make_room(0)
+        return node.snapshot is not None
+
+    def reserve(self, bytes_running: int) -> None:
+        """Leave this much of the budget to running requests, from now on."""
+        self._running_bytes = bytes_running
+        self._make_room(0)
+
+    def clear(self) -> int:
+        """Let go of everything that is not in use. The bytes freed."""
+        before = self.evicted_bytes
+        while (victim := self._victim()) is not None:
+            self._evict(victim, "cleared")
+        return self.evicted_bytes - before
+
+    def statistics(self, top: int = 10) -> CacheStatistics:
+        """For operators. Walks all nodes: for a page now and then, not for every step."""
+        trunks = [
+            Trunk(node.end, leaves, self._marks[node].hits)
+            for node, leaves in self._tree.leaves_below().items()
+            if len(node.children) > 1 or self._marks[node].hits
+        ]
+        return CacheStatistics(
+            held=self._tree.held(),
+            leases=len(self._tree.leases),
+            query_tokens=self._query_tokens,
+            hit_tokens=self._hit_tokens,
+            stored_tokens=self._stored_tokens,
+            evicted_tokens=dict(self._evicted_tokens),
+            evicted_bytes=self.evicted_bytes,
+            top_trunks=tuple(nlargest(top, trunks, key=lambda trunk: (trunk.hits, trunk.tokens))),
+        )
+
+    def check_integrity(self) -> list[str]:
+        """Complaints in words, best none: an alarm, never a crash. O(everything)."""
+        complaints = self._tree.check_integrity()
+        nodes = set(self._tree.walk())
+        if nodes != self._marks.keys():
+            return [*complaints, "nodes and marks are not the same"]
+        queued = {node for *entry, ticket, node in self._queue if self._is_valid(ticket, node)}
+        for node in nodes:
+            evictable = not node.pins and (not node.children or node.snapshot is not None)
+            if evictable and node not in queued:
+                complaints.append(f"node [{node.start}, {node.end}) would never be evicted")
+        turns = {(key, node) for key, ends in self._sessions.items() for node in ends}
+        if turns != {(key, node) for node in nodes for key in self._marks[node].turns}:
+            complaints.append("sessions and turns are not the same")
+        if self.nbytes > self.room and self._victim() is not None:
+            complaints.append(f"{self.nbytes} bytes in a room of {self.room}, and not all in use")
+        return complaints
+
+    def _find(self, tokens: Tokens, salt: str) -> Match[SegmentT, SnapshotT]:
+        match = self._tree.match(tokens, salt, limit=len(tokens) - 1)
+        return match.restorable() if self._needs_snapshot else match
+
+    def _pass(self, end: Node[SegmentT, SnapshotT]) -> None:
+        """A request was stored along this path."""
+        now = self._clock()
+        for node in (end, *self._tree.parents(end)):
+            mark = self._marks[node]
+            mark.last_used, mark.superseded = now, False
+            mark.protected |= len(node.children) > 1
+            self._file(node)
+
+    def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
+        """The tree cut an edge in two: both have its past."""
+        mark = self._marks[lower]
+        self._marks[upper] = _Mark(mark.last_used, mark.hits, mark.protected, mark.superseded)
+        self._file(upper)
+        self._file(lower)  # A lease on it may have moved up.
+
+    def _supersede(
+        self, key: SessionKey, end: Node[SegmentT, SnapshotT] | None, length: int, system_tokens: int
+    ) -> None:
+        """A turn of `length` tokens has come, known up to `end`: what its session had before is over. But
+        where the old one is longer, or shares only the system prompt, this is a branch and both stay."""
+        path = set() if end is None else {end, *self._tree.parents(end)}
+        for old in tuple(self._sessions.get(key, ())):
+            above = (old, *self._tree.parents(old))
+            common = next((node.end for node in above if node in path), 0)
+            good = common > system_tokens and self._retention.continues(common, length, system_tokens)
+            if old not in path and not (good and length >= old.end):
+                continue
+            self._forget(key, old)
+            for node in above:  # What others use, and what stands below that, is no turn's alone.
+                used = node in path or node.pins or self._marks[node].turns
+                if used or not all(self._marks[child].superseded for child in node.children.values()):
+                    break
+                self._marks[node].superseded = True
+                self._file(node)
+
+    def _remember(self, key: SessionKey, end: Node[SegmentT, SnapshotT]) -> None:
+        turns = self._sessions.setdefault(key, [])
+        self._sessions.move_to_end(key)
+        if end not in turns:
+            turns.append(end)
+            self._marks[end].turns.add(key)
+        if len(turns) > self._retention.branches_per_session:
+            self._forget(key, turns[0])
+        if len(self._sessions) > self._retention.sessions:
+            oldest, ends = next(iter(self._sessions.items()))
+            for node in tuple(ends):
+                self._forget(oldest, node)
+
+    def _forget(self, key: SessionKey, node: Node[SegmentT, SnapshotT]) -> None:
+        self._marks[node].turns.remove(key)
+        self._sessions[key].remove(node)
+        if not self._sessions[key]:
+            del self._sessions[key]
+
+    def _thin(self, node: Node[SegmentT, SnapshotT]) -> None:
+        """Drop snapshots until no path through `node` has too many: the one whose loss leaves the smallest
+        gap, of those that nobody came back to; the deepest, which the next turn needs, at last."""
+        while len(path := self._tree.fullest_path(node)) > self._retention.snapshots_per_path:
+            ends = [0, *(held.end for held in path)]
+            gaps = {held: ends[i + 2] - ends[i] for i, held in enumerate(path[:-1])}
+            free = [held for held in path if not held.pins]
+            plain = [held for held in free if held in gaps and not self._comes_back(held)]
+            self._drop_snapshot(min(plain or free, key=lambda held: gaps.get(held, held.end)))
+
+    def _comes_back(self, node: Node[SegmentT, SnapshotT]) -> bool:
+        return len(node.children) > 1 or self._marks[node].snapshot_hits >= self._retention.protecting_hits
+
+    def _drop_snapshot(self, node: Node[SegmentT, SnapshotT]) -> None:
+        self.evicted_bytes += self._tree.detach(node)
+        self._marks[node].snapshot_hits = 0
+        self._file(node)
+
+    def _make_room(self, need: int) -> int:
+        """Evict until `need` more bytes fit or nothing more can go. The room that there is then."""
+        while self.nbytes + need > self.room and (victim := self._victim()) is not None:
+            self._evict(victim, "budget")
+        return self.room - self.nbytes
+
+    def _victim(self) -> Node[SegmentT, SnapshotT] | None:
+        while self._queue:
+            *_, ticket, node = self._queue[0]
+            if self._is_valid(ticket, node) and not node.pins:
+                return node
+            heappop(self._queue)  # A pinned one is filed again when it is released.
+        return None
+
+    def _evict(self, node: Node[SegmentT, SnapshotT], reason: Reason) -> None:
+        """A leaf with all that it holds, or the snapshot in the middle of a path."""
+        if node.children:
+            self._drop_snapshot(node)
+            return
+        mark, parent = self._marks[node], node.parent
+        for key in tuple(mark.turns):
+            self._forget(key, node)
+        reason = "superseded" if mark.superseded and reason == "budget" else reason
+        self._evicted_tokens[reason] += len(node.tokens)
+        self.evicted_bytes += node.nbytes
+        del self._marks[node]
+        self._tree.remove(node)
+        if parent in self._marks:
+            self._file(parent)
+
+    def _file(self, node: Node[SegmentT, SnapshotT]) -> None:
+        """Put a node where it belongs in the queue; called after every change of it or of its mark."""
+        mark, leaf = self._marks[node], not node.children
+        if not leaf and node.snapshot is None:
+            mark.ticket = 0
+            return
+        hopeless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
+        age = mark.last_used if leaf else mark.snapshot_used
+        if mark.protected if leaf else self._comes_back(node):
+            age += self._retention.protected_seconds
+        self._tickets += 1
+        mark.ticket = self._tickets
+        heappush(self._queue, (0 if hopeless else 1, age, leaf, mark.ticket, node))
+        if len(self._queue) > 64 + 4 * len(self._marks):  # Mostly invalid by now: paid for by their pushes.
+            self._queue = [entry for entry in self._queue if self._is_valid(*entry[3:])]
+            heapify(self._queue)
+
+    def _is_valid(self, ticket: int, node: Node[SegmentT, SnapshotT]) -> bool:
+        return (mark := self._marks.get(node)) is not None and mark.ticket == ticket
+
+    @contextmanager
+    def _pinned(self, node: Node[SegmentT, SnapshotT]) -> Iterator[None]:
+        """Nothing of this path goes while room is made for what joins it."""
+        node.pins += 1
+        try:
+            yield
+        finally:
+            node.pins -= 1
+            self._file(node)

@@ -1,0 +1,397 @@
+"""A radix tree over token ids: which tokens are held, what belongs to them, and what is in use.
+
+One tree per salt under one object. An edge owns what was computed for its own tokens (a `Segment`) and
+may carry what cannot be cut (a `Snapshot`, the state right after its last token). A lease keeps its path:
+leaves go first, and a pinned one does not go. The tree knows no budget, no recency and no device: every
+decision is `prefix_cache.py`'s, which alone calls it, and nothing here reads an array. Tokens lie in
+`array("I")`; runs are compared slice by slice, so that the number of Python operations grows with the
+edges of a path and the logarithm of the tokens, never with the tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+
+KEY_BYTES = array("I").itemsize
+"""What a token id costs in an edge."""
+
+
+class Segment(Protocol):
+    """What was computed for consecutive tokens, in all layers that can be cut anywhere. Never mutated."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def split(self, at: int) -> tuple[Self, Self]:
+        """The first `at` tokens and the rest, 0 < at < tokens. Both own their bytes: neither keeps the
+        whole alive."""
+        ...
+
+
+class Snapshot(Protocol):
+    """The state of layers that cannot be cut, right after one token. Never mutated."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+SegmentT = TypeVar("SegmentT", bound=Segment)
+SnapshotT = TypeVar("SnapshotT", bound=Snapshot)
+
+
+def compact(tokens: Sequence[int]) -> array[int]:
+    """The tokens as edges keep them. A caller that asks often should compact once: then this is free."""
+    return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
+
+
+def common_run(left: array[int], start: int, right: array[int], limit: int) -> int:
+    """How many of the first `limit` tokens of left[start:] and right agree.
+
+    Bisection over slices: at most `2 * limit` tokens are touched, all of them in C, in O(log limit) steps.
+    """
+    if left[start : start + limit] == right[:limit]:
+        return limit
+    agreed, differ = 0, limit  # The first difference lies in [agreed, differ).
+    while differ - agreed > 1:
+        middle = (agreed + differ) // 2
+        if left[start + agreed : start + middle] == right[agreed:middle]:
+            agreed = middle
+        else:
+            differ = middle
+    return agreed
+
+
+class Node(Generic[SegmentT, SnapshotT]):
+    """An edge with the position at its end. Only the tree writes to it."""
+
+    __slots__ = ("_segment", "children", "end", "parent", "pins", "salt", "snapshot", "tokens")
+
+    def __init__(
+        self,
+        salt: str,
+        parent: Node[SegmentT, SnapshotT] | None,
+        tokens: array[int],
+        segment: SegmentT | None,
+    ) -> None:
+        self.salt = salt
+        self.parent = parent  # None at a root, and after removal.
+        self.tokens = tokens
+        self.end: int = len(tokens) + (0 if parent is None else parent.end)
+        self.snapshot: SnapshotT | None = None
+        self.children: dict[int, Node[SegmentT, SnapshotT]] = {}
+        self.pins = 0  # Of leases that end here: what is above has a child, so it stays anyway.
+        self._segment = segment
+
+    @property
+    def start(self) -> int:
+        """The position before the first token of the edge."""
+        return self.end - len(self.tokens)
+
+    @property
+    def segment(self) -> SegmentT:
+        """What was computed for the edge. A root and a removed node have none."""
+        assert self._segment is not None, "a root or a removed node was asked for its segment"
+        return self._segment
+
+    @property
+    def nbytes(self) -> int:
+        """Everything that this node holds."""
+        snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
+        return self.segment.nbytes + snapshot + KEY_BYTES * len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Generic[SegmentT, SnapshotT]):
+    """The longest common prefix: its nodes from the root down; the last may be taken in part."""
+
+    tokens: array[int]  # What was looked for.
+    path: tuple[Node[SegmentT, SnapshotT], ...]
+    length: int
+
+    @property
+    def inside(self) -> bool:
+        """Whether the match ends before its last node does."""
+        return bool(self.path) and self.path[-1].end > self.length
+
+    def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
+        """How many of a path node's tokens the match takes."""
+        return min(node.end, self.length) - node.start
+
+    def restorable(self) -> Match[SegmentT, SnapshotT]:
+        """The same match up to its deepest snapshot."""
+        for count, node in zip(range(len(self.path), 0, -1), reversed(self.path), strict=True):
+            if node.snapshot is not None and node.end <= self.length:
+                return Match(self.tokens, self.path[:count], node.end)
+        return Match(self.tokens, (), 0)
+
+
+@dataclass(slots=True, eq=False)
+class Lease(Generic[SegmentT, SnapshotT]):
+    """A prefix in use. Until it is released its pieces may be held, not mutated, and are accounted."""
+
+    length: int
+    pieces: tuple[tuple[SegmentT, int], ...]  # In order, with the tokens taken; the last perhaps in part.
+    snapshot: SnapshotT | None  # The state at `length`, if one is kept there.
+    node: Node[SegmentT, SnapshotT] | None  # Where it ends; None when nothing matched.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a tree holds now, exactly."""
+
+    nodes: int
+    tokens: int
+    snapshots: int
+    segment_bytes: int
+    snapshot_bytes: int
+    key_bytes: int  # The token ids themselves.
+    replaced_bytes: int  # Segments that were split while leased: leases may still hold them whole.
+
+
+OnSplit = Callable[[Node[SegmentT, SnapshotT], Node[SegmentT, SnapshotT]], None]
+"""Told (upper, lower): `upper` is new, `lower` is the node that was there."""
+
+
+class RadixTree(Generic[SegmentT, SnapshotT]):
+    """The counters are exact after every operation, also after one that raised."""
+
+    def __init__(self, on_split: OnSplit[SegmentT, SnapshotT] | None = None) -> None:
+        self._roots: dict[str, Node[SegmentT, SnapshotT]] = {}
+        self._on_split = on_split
+        self.leases: set[Lease[SegmentT, SnapshotT]] = set()
+        self._replaced: dict[
+            int, tuple[SegmentT, int]
+        ] = {}  # By id: the segment and how many leases hold it.
+        self.nodes = 0
+        self.tokens = 0
+        self.segment_bytes = 0
+        self.snapshots = 0
+        self.snapshot_bytes = 0
+        self.replaced_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.segment_bytes + self.snapshot_bytes + self.replaced_bytes + KEY_BYTES * self.tokens
+
+    def held(self) -> Held:
+        return Held(
+            nodes=self.nodes,
+            tokens=self.tokens,
+            snapshots=self.snapshots,
+            segment_bytes=self.segment_bytes,
+            snapshot_bytes=self.snapshot_bytes,
+            key_bytes=KEY_BYTES * self.tokens,
+            replaced_bytes=self.replaced_bytes,
+        )
+
+    def match(self, tokens: Sequence[int], salt: str, limit: int | None = None) -> Match[SegmentT, SnapshotT]:
+        """The longest prefix of tokens[:limit] that is held. Changes nothing."""
+        key = compact(tokens)
+        limit = len(key) if limit is None else min(limit, len(key))
+        path: list[Node[SegmentT, SnapshotT]] = []
+        node, position = self._roots.get(salt), 0
+        while node is not None and position < limit and node.end == position:
+            node = node.children.get(key[position])
+            if node is not None:
+                path.append(node)
+                position += common_run(key, position, node.tokens, min(len(node.tokens), limit - position))
+        return Match(key, tuple(path), position)
+
+    def boundary(self, match: Match[SegmentT, SnapshotT]) -> Node[SegmentT, SnapshotT] | None:
+        """The node that ends where the (fresh) match ends, after a split if need be; None at position 0."""
+        if not match.inside:
+            return match.path[-1] if match.path else None
+        return self._split(match.path[-1], match.taken(match.path[-1]))
+
+    def insert(
+        self, tokens: Sequence[int], salt: str, cut: Callable[[int, int], SegmentT]
+    ) -> Node[SegmentT, SnapshotT]:
+        """Hold `tokens`; the node that holds the last of them (it may reach further).
+
+        `cut(start, end)` is called once for the tail that is missing, or not at all. When it raises,
+        nothing has changed.
+        """
+        key = compact(tokens)
+        assert key, "an empty prefix has no node"
+        match = self.match(key, salt)
+        if match.length == len(key):
+            return match.path[-1]
+        segment = cut(match.length, len(key))
+        assert segment.tokens == len(key) - match.length, "cut returned another length than it was asked for"
+        parent = self.boundary(match) or self._roots.setdefault(salt, Node(salt, None, array("I"), None))
+        node = Node(salt, parent, key[match.length :], segment)
+        parent.children[node.tokens[0]] = node
+        self.nodes += 1
+        self.tokens += len(node.tokens)
+        self.segment_bytes += segment.nbytes
+        return node
+
+    def attach(
+        self, tokens: Sequence[int], salt: str, snapshot: SnapshotT
+    ) -> Node[SegmentT, SnapshotT] | None:
+        """Keep the state right after `tokens`. None, and nothing changed, where these tokens are not all
+        held or a snapshot is there already."""
+        match = self.match(tokens, salt)
+        if not match.path or match.length < len(tokens):
+            return None
+        if not match.inside and match.path[-1].snapshot is not None:
+            return None
+        node = self.boundary(match)
+        assert node is not None
+        node.snapshot = snapshot
+        self.snapshots += 1
+        self.snapshot_bytes += snapshot.nbytes
+        return node
+
+    def detach(self, node: Node[SegmentT, SnapshotT]) -> int:
+        """Let go of a node's snapshot, if it has one; its bytes."""
+        if node.snapshot is None:
+            return 0
+        freed, node.snapshot = node.snapshot.nbytes, None
+        self.snapshots -= 1
+        self.snapshot_bytes -= freed
+        return freed
+
+    def remove(self, node: Node[SegmentT, SnapshotT]) -> None:
+        """Let go of a leaf and of all that it holds; a salt goes with its last node."""
+        assert not node.children, "only a leaf can be removed"
+        assert not node.pins, "a leased path cannot be removed"
+        assert node.parent is not None, "a root or a removed node cannot be removed"
+        parent = node.parent
+        self.detach(node)
+        self.nodes -= 1
+        self.tokens -= len(node.tokens)
+        self.segment_bytes -= node.segment.nbytes
+        del parent.children[node.tokens[0]]
+        # Cut loose, so that its bytes are free now and not when the collector comes, whoever still knows it.
+        node.parent, node._segment, node.tokens = None, None, array("I")
+        if parent.parent is None and not parent.children:
+            del self._roots[node.salt]
+
+    def lease(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
+        """Keep a (fresh) match until `release`."""
+        node = match.path[-1] if match.path else None
+        pieces = tuple((passed.segment, match.taken(passed)) for passed in match.path)
+        snapshot = None if node is None or match.inside else node.snapshot
+        lease = Lease(match.length, pieces, snapshot, node)
+        if node is not None:
+            node.pins += 1
+        self.leases.add(lease)
+        return lease
+
+    def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
+        """The lease is empty afterwards, so that nobody holds bytes by way of it."""
+        assert lease in self.leases, "a lease is released once, to whom it came from"
+        self.leases.remove(lease)
+        for segment, _ in lease.pieces:
+            if (replaced := self._replaced.pop(id(segment), None)) is not None:
+                if replaced[1] > 1:
+                    self._replaced[id(segment)] = (segment, replaced[1] - 1)
+                else:
+                    self.replaced_bytes -= segment.nbytes
+        if lease.node is not None:
+            lease.node.pins -= 1
+        lease.pieces, lease.snapshot, lease.node = (), None, None
+
+    def parents(self, node: Node[SegmentT, SnapshotT]) -> Iterator[Node[SegmentT, SnapshotT]]:
+        """The nodes above, nearest first, without the root."""
+        above = node.parent
+        while above is not None and above.parent is not None:
+            yield above
+            above = above.parent
+
+    def children(self, node: Node[SegmentT, SnapshotT]) -> Collection[Node[SegmentT, SnapshotT]]:
+        return node.children.values()
+
+    def walk(self, top: Node[SegmentT, SnapshotT] | None = None) -> Iterator[Node[SegmentT, SnapshotT]]:
+        """`top` and all below it (or all nodes), each after its parent. No recursion: chains are long."""
+        if top is None:
+            pending = [node for root in self._roots.values() for node in root.children.values()]
+        else:
+            pending = [top]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(node.children.values())
+
+    def leaves_below(self) -> dict[Node[SegmentT, SnapshotT], int]:
+        """Every node with the number of leaves that stand on it, itself if it is one."""
+        leaves = {node: int(not node.children) for node in self.walk()}
+        for node in reversed(leaves):
+            if node.parent in leaves:
+                leaves[node.parent] += leaves[node]
+        return leaves
+
+    def fullest_path(self, node: Node[SegmentT, SnapshotT]) -> list[Node[SegmentT, SnapshotT]]:
+        """The nodes with snapshots on that path through `node` which has most of them, shallow first."""
+        counts = {node: 0}
+        for below in self.walk(node):
+            for child in below.children.values():
+                counts[child] = counts[below] + (child.snapshot is not None)
+        deepest = max(counts, key=counts.__getitem__)
+        path = [held for held in (deepest, *self.parents(deepest)) if held.snapshot is not None]
+        return path[::-1]
+
+    def check_integrity(self) -> list[str]:
+        """Complaints in words, best none: an alarm for operators and a gate in tests. O(nodes)."""
+        complaints = ["a salt has no nodes" for root in self._roots.values() if not root.children]
+        pins = Counter(lease.node for lease in self.leases)
+        held = Counter(id(segment) for lease in self.leases for segment, _ in lease.pieces)
+        counted = dict.fromkeys(("nodes", "tokens", "segment_bytes", "snapshots", "snapshot_bytes"), 0)
+        for node in self.walk():
+            where = f"node [{node.start}, {node.end})"
+            counted["nodes"] += 1
+            counted["tokens"] += len(node.tokens)
+            counted["segment_bytes"] += node.segment.nbytes
+            if node.snapshot is not None:
+                counted["snapshots"] += 1
+                counted["snapshot_bytes"] += node.snapshot.nbytes
+            if node.pins != pins[node]:
+                complaints.append(f"{where} has {node.pins} pins, {pins[node]} leases end there")
+            if node.segment.tokens != len(node.tokens):
+                complaints.append(f"{where} holds a segment of {node.segment.tokens} tokens")
+            if not node.tokens or node.parent is None or node.parent.end != node.start:
+                complaints.append(f"{where} does not begin where its parent ends")
+            elif node.parent.children.get(node.tokens[0]) is not node or node.parent.salt != node.salt:
+                complaints.append(f"{where} is not its parent's child")
+        for name, count in counted.items():
+            if getattr(self, name) != count:
+                complaints.append(f"{name} says {getattr(self, name)}, the tree holds {count}")
+        if self.replaced_bytes != sum(segment.nbytes for segment, _ in self._replaced.values()):
+            complaints.append(f"replaced_bytes says {self.replaced_bytes}")
+        if any(count != held[key] for key, (_, count) in self._replaced.items()):
+            complaints.append("a replaced segment is not held by as many leases as it says")
+        return complaints
+
+    def _split(self, node: Node[SegmentT, SnapshotT], at: int) -> Node[SegmentT, SnapshotT]:
+        """Cut an edge in two and return the upper one. The lower keeps its identity and its snapshot.
+
+        parent -- abcdef --> node      becomes      parent -- abc --> upper -- def --> node
+        """
+        whole, parent = node.segment, node.parent
+        assert parent is not None
+        head, tail = whole.split(at)
+        assert (head.tokens, tail.tokens) == (at, len(node.tokens) - at), "a split lost tokens"
+        upper = Node(node.salt, parent, node.tokens[:at], head)
+        parent.children[upper.tokens[0]] = upper
+        node.parent, node.tokens, node._segment = upper, node.tokens[at:], tail
+        upper.children[node.tokens[0]] = node
+        self.nodes += 1
+        self.segment_bytes += head.nbytes + tail.nbytes - whole.nbytes
+        holders = [lease for lease in self.leases if any(piece is whole for piece, _ in lease.pieces)]
+        if holders:
+            self._replaced[id(whole)] = (whole, len(holders))
+            self.replaced_bytes += whole.nbytes
+        for lease in self.leases:
+            if lease.node is node and lease.length <= upper.end:  # It needs nothing of the lower part.
+                lease.node, upper.pins, node.pins = upper, upper.pins + 1, node.pins - 1
+        if self._on_split is not None:
+            self._on_split(upper, node)
+        return upper

@@ -1,0 +1,343 @@
+"""The radix tree against a dictionary of prefixes, and its rules one by one."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from scheduler.engine.radix_tree import KEY_BYTES, Lease, Node, RadixTree, common_run, compact
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RUN_BYTES = 3
+STATE_BYTES = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A segment whose content is its tokens. `grain`: sizes are rounded up to it, as real buffers are."""
+
+    values: tuple[int, ...]
+    grain: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        return -(-len(self.values) // self.grain) * self.grain * RUN_BYTES
+
+    def split(self, at: int) -> tuple[Run, Run]:
+        assert 0 < at < len(self.values)
+        return Run(self.values[:at], self.grain), Run(self.values[at:], self.grain)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A snapshot that knows after which tokens it was taken."""
+
+    prefix: tuple[int, ...]
+    nbytes: int = STATE_BYTES
+
+
+def cut_of(tokens: Sequence[int], grain: int = 1) -> Callable[[int, int], Run]:
+    return lambda start, end: Run(tuple(tokens[start:end]), grain)
+
+
+def content_of(lease: Lease[Run, State]) -> list[int]:
+    """The tokens that a lease really carries."""
+    return [token for run, taken in lease.pieces for token in run.values[:taken]]
+
+
+def python_lines(action: Callable[P, T], *args: P.args, **named: P.kwargs) -> tuple[int, T]:
+    """How many lines of Python a call runs, and its result. Counted, not timed."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = action(*args, **named)
+    finally:
+        sys.settrace(previous)
+    return lines, result
+
+
+def longest(held: set[tuple[str, tuple[int, ...]]], salt: str, tokens: Sequence[int], limit: int) -> int:
+    """What a match must say, the slow way."""
+    return max((n for n in range(1, limit + 1) if (salt, tuple(tokens[:n])) in held), default=0)
+
+
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=10)
+salts = st.sampled_from(["", "tenant"])
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """Any order of inserts, snapshots, leases and removals; a dictionary says what must be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.splits: list[tuple[Node[Run, State], Node[Run, State]]] = []
+        self.tree: RadixTree[Run, State] = RadixTree(lambda upper, lower: self.splits.append((upper, lower)))
+        self.held: set[tuple[str, tuple[int, ...]]] = set()
+        self.states: dict[tuple[str, tuple[int, ...]], State] = {}
+        self.leases: list[tuple[Lease[Run, State], list[int]]] = []
+
+    @rule(tokens=prompts, salt=salts)
+    def insert(self, tokens: list[int], salt: str) -> None:
+        known, calls = longest(self.held, salt, tokens, len(tokens)), list[tuple[int, int]]()
+
+        def cut(start: int, end: int) -> Run:
+            calls.append((start, end))
+            return Run(tuple(tokens[start:end]))
+
+        node = self.tree.insert(tokens, salt, cut)
+        assert calls == ([(known, len(tokens))] if known < len(tokens) else [])
+        assert node.start < len(tokens) <= node.end
+        self.held |= {(salt, tuple(tokens[:n])) for n in range(1, len(tokens) + 1)}
+        assert self.tree.insert(tokens, salt, cut) is node, "the second time changes nothing"
+
+    @rule(tokens=prompts, salt=salts)
+    def insert_what_cannot_be_cut(self, tokens: list[int], salt: str) -> None:
+        def cut(start: int, end: int) -> Run:
+            raise MemoryError
+
+        if (salt, tuple(tokens)) not in self.held:
+            with pytest.raises(MemoryError):
+                self.tree.insert(tokens, salt, cut)
+
+    @rule(tokens=prompts, salt=salts, limit=st.none() | st.integers(0, 10))
+    def match(self, tokens: list[int], salt: str, limit: int | None) -> None:
+        match = self.tree.match(tokens, salt, limit)
+        within = len(tokens) if limit is None else min(limit, len(tokens))
+        assert match.length == longest(self.held, salt, tokens, within)
+        taken = [token for node in match.path for token in node.segment.values[: match.taken(node)]]
+        assert taken == tokens[: match.length]
+        assert match.restorable().length == longest(set(self.states), salt, tokens, within)
+
+    @rule(tokens=prompts, salt=salts)
+    def attach(self, tokens: list[int], salt: str) -> None:
+        place, state = (salt, tuple(tokens)), State(tuple(tokens))
+        node = self.tree.attach(tokens, salt, state)
+        assert (node is not None) == (place in self.held and place not in self.states)
+        if node is not None:
+            assert (node.end, node.snapshot) == (len(tokens), state)
+            self.states[place] = state
+
+    @rule(tokens=prompts, salt=salts)
+    def lease(self, tokens: list[int], salt: str) -> None:
+        self.leases.append((self.tree.lease(self.tree.match(tokens, salt)), tokens))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        lease, _ = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        self.tree.release(lease)
+        assert (lease.pieces, lease.snapshot, lease.node) == ((), None, None)
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        leaves = [node for node in self.tree.walk() if not node.children and not node.pins]
+        if leaves:
+            node = data.draw(st.sampled_from(leaves))
+            whole = self.path_of(node)
+            gone = {(node.salt, whole[:n]) for n in range(node.start + 1, node.end + 1)}
+            self.tree.remove(node)
+            self.held -= gone
+            self.states = {place: state for place, state in self.states.items() if place not in gone}
+
+    def path_of(self, node: Node[Run, State]) -> tuple[int, ...]:
+        above = [*self.tree.parents(node)][::-1]
+        return tuple(token for each in (*above, node) for token in each.segment.values)
+
+    @invariant()
+    def holds_what_the_dictionary_says(self) -> None:
+        held, states = set(), {}
+        for node in self.tree.walk():
+            whole = self.path_of(node)
+            assert list(node.segment.values) == list(node.tokens)
+            held |= {(node.salt, whole[:n]) for n in range(node.start + 1, node.end + 1)}
+            if node.snapshot is not None:
+                states[node.salt, whole] = node.snapshot
+        assert held == self.held
+        assert states == self.states
+
+    @invariant()
+    def counts_exactly(self) -> None:
+        inside = {id(node.segment) for node in self.tree.walk()}
+        replaced = {
+            id(run): run for lease, _ in self.leases for run, _ in lease.pieces if id(run) not in inside
+        }
+        now = self.tree.held()
+        assert now.nodes == len(list(self.tree.walk()))
+        assert now.tokens == len(self.held)
+        assert now.segment_bytes == RUN_BYTES * len(self.held)
+        assert now.key_bytes == KEY_BYTES * len(self.held)
+        assert now.snapshots == len(self.states)
+        assert now.snapshot_bytes == STATE_BYTES * len(self.states)
+        assert now.replaced_bytes == sum(run.nbytes for run in replaced.values())
+        assert self.tree.nbytes == (
+            (RUN_BYTES + KEY_BYTES) * len(self.held) + STATE_BYTES * len(self.states) + now.replaced_bytes
+        )
+        assert self.tree.check_integrity() == []
+
+    @invariant()
+    def leases_lose_nothing(self) -> None:
+        for lease, tokens in self.leases:
+            assert content_of(lease) == tokens[: lease.length]
+            if lease.node is not None:
+                assert lease.node.start < lease.length <= lease.node.end, "no more is kept than is needed"
+
+
+TestRadixTree = TreeMachine.TestCase
+TestRadixTree.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+@settings(derandomize=True, deadline=None)
+@given(left=st.lists(st.integers(0, 1), max_size=40), start=st.integers(0, 9), data=st.data())
+def test_a_common_run_ends_at_the_first_difference(left: list[int], start: int, data: st.DataObject) -> None:
+    """The bisection finds what a walk token by token finds."""
+    right = data.draw(st.lists(st.integers(0, 1), max_size=40) | st.just(left[start:]))
+    limit = max(0, min(len(left) - start, len(right)))
+    walked = next((i for i in range(limit) if left[start + i] != right[i]), limit)
+    assert common_run(compact(left), start, compact(right), limit) == walked
+
+
+def _chain(tree: RadixTree[Run, State], tokens: Sequence[int], step: int) -> None:
+    for end in range(step, len(tokens) + 1, step):
+        tree.insert(tokens[:end], "", cut_of(tokens))
+
+
+def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
+    """Hundred thousand tokens cost what hundred do, but for a logarithm; an edge costs a constant."""
+    lines: dict[tuple[int, int], int] = {}
+    for tokens, edges in ((1_000, 1), (100_000, 1), (100_000, 50)):
+        tree: RadixTree[Run, State] = RadixTree()
+        prompt = array("I", range(tokens))
+        _chain(tree, prompt, tokens // edges)
+        diverging = prompt[: tokens // 2] + array("I", [7_000_000]) + prompt[tokens // 2 + 1 :]
+        lines[tokens, edges], found = python_lines(tree.match, diverging, "")
+        assert found.length == tokens // 2
+    assert lines[100_000, 1] <= lines[1_000, 1] + 7 * 5, "twice the tokens are one more bisection"
+    assert lines[100_000, 50] <= 100 + 50 * 10
+
+
+def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
+    """Four bytes a token; a prompt that is reused afterwards does not change what is held."""
+    tree: RadixTree[Run, State] = RadixTree()
+    prompt = array("I", [1, 2, 3])
+    assert compact(prompt) is prompt
+    tree.insert(prompt, "", cut_of([1, 2, 3]))
+    prompt[0] = 9
+    assert tree.match([1, 2, 3], "").length == 3
+    assert [(node.tokens.typecode, node.tokens.itemsize) for node in tree.walk()] == [("I", KEY_BYTES)]
+
+
+def test_a_removed_node_holds_nothing_whoever_still_knows_it() -> None:
+    """Its bytes are free at once; and with the last node its salt is forgotten."""
+    tree: RadixTree[Run, State] = RadixTree()
+    node = tree.insert([1, 2], "tenant", cut_of([1, 2]))
+    tree.attach([1, 2], "tenant", State((1, 2)))
+    tree.remove(node)
+    assert (node.parent, node.snapshot, len(node.tokens)) == (None, None, 0)
+    with pytest.raises(AssertionError, match="removed node"):
+        node.segment  # noqa: B018
+    assert (tree.nbytes, tree.nodes, tree._roots) == (0, 0, {})
+
+
+def test_only_leaves_that_nobody_leases_can_be_removed() -> None:
+    """What others stand on or use stays, and a mistake is not silent."""
+    tree: RadixTree[Run, State] = RadixTree()
+    leaf = tree.insert([1, 2], "", cut_of([1, 2]))
+    lease = tree.lease(tree.match([1, 2], ""))
+    with pytest.raises(AssertionError, match="leased"):
+        tree.remove(leaf)
+    tree.release(lease)
+    with pytest.raises(AssertionError, match="once"):
+        tree.release(lease)
+    tree.insert([1, 2, 3], "", cut_of([1, 2, 3]))
+    with pytest.raises(AssertionError, match="leaf"):
+        tree.remove(leaf)
+
+
+def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
+    """Both halves own their bytes, and two leases may still hold the whole."""
+    tree: RadixTree[Run, State] = RadixTree()
+    tree.insert([1, 2, 3, 4], "", cut_of([1, 2, 3, 4]))
+    short, long = tree.lease(tree.match([1, 2, 9], "")), tree.lease(tree.match([1, 2, 3, 4], ""))
+    tree.insert([1, 2, 8], "", cut_of([1, 2, 8]))
+    assert tree.held().replaced_bytes == 4 * RUN_BYTES
+    assert (content_of(short), content_of(long)) == ([1, 2], [1, 2, 3, 4])
+    tree.release(long)
+    assert tree.held().replaced_bytes == 4 * RUN_BYTES
+    tree.remove(next(node for node in tree.walk() if node.end == 4))  # The short one needs nothing of it.
+    tree.release(short)
+    assert tree.held().replaced_bytes == 0
+    assert tree.check_integrity() == []
+
+
+def test_a_lease_moves_up_with_every_cut_that_it_does_not_need() -> None:
+    """Also with the second, when it still holds the segment from before the first."""
+    tree: RadixTree[Run, State] = RadixTree()
+    tree.insert([1, 2, 3], "", cut_of([1, 2, 3]))
+    lease = tree.lease(tree.match([1, 2], ""))
+    for position in (1, 2):
+        tree.attach([1, 2, 3][:position], "", State(()))
+        assert lease.node is not None
+        assert (lease.node.end, lease.node.pins) == (3 if position == 1 else 2, 1)
+    tree.remove(next(node for node in tree.walk() if node.end == 3))
+    assert content_of(lease) == [1, 2]
+    assert tree.check_integrity() == []
+
+
+def test_the_fullest_path_and_the_leaves_below() -> None:
+    """The path with most snapshots through a node, shallow first; leaves are counted for every node."""
+    tree: RadixTree[Run, State] = RadixTree()
+    for tokens in ([1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7]):
+        tree.insert(tokens, "", cut_of(tokens))
+    for tokens in ([1], [1, 2, 3], [1, 2, 5], [1, 2, 5, 6], [1, 2, 5, 6, 7]):
+        tree.attach(tokens, "", State(tuple(tokens)))
+    by_end = {(node.end, node.tokens[-1]): node for node in tree.walk()}
+    assert [node.end for node in tree.fullest_path(by_end[1, 1])] == [1, 3, 4, 5]
+    assert [node.end for node in tree.fullest_path(by_end[3, 3])] == [1, 3]
+    leaves = tree.leaves_below()
+    assert (leaves[by_end[1, 1]], leaves[by_end[3, 5]], leaves[by_end[4, 4]]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda tree, node: setattr(tree, "tokens", 7), "tokens says 7, the tree holds 2"),
+        (lambda tree, node: setattr(tree, "replaced_bytes", 7), "replaced_bytes says 7"),
+        (lambda tree, node: setattr(node, "pins", 1), "1 pins, 0 leases"),
+        (lambda tree, node: setattr(node, "_segment", Run((1,))), "a segment of 1 tokens"),
+        (lambda tree, node: setattr(node, "end", 5), "does not begin where its parent ends"),
+        (lambda tree, node: node.tokens.__setitem__(0, 5), "not its parent's child"),
+        (lambda tree, node: node.parent.children.clear(), "a salt has no nodes"),
+        (lambda tree, node: tree._replaced.__setitem__(1, (Run(()), 1)), "not held by as many leases"),
+    ],
+)
+def test_integrity_says_what_is_wrong(
+    damage: Callable[[RadixTree[Run, State], Node[Run, State]], object], complaint: str
+) -> None:
+    """Silence must mean something: each kind of damage is named."""
+    tree: RadixTree[Run, State] = RadixTree()
+    node = tree.insert([1, 2], "", cut_of([1, 2]))
+    assert tree.check_integrity() == []
+    damage(tree, node)
+    assert any(complaint in said for said in tree.check_integrity()), tree.check_integrity()
