@@ -83,6 +83,7 @@ class Driver:
         self._in_flight: dict[int, Observed] = {}
         self._indices = count()
         self._sent = 0
+        self._started = 0.0
         self._steady_until = float("inf")
 
     def interrupt(self) -> None:
@@ -103,6 +104,8 @@ class Driver:
 
     async def run(self, round_: int = 0) -> RunRecord:
         """The scenario from its first request to its last, or to its bounds."""
+        # Set again below: the probe's time is not the run's, but a display may already ask.
+        self._started = trio.current_time()
         capacity = {
             population.name: await self._capacity(population, population.arrivals)
             for population in self._scenario.populations

@@ -257,7 +257,17 @@ async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.
         sessions=None,
         bounds={"seconds": 6, "request_seconds": 5},
     )
-    run = await drive(ScriptedTarget(lambda number, body: script), plan)
+    elapsed: list[float] = []
+
+    def watch(network: MemoryNetwork, driver: Driver) -> None:
+        async def look() -> None:
+            await trio.sleep(2.0)
+            elapsed.append(driver.progress().elapsed_seconds)
+
+        trio.lowlevel.spawn_system_task(look)
+
+    run = await drive(ScriptedTarget(lambda number, body: script), plan, watch)
+    assert elapsed == [2.0], "a display may ask while the capacity is being measured"
     assert run.settings["agents: measured capacity"] == "3.56 requests/s"
     # Sixteen finished in 4.5 s; five times that, at random.
     assert 10 < len(run.requests) / 6 < 27
