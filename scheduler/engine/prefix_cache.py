@@ -168,10 +168,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         `cut(start, end)` is called at most once, for what is missing and fits: the shallow part where room
         is short. When it raises, nothing was added. What only an older turn of `session` needed goes first.
         """
+        if not tokens:
+            return 0
         match = self._tree.match(tokens, salt)
         missing = len(tokens) - match.length
-        if not tokens or not self.room:
-            return 0
         end = self._tree.boundary(match) if missing else match.path[-1]
         if session is not None:
             self._supersede((salt, session), end, len(tokens), system_tokens)
@@ -202,7 +202,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 return False
             node = self._tree.attach(match.tokens, salt, snapshot)
             assert node is not None, "a pinned path was lost"
-        self._marks[node].snapshot_used = self._clock()
+        mark = self._marks[node]
+        mark.snapshot_used = mark.last_used  # No younger than the leaf of its own turn, which it goes before.
         self._file(node)
         self._thin(node)
         self._make_room(0)

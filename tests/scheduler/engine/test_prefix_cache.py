@@ -366,16 +366,16 @@ def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
     tokens = words(0, 5000)
     keep(cache, tokens)
     cache.attach(tokens[:1500], "", State(()))
-    for _ in range(2):
-        cache.release(cache.lookup(tokens[:1550], ""))
     cache.attach(tokens[:1600], "", State(()))
+    for _ in range(2):
+        cache.release(cache.lookup(tokens[:1650], ""))
     for position in range(1700, 5000, 300):
         assert cache.attach(tokens[:position], "", State(())), "the deepest is what the next turn needs"
     kept = [node.end for node in cache._tree.walk() if node.snapshot is not None]
     assert len(kept) == 4
-    assert {1500, 4700} < set(kept)
-    assert 1600 not in kept
-    assert not cache.attach(tokens[:1510], "", State(())), "one more between two is worth the least"
+    assert {1600, 4700} < set(kept)
+    assert not {1500, 1700} & set(kept)
+    assert not cache.attach(tokens[:1590], "", State(())), "one more between two is worth the least"
 
 
 def test_snapshots_in_use_are_not_thinned() -> None:
@@ -408,6 +408,16 @@ def test_one_shot_tails_go_before_multi_referenced_trunks() -> None:
     assert cache.peek(words(0, 101), "") == 100
     assert cache.statistics().held.tokens == 100
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
+
+
+def test_a_fork_is_a_trunk_before_anyone_has_hit_it() -> None:
+    """Two prompts that were stored side by side are reason enough."""
+    cache = cache_of(300)
+    for tail in (1000, 2000):
+        keep(cache, words(0, 100) + words(tail, 50))
+    keep(cache, words(5000, 100))
+    cache.reserve(200 * TOKEN_BYTES)
+    assert (cache.peek(words(0, 101), ""), cache.peek(words(5000, 100), "")) == (100, 0)
 
 
 def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
@@ -508,6 +518,17 @@ def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
+def test_a_superseded_tail_that_is_stored_again_is_one_no_more() -> None:
+    """Whoever comes with the same tokens: they are in use again."""
+    cache = cache_of(8000)
+    first = words(0, 3000) + words(10_000, 300)
+    serve(cache, first, session="s")
+    serve(cache, words(0, 3000) + words(20_000, 500), session="s")
+    assert keep(cache, first) == 0
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
 @pytest.mark.parametrize("other", ["turn", "tail", "lease"])
 def test_what_others_use_is_not_superseded(other: str) -> None:
     """Another session's newest turn, a tail that grew on it, or a request that runs on it."""
@@ -569,6 +590,25 @@ def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:
     assert cache.peek(words(0, 60), "") == 0
 
 
+def test_snapshots_in_the_middle_age_like_everything_else() -> None:
+    """With their turn, or from when they were last restored; they go before a leaf of the same age, and
+    after an older one."""
+    cache = cache_of(1000, needs_snapshot=True)
+    for start in (0, 1000, 2000):
+        keep(cache, words(start, 100))
+        for position in (50, 100) if start else (100,):
+            size = 50 * TOKEN_BYTES
+            assert cache.attach(words(start, position), "", State((), nbytes=size))
+    for length in (101, 60):  # Of the two conversations the older one, restored at its end and in its middle.
+        cache.release(cache.lookup(words(1000, length), ""))
+    cache.reserve(500 * TOKEN_BYTES)
+    assert [cache.peek(words(start, 101), "") for start in (0, 1000, 2000)] == [0, 100, 100]
+    assert [cache.peek(words(start, 60), "") for start in (1000, 2000)] == [50, 50]
+    cache.reserve(650 * TOKEN_BYTES)
+    assert [cache.peek(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
+    assert [cache.peek(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
+
+
 def test_what_fits_is_stored_shallow_first() -> None:
     """A prompt larger than the room keeps its beginning, so that a retry resumes there."""
     cache = cache_of(100)
@@ -590,6 +630,16 @@ def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
     tokens = words(0, 10)
     assert cache.store(tokens, "", cut_of(tokens, grain=64)) == 0
     assert cache.nbytes == 0
+    assert cache.check_integrity() == []
+
+
+def test_halves_that_are_larger_than_the_whole_do_not_burst_the_budget() -> None:
+    """Buffers are rounded up; a cut that costs more makes room at once, also when a lookup makes it."""
+    cache = cache_of(8)
+    tokens = words(0, 8)
+    cache.store(tokens, "", cut_of(tokens, grain=4))
+    lease = cache.lookup(words(0, 3) + words(100, 9), "")
+    assert (lease.length, cache.nbytes) == (3, 4 * RUN_BYTES + 3 * KEY_BYTES)
     assert cache.check_integrity() == []
 
 
