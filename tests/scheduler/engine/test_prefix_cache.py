@@ -455,6 +455,38 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
     assert cache.statistics().top_trunks == (Trunk(tokens=40, references=1, hits=5),)
 
 
+def test_both_halves_of_an_edge_have_its_past() -> None:
+    """Whoever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
+    cache = cache_of(250)
+    for _ in range(3):
+        serve(cache, words(0, 100))
+    cache.release(cache.lookup(words(0, 40) + words(10_000, 9), ""))
+    assert [trunk.hits for trunk in cache.statistics().top_trunks] == [3, 2]
+    keep(cache, words(1000, 100))
+    keep(cache, words(2000, 100))
+    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (99, 0)
+
+    cache = cache_of(8000, needs_snapshot=True)
+    keep(cache, words(0, 3000) + words(10_000, 300), "s")
+    keep(cache, words(0, 3000) + words(20_000, 500), "s")
+    cache.attach((words(0, 3000) + words(10_000, 300))[:3100], "", State((), nbytes=0))
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 300
+
+
+def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
+    """A lease inside an edge keeps the edge; when the edge is cut behind it, the rest is free again."""
+    cache = cache_of()
+    keep(cache, words(0, 100))
+    lease = cache.lookup(words(0, 60), "")
+    assert cache.clear() == 0
+    cache.release(cache.lookup(words(0, 80) + words(10_000, 9), ""))
+    assert cache.check_integrity() == []
+    cache.clear()
+    assert cache.statistics().held.tokens == 80
+    assert content_of(lease) == list(range(59))
+
+
 def test_protection_ends_when_nobody_comes_back() -> None:
     """Yesterday's agents do not keep out today's: after `protected_seconds` recency alone decides."""
     cache = cache_of(250, retention=Retention(protected_seconds=10))
@@ -543,7 +575,7 @@ def test_what_others_use_is_not_superseded(other: str) -> None:
         case _:
             cache.lookup(first, "")
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
-    cache.reserve(cache.nbytes)
+    cache.reserve(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
@@ -554,6 +586,18 @@ def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
     serve(cache, words(0, 2000) + words(20_000, 500), session="s", system=2000)
     cache.reserve(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+def test_a_turn_that_extends_the_last_takes_its_place() -> None:
+    """However short: a session knows one end of each of its branches, and a bounded number of them."""
+    cache = cache_of(retention=Retention(branches_per_session=2))
+    for length in (10, 20, 30):
+        keep(cache, words(0, length), "s")
+    assert [[node.end for node in ends] for ends in cache._sessions.values()] == [[30]]
+    for branch in (1000, 2000):
+        keep(cache, words(branch, 40), "s")
+    assert [[node.start for node in ends] for ends in cache._sessions.values()] == [[0, 0]]
+    assert [node.tokens[0] for node in cache._sessions["", "s"]] == [1000, 2000]
 
 
 def test_sessions_are_forgotten_in_the_end() -> None:
