@@ -323,7 +323,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             ends = [0, *(held.end for held in path)]
             gaps = {held: ends[i + 2] - ends[i] for i, held in enumerate(path[:-1])}
             free = [held for held in path if not held.pins]
-            plain = [held for held in free if held in gaps and not self._comes_back(held)]
+            plain = [held for held in free if not self._comes_back(held)]
             self._drop_snapshot(min(plain or free, key=lambda held: gaps.get(held, held.end)))
 
     def _comes_back(self, node: Node[SegmentT, SnapshotT]) -> bool:
@@ -331,7 +331,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     def _drop_snapshot(self, node: Node[SegmentT, SnapshotT]) -> None:
         self.evicted_bytes += self._tree.detach(node)
-        self._marks[node].snapshot_hits = 0
         self._file(node)
 
     def _make_room(self, need: int) -> int:

@@ -378,6 +378,17 @@ def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
     assert not cache.attach(tokens[:1590], "", State(())), "one more between two is worth the least"
 
 
+def test_a_snapshot_at_a_fork_outlives_its_neighbours() -> None:
+    """However dense they lie: two conversations part there, and a third would."""
+    cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=3))
+    for tail in (1000, 2000):
+        keep(cache, words(0, 100) + words(tail, 200))
+    tokens = words(0, 100) + words(1000, 200)
+    for position in (90, 100, 110, 300):
+        assert cache.attach(tokens[:position], "", State(()))
+    assert {node.end for node in cache._tree.walk() if node.snapshot is not None} == {100, 110, 300}
+
+
 def test_snapshots_in_use_are_not_thinned() -> None:
     """A full path of leased snapshots takes no more."""
     cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=2))
@@ -603,6 +614,7 @@ def test_a_turn_that_extends_the_last_takes_its_place() -> None:
 def test_sessions_are_forgotten_in_the_end() -> None:
     """Their number is bounded, the longest silent goes; an evicted turn takes its session with it."""
     cache = cache_of(retention=Retention(sessions=2))
+    keep(cache, words(1000, 100), "a")
     for name in ("a", "b", "a", "c"):
         keep(cache, words(0, 100), name)
     assert [session for _, session in cache._sessions] == ["a", "c"]
@@ -651,6 +663,18 @@ def test_snapshots_in_the_middle_age_like_everything_else() -> None:
     cache.reserve(650 * TOKEN_BYTES)
     assert [cache.peek(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
     assert [cache.peek(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
+
+
+def test_a_snapshot_that_is_only_passed_grows_old() -> None:
+    """A hit at the end of a conversation says nothing for the snapshots before it."""
+    cache = cache_of(1000, needs_snapshot=True)
+    for start in (0, 1000):
+        keep(cache, words(start, 100))
+        for position in (50, 100):
+            assert cache.attach(words(start, position), "", State((), nbytes=50 * TOKEN_BYTES))
+    cache.release(cache.lookup(words(0, 101), ""))
+    cache.reserve(650 * TOKEN_BYTES)
+    assert [cache.peek(words(start, 60), "") for start in (0, 1000)] == [0, 50]
 
 
 def test_what_fits_is_stored_shallow_first() -> None:
@@ -710,7 +734,7 @@ def test_no_budget_is_a_cache_turned_off() -> None:
     assert serve(cache, words(0, 100), session="s") == 0
     assert not cache.attach(words(0, 100), "", State(()))
     cache.reserve(1000)
-    assert cache.clear() == 0
+    assert (cache.room, cache.clear()) == (0, 0)
     statistics = cache.statistics()
     assert (statistics.query_tokens, statistics.hit_tokens, statistics.held.nodes) == (100, 0, 0)
     assert cache.check_integrity() == []
@@ -727,6 +751,10 @@ def test_clear_lets_go_of_everything_that_is_not_in_use() -> None:
     cache.release(lease)
     assert cache.clear() == 100 * TOKEN_BYTES
     assert (cache.nbytes, cache.evicted_bytes) == (0, 200 * TOKEN_BYTES)
+    keep(cache, words(0, 2000) + words(10_000, 20), "s")
+    keep(cache, words(0, 2000) + words(20_000, 30), "s")
+    cache.clear()
+    assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 0, "cleared": 200 + 2050}
 
 
 def test_a_cut_that_fails_leaves_no_pin_behind() -> None:
@@ -782,8 +810,10 @@ def test_an_eviction_is_amortised_logarithmic() -> None:
         for index in range(nodes, 2 * nodes):
             total += python_lines(keep, cache, words(100 * index, 10))[0]
         cost[nodes] = total / nodes
-        assert len(cache._queue) <= 64 + 4 * nodes
     assert cost[2_000] < 1.5 * cost[200]
+    for _ in range(10_000):
+        cache.release(cache.lookup(words(100 * 3_999, 10), ""))
+    assert len(cache._queue) <= 64 + 4 * 2_000
 
 
 def test_integrity_says_what_is_wrong() -> None:
