@@ -34,3 +34,11 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    tenant: str = ""
+    session: str | None = None
+    """The agent's conversation or run, as its own headers name it; None where nothing names it."""
+    priority: int = 0
+    """vLLM's sign: lower is served first."""
+    timeout_seconds: float | None = None
+    cache_salt: str = ""
+    """Prefixes are shared only among requests of one salt."""
