@@ -70,7 +70,7 @@ def _expect_load(command: ToEngine) -> Load:
 def _make_backend(command: Load, inbox: Inbox) -> Backend:
     match command.backend:
         case "scripted":
-            return ScriptedBackend(command.scripted)
+            return ScriptedBackend(command.scripted, kv_cache_bytes=command.kv_cache_bytes)
         case "mlx":
             inbox.send(Loading("importing mlx"))
             # Here and not above: a scripted engine starts without the 2 seconds of this import.
@@ -82,9 +82,8 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
 def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
     """Ends with the process: when the parent closes the link, the inbox thread leaves for all."""
     while True:
-        output = loop.turn(inbox.wait_burst() if loop.idle else inbox.drain_nowait())
-        if output is not None:
-            inbox.send(output)
+        for frame in loop.turn(inbox.wait_burst() if loop.idle else inbox.drain_nowait()):
+            inbox.send(frame)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ Metal and CUDA take the same path through this file; only the CPU build was run 
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +25,16 @@ from mlx_lm.generate import BatchGenerator, StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
-from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.cache_layout import CacheLayout, RowState
+from scheduler.engine.cached_rows import CachedRow, CachedRows
+from scheduler.engine.kv_segment import KvSegment
+from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.prefix_cache import PrefixCache
+from scheduler.engine.radix_tree import compact
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
-from scheduler.link.messages import (
-    PROTOCOL_VERSION,
-    Load,
-    PrefillOut,
-    Ready,
-    Retired,
-    Submit,
-    TokenOut,
-)
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import PROTOCOL_VERSION, Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -49,10 +51,12 @@ _ONE_ROW_ONLY = frozenset({"gemma2"})
 
 @dataclass(slots=True)
 class _Row:
-    """One request in the batch: its two ids and what may fail in it."""
+    """One request in the batch: its two ids, its ties to the prefix cache, and what may fail in it."""
 
     uid: int
     request_id: int
+    tokens: array[int]
+    cached: CachedRow
     sampler: RowSampler | None
     adjustment: LogitsAdjustment | None
 
@@ -67,11 +71,17 @@ class _Row:
 class MlxBackend:
     """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
 
-    def __init__(self, model: Any, load: Load, description: Ready) -> None:
+    def __init__(
+        self, model: Any, load: Load, description: Ready, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._description = description
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
+        layout = CacheLayout(model)
+        self._needs_state = layout.needs_state
+        self._prefixes = _prefix_cache(layout, load, description, clock)
+        self._rows = CachedRows(layout, self._prefixes)
         self._generator = BatchGenerator(
             model,
             sampler=greedy,
@@ -83,12 +93,26 @@ class MlxBackend:
     def describe(self) -> Ready:
         return self._description
 
-    def admit(self, submit: Submit) -> None:
+    @property
+    def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
+        return self._prefixes
+
+    @property
+    def restorable(self) -> Restorable:
+        if self._prefixes is None:
+            return "never"
+        return "at_stops" if self._needs_state else "anywhere"
+
+    def admit(self, sequence: Sequence) -> int:
+        submit = sequence.submit
         self._refuse_unusable(submit)
         params = submit.sampling
+        cached = self._rows.start(submit, sequence.tokens)
         row = _Row(
             uid=-1,
             request_id=submit.request_id,
+            tokens=sequence.tokens,
+            cached=cached,
             sampler=RowSampler(params) if params.temperature > 0 else None,
             adjustment=(
                 LogitsAdjustment(params, len(submit.prompt), self._description.vocabulary)
@@ -96,14 +120,19 @@ class MlxBackend:
                 else None
             ),
         )
-        (row.uid,) = self._generator.insert(
-            [submit.prompt],
+        known = cached.cached_tokens
+        (row.uid,) = self._generator.insert_segments(
+            [_segments(submit.prompt, known, sequence.stops)],
             max_tokens=[submit.max_tokens],
+            caches=[cached.layers],
+            all_tokens=[submit.prompt[:known]],
             samplers=[row.sampler or greedy],
             logits_processors=[[row.adjustment] if row.adjustment else []],
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
+        cached.layers = []
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
+        return known
 
     def _refuse_unusable(self, submit: Submit) -> None:
         """What would index outside an array on the device, where nothing checks."""
@@ -124,12 +153,27 @@ class MlxBackend:
             self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
         return self._stop_sequences[token_ids]
 
-    def remove(self, request_id: int) -> None:
-        self._generator.remove([self._forget(self._by_request[request_id]).uid])
+    def keep(self, request_id: int, tokens: int) -> None:
+        self._keep(self._by_request[request_id], tokens)
 
-    def _forget(self, row: _Row) -> _Row:
+    def remove(self, request_id: int) -> None:
+        self._remove(self._by_request[request_id])
+
+    def _remove(self, row: _Row) -> None:
+        self._keep(row)
+        self._generator.remove([row.uid])
+        self._forget(row)
+
+    def _keep(self, row: _Row, limit: int | None = None, session_end: bool = False) -> None:
+        """Keep the first `limit` tokens (or all) of what the row has in the batch."""
+        layers, tokens = self._generator.extract_cache([row.uid])[row.uid]
+        if tokens and len(tokens) > row.cached.cached_tokens:  # Else it has computed nothing yet.
+            whole = limit is None or limit == len(tokens)
+            self._rows.keep(row.cached, compact(tokens[:limit]), layers, whole, session_end)
+
+    def _forget(self, row: _Row) -> None:
+        self._rows.end(row.cached)
         del self._by_uid[row.uid], self._by_request[row.request_id]
-        return row
 
     def step(self) -> StepResult:
         prompts, answers = self._generator.next()
@@ -139,15 +183,30 @@ class MlxBackend:
             row = self._by_uid[answer.uid]
             tokens.append(TokenOut(row.request_id, answer.token))
             if answer.finish_reason is not None:
+                self._rows.keep(
+                    row.cached, compact(answer.all_tokens), answer.prompt_cache, whole=True, session_end=True
+                )
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
-        prefills = [PrefillOut(self._by_uid[p.uid].request_id, *p.progress) for p in prompts]
-        return StepResult(tokens, prefills, [*retired, *self._retire_failed()])
+        prefills = [self._progress(prompt) for prompt in prompts]
+        retired += self._retire_failed()
+        self._rows.reserve(self.kv_bytes())
+        return StepResult(tokens, prefills, retired)
+
+    def _progress(self, prompt: Any) -> PrefillOut:
+        """A chunk of one row's prompt is computed. At its end, and where a state is wanted, it is kept."""
+        row = self._by_uid[prompt.uid]
+        total = len(row.tokens)
+        done = total - (prompt.progress[1] - prompt.progress[0])
+        # The last token is a segment of its own (BatchGenerator's rule), and no stop.
+        if prompt.end_of_prompt or (self._needs_state and prompt.end_of_segment and done < total - 1):
+            self._keep(row, session_end=prompt.end_of_prompt)
+        return PrefillOut(row.request_id, done, total, row.cached.cached_tokens)
 
     def _retire_failed(self) -> list[Retired]:
         failed = [row for row in self._by_uid.values() if row.failure is not None]
-        if failed:
-            self._generator.remove([self._forget(row).uid for row in failed])
+        for row in failed:
+            self._remove(row)
         return [Retired(row.request_id, "failed", f"sampling failed: {row.failure!r}") for row in failed]
 
     def kv_bytes(self) -> int:
@@ -175,13 +234,32 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         device=_device_name(),
         model_type=str(config.get("model_type", "unknown")),
         vocabulary=logits.shape[-1],
-        kv_bytes_per_token=_kv_bytes_per_token(cache),
+        kv_bytes_per_token=CacheLayout(model).token_bytes(cache),
         weights_bytes=sum(value.nbytes for value in parameters),
         weights_dtype=_dtype_names(parameters),
     )
     del cache, logits
     mx.clear_cache()
     return MlxBackend(model, command, description)
+
+
+def _prefix_cache(
+    layout: CacheLayout, load: Load, description: Ready, clock: Callable[[], float]
+) -> PrefixCache[KvSegment, RowState] | None:
+    if load.kv_cache_bytes == 0:
+        return None
+    budget_bytes = load.kv_cache_bytes
+    if budget_bytes < 0:
+        budget_bytes = default_budget_bytes(
+            mx.device_info(), description.weights_bytes, machine_memory_bytes()
+        )
+    return PrefixCache(budget_bytes, description.kv_bytes_per_token, layout.needs_state, clock)
+
+
+def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:
+    """The prompt from `start`, in the pieces after which BatchGenerator is to pause."""
+    edges = [start, *(stop for stop in stops if start < stop < len(prompt) - 1), len(prompt)]
+    return [prompt[begin:end] for begin, end in pairwise(edges)]
 
 
 def _prefill_rows(model: Any, load: Load, description: Ready) -> int:
@@ -228,16 +306,6 @@ def _convert_weights(
         model = dequantize_model(model)
     model.set_dtype(_DTYPES[weights_dtype])
     return model
-
-
-def _kv_bytes_per_token(cache: list[Any]) -> int:
-    """Bytes that one more token adds, over the layers whose cache grows with the context."""
-    total = 0
-    for layer in cache:
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if keys is not None and values is not None and keys.ndim == 4:
-            total += (keys.nbytes + values.nbytes) // keys.shape[2]
-    return total
 
 
 def _dtype_names(parameters: list[mx.array]) -> str:

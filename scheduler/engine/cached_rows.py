@@ -1,0 +1,93 @@
+"""What rows take from the prefix cache when they join, and what they leave there.
+
+One life of a row: `start` (look up, lease), `keep` whenever something is whole (a stop, the end of its
+prompt, a follower that waits, its own end), `end` (release). The order matters: the lease pins what the row
+began with, so that what it adds always has a path to stand on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from scheduler.engine.cache_layout import CacheLayout, RowState
+from scheduler.engine.kv_segment import KvSegment
+from scheduler.engine.prefix_cache import PrefixCache
+from scheduler.engine.radix_tree import Lease
+from scheduler.link.messages import Submit
+
+_CLEAR_AT_BYTES = 256 << 20
+"""MLX keeps freed buffers for itself; after evicting as much, the device should have them back."""
+
+
+@dataclass(slots=True)
+class CachedRow:
+    """A row's ties to the prefix cache."""
+
+    submit: Submit
+    layers: list[Any]
+    """What BatchGenerator starts the row from; let go of once it has."""
+    lease: Lease[KvSegment, RowState] | None
+
+    @property
+    def cached_tokens(self) -> int:
+        return 0 if self.lease is None else self.lease.length
+
+
+class CachedRows:
+    """`prefixes` None: nothing is kept, and rows begin empty."""
+
+    def __init__(self, layout: CacheLayout, prefixes: PrefixCache[KvSegment, RowState] | None) -> None:
+        self._layout = layout
+        self._prefixes = prefixes
+        self._cleared_at_bytes = 0
+
+    def start(self, submit: Submit, tokens: array[int]) -> CachedRow:
+        """The longest prefix that can be restored, made ready for a row of the batch."""
+        lease = None
+        if self._prefixes is not None:
+            lease = self._prefixes.lookup(tokens, submit.salt, submit.system_tokens)
+        known = 0 if lease is None else lease.length
+        return CachedRow(submit, self._layout.start(lease, len(tokens) - known), lease)
+
+    def keep(
+        self, row: CachedRow, tokens: array[int], layers: Sequence[Any], whole: bool, session_end: bool
+    ) -> None:
+        """Keep what was computed for `tokens`, from `layers` as BatchGenerator extracts them.
+
+        `whole`: the layers stand right after `tokens`, so the state of those that cannot be cut is theirs.
+        `session_end`: these are a turn of the row's session, not the beginning of one.
+        """
+        if self._prefixes is None or not tokens:
+            return
+        if self._layout.needs_state and not whole:
+            return  # Nothing could be restored here.
+        submit = row.submit
+        self._prefixes.store(
+            tokens,
+            submit.salt,
+            lambda start, end: self._layout.cut(layers, start, end),
+            submit.session if session_end else None,
+            submit.system_tokens,
+        )
+        if self._layout.needs_state:
+            self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
+
+    def end(self, row: CachedRow) -> None:
+        """The row has left the batch, or never joined it."""
+        if self._prefixes is not None and row.lease is not None:
+            self._prefixes.release(row.lease)
+            row.lease = None
+
+    def reserve(self, running_bytes: int) -> None:
+        """Leave room for what the rows hold now; what was evicted goes back to the device when it is much."""
+        if self._prefixes is None:
+            return
+        self._prefixes.reserve(running_bytes)
+        if self._prefixes.evicted_bytes - self._cleared_at_bytes >= _CLEAR_AT_BYTES:
+            self._cleared_at_bytes = self._prefixes.evicted_bytes
+            mx.clear_cache()
