@@ -53,7 +53,7 @@ class CacheLayout:
 
     def start(self, lease: Lease[KvSegment, RowState] | None, coming_tokens: int) -> list[Any]:
         """The layers of a new row that begins where `lease` ends, or at 0."""
-        layers = make_prompt_cache(self._model)
+        layers: list[Any] = make_prompt_cache(self._model)
         pieces = () if lease is None else lease.pieces
         for place, index in enumerate(self._cuttable):
             layers[index] = RowStart(

@@ -91,7 +91,6 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def start(self) -> int:
-        """The position before the first token of the edge."""
         return self.end - len(self.tokens)
 
     @property

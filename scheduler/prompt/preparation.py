@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from scheduler.errors import InvalidRequest, PromptTooLong
+from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import GenerationRequest
@@ -25,6 +26,9 @@ class PreparedRequest:
     prompt: list[int]
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
+    system_tokens: int = 0
+    """Where the system prompt ends; 0: there is none."""
 
 
 class Preparation:
@@ -34,6 +38,7 @@ class Preparation:
         self.tokenizer = tokenizer
         self._context_tokens = folder.context_tokens
         self._vocabulary = folder.vocabulary
+        self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
 
     @property
@@ -52,11 +57,15 @@ class Preparation:
         prompt = self.tokenizer.encode(text)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param="messages")
+        boundaries = boundaries_of(prompt, self._special_token_ids)
+        has_system = request.prompt.messages[:1] and request.prompt.messages[0]["role"] == "system"
         return PreparedRequest(
             request=request,
             prompt=prompt,
             max_tokens=self._fit(len(prompt), request.max_tokens),
             stop_token_ids=() if request.ignore_eos else self._eos_token_ids,
+            boundaries=boundaries,
+            system_tokens=boundaries[0] if has_system and boundaries else 0,
         )
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None) -> int:

@@ -22,6 +22,11 @@ class Tokenizer(Protocol):
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that no text is made of: what templates mark turns with."""
+        ...
+
     def render(self, messages: Sequence[Message], options: dict[str, Any]) -> str:
         """The prompt text of a conversation, ready for the assistant's turn. Raises TemplateFailed."""
         ...
@@ -54,12 +59,19 @@ class HubTokenizer:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
+        self._special = frozenset(
+            token_id for token_id, added in self._backend.get_added_tokens_decoder().items() if added.special
+        )
         self._byte_table = self._make_byte_table()
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
         eos = self._tokenizer.eos_token_id
         return frozenset() if eos is None else frozenset({int(eos)})
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return self._special
 
     @property
     def has_chat_template(self) -> bool:
@@ -95,8 +107,5 @@ class HubTokenizer:
         decoder = json.loads(self._backend.to_str()).get("decoder") or {}
         if decoder.get("type") != "ByteLevel":
             return None
-        special = {
-            token_id for token_id, added in self._backend.get_added_tokens_decoder().items() if added.special
-        }
-        spelling = self._backend.id_to_token
+        special, spelling = self._special, self._backend.id_to_token
         return ByteTable(lambda token_id: None if token_id in special else spelling(token_id))

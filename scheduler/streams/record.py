@@ -26,6 +26,8 @@ class StreamRecord:
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
     prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that the engine had not to compute."""
     output_tokens: int = 0
     dispatched_at: float | None = None
     first_token_at: float | None = None
@@ -48,11 +50,16 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
             sampling=self.prepared.request.sampling,
+            salt=self.prepared.request.cache_salt,
+            session=self.prepared.request.session,
+            system_tokens=self.prepared.system_tokens,
+            boundaries=self.prepared.boundaries,
         )
 
-    def put_prefill(self, done: int, total: int) -> None:
+    def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
         self.prefilled_tokens = done
+        self.cached_tokens = cached
         self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float) -> None:
@@ -73,7 +80,9 @@ class StreamRecord:
         if not self.pipeline.stopped:
             self.mailbox.put_text(self.pipeline.finish())
         reason = FinishReason.STOP if self.pipeline.stopped else by_engine
-        usage = Usage(len(self.prepared.prompt), cached_tokens=0, output_tokens=self.output_tokens)
+        usage = Usage(
+            len(self.prepared.prompt), cached_tokens=self.cached_tokens, output_tokens=self.output_tokens
+        )
         self.mailbox.put_final(Finished(reason, usage))
         self.outcome = reason.value
 

@@ -25,6 +25,10 @@ class ByteTokenizer:
     def eos_token_ids(self) -> frozenset[int]:
         return frozenset({EOS})
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return frozenset({ord("\n"), EOS})
+
     def render(self, messages: Sequence[Message], options: dict[str, Any]) -> str:
         if any("refuse me" in message["content"] for message in messages):
             raise TemplateFailed("the template refuses these messages", param="messages")

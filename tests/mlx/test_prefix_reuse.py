@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -58,7 +59,7 @@ class _Engine:
         layers = 4 * 2 * 16 * 4
         ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, layers, 0, "float32")
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
-        load = load_of("", kv_cache_bytes=budget_bytes, **fields)
+        load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         self.backend = MlxBackend(model, load, ready)
         self.loop = EngineLoop(self.backend, load.max_slots)
         self.heard: dict[int, _Heard] = {}
