@@ -6,14 +6,14 @@ recurrent states fold everything into one: for those a whole copy of the state i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from scheduler.engine.batch_rows import RowStart, RowView
+from scheduler.engine.batch_rows import BatchRows, Path, RowStart, RowView, Run
 from scheduler.engine.kv_segment import KvSegment
 from scheduler.engine.radix_tree import Lease
 
@@ -46,25 +46,37 @@ class CacheLayout:
     def needs_state(self) -> bool:
         return bool(self._stateful)
 
+    @property
+    def has_cuttable(self) -> bool:
+        return bool(self._cuttable)
+
     def token_bytes(self, used: Sequence[Any]) -> int:
         """Bytes that one more token adds, by a cache that the model has run with."""
         layers = [used[index] for index in self._cuttable if used[index].keys is not None]
         return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2] for layer in layers)
 
-    def start(self, lease: Lease[KvSegment, RowState] | None, coming_tokens: int) -> list[Any]:
-        """The layers of a new row that begins where `lease` ends, or at 0."""
+    def start(
+        self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
+    ) -> list[Any]:
+        """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces
+        stay where they are."""
         layers: list[Any] = make_prompt_cache(self._model)
-        pieces = () if lease is None else lease.pieces
         for place, index in enumerate(self._cuttable):
-            layers[index] = RowStart(
-                tuple((segment.layers[place], taken) for segment, taken in pieces), coming_tokens
-            )
-        if pieces and self.needs_state:
-            assert lease is not None
+            path = () if lease is None else _path(lease, place)
+            layers[index] = RowStart(path[:shared_runs], path[shared_runs:], coming_tokens)
+        if lease is not None and lease.length and self.needs_state:
             assert lease.snapshot is not None, "a prefix without the state at its end"
             for index, state in zip(self._stateful, lease.snapshot.layers, strict=True):
                 layers[index] = state
         return layers
+
+    def rebase(
+        self, batch: Sequence[Any], leases: Mapping[int, tuple[Lease[KvSegment, RowState], int]]
+    ) -> None:
+        """Rows of a batch, by their place in it, begin with the first so many pieces of a lease, in place."""
+        for place, index in enumerate(self._cuttable):
+            rows: BatchRows = batch[index]
+            rows.rebase({row: _path(lease, place)[:runs] for row, (lease, runs) in leases.items()})
 
     def cut(self, row: Sequence[Any], start: int, end: int) -> KvSegment:
         """Keep positions [start, end) of a row that BatchGenerator extracted."""
@@ -74,6 +86,10 @@ class CacheLayout:
     def state(self, row: Sequence[Any]) -> RowState:
         """Keep the row's state as it is now."""
         return RowState([row[index] for index in self._stateful])
+
+
+def _path(lease: Lease[KvSegment, RowState], place: int) -> Path:
+    return tuple(Run(id(segment), *segment.layers[place], taken) for segment, taken in lease.pieces)
 
 
 def _detached(layer: Any) -> Any:

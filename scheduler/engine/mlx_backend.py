@@ -31,10 +31,16 @@ from scheduler.engine.cached_rows import CachedRow, CachedRows
 from scheduler.engine.kv_segment import KvSegment
 from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes
 from scheduler.engine.prefix_cache import PrefixCache
-from scheduler.engine.radix_tree import compact
+from scheduler.engine.radix_tree import Lease, compact
+from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
 from scheduler.engine.sequence import Sequence
+from scheduler.engine.shared_attention import take_over
+from scheduler.engine.sharing_check import shares_exactly
 from scheduler.link.messages import PROTOCOL_VERSION, Load, PrefillOut, Ready, Retired, Submit, TokenOut
+
+# Before any model's module is imported, and also where one was.
+take_over()
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -72,7 +78,12 @@ class MlxBackend:
     """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
 
     def __init__(
-        self, model: Any, load: Load, description: Ready, clock: Callable[[], float] = time.monotonic
+        self,
+        model: Any,
+        load: Load,
+        description: Ready,
+        clock: Callable[[], float] = time.monotonic,
+        group_cost_tokens: int = GROUP_COST_TOKENS,
     ) -> None:
         self._description = description
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
@@ -81,7 +92,10 @@ class MlxBackend:
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = _prefix_cache(layout, load, description, clock)
-        self._rows = CachedRows(layout, self._prefixes)
+        in_place = self._prefixes is not None and shares_exactly(model)
+        self._layout = layout
+        self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
+        self._joined = False
         self._generator = BatchGenerator(
             model,
             sampler=greedy,
@@ -130,7 +144,7 @@ class MlxBackend:
             logits_processors=[[row.adjustment] if row.adjustment else []],
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
-        cached.layers = []
+        self._joined = True
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
         return known
 
@@ -175,7 +189,25 @@ class MlxBackend:
         self._rows.end(row.cached)
         del self._by_uid[row.uid], self._by_request[row.request_id]
 
+    def _regroup(self) -> None:
+        """Rows have come: what they share with those that are there, all attend to in place from now on."""
+        self._joined = False
+        shared = self._rows.regroup({uid: row.cached for uid, row in self._by_uid.items()})
+        by_batch: dict[int, dict[int, tuple[Lease[KvSegment, RowState], int]]] = {1: {}, 2: {}}
+        for uid, (stage, place) in self._generator._find_uids(shared).items():
+            cached = self._by_uid[uid].cached
+            if stage == 0:
+                self._rows.restart(cached, shared[uid])
+            elif cached.lease is not None:
+                by_batch[stage][place] = (cached.lease, shared[uid])
+        batches = {1: self._generator._prompt_batch, 2: self._generator._generation_batch}
+        for stage, leases in by_batch.items():
+            if leases:
+                self._layout.rebase(batches[stage].prompt_cache, leases)
+
     def step(self) -> StepResult:
+        if self._joined:
+            self._regroup()
         prompts, answers = self._generator.next()
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
@@ -198,6 +230,8 @@ class MlxBackend:
         row = self._by_uid[prompt.uid]
         total = len(row.tokens)
         done = total - (prompt.progress[1] - prompt.progress[0])
+        row.cached.done_tokens = done
+        row.cached.layers = []  # Joined: the batch has its own.
         # The last token is a segment of its own (BatchGenerator's rule), and no stop.
         if prompt.end_of_prompt or (self._needs_state and prompt.end_of_segment and done < total - 1):
             self._keep(row, session_end=prompt.end_of_prompt)

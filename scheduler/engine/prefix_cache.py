@@ -107,6 +107,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return lease
 
+    def pin(self, tokens: Tokens, salt: str) -> Lease[SegmentT, SnapshotT]:
+        """A lease on what there is of a prefix that is running anyway: counts nothing, changes no recency."""
+        return self._tree.lease(self._tree.match(tokens, salt))
+
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
         """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
         node = lease.node

@@ -6,142 +6,46 @@ The oracle is mlx-lm's own loop for one request, without any cache of ours.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import msgspec
 import pytest
-from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.link.messages import (
-    PROTOCOL_VERSION,
     Cancel,
     Inspect,
     Inspection,
-    Ready,
-    Retired,
-    StepOutput,
-    Submit,
     ToEngine,
 )
 from tests.contracts.check_backend import prompt_of, request
-from tests.mlx.conftest import Tiny, load_of
-from tests.mlx.families import FAMILIES, random_model
+from tests.mlx.conftest import Tiny
+from tests.mlx.families import FAMILIES
+from tests.mlx.reuse import engine_of, words
 
-_CHUNK = 8
-_TOKENS = 7
 _TRUNK = [token % 300 for token in prompt_of(61, 1)]
-_PLENTY = 1 << 30
 
-
-def _words(count: int, seed: int) -> list[int]:
-    return [token % 300 for token in prompt_of(count, seed)]
-
-
-@dataclass(slots=True)
-class _Heard:
-    tokens: list[int] = field(default_factory=list)
-    cached: int = 0
-    prefilled: int = 0
-    retired: Retired | None = None
-
-
-class _Engine:
-    """A loop over one family's model, and the tokens that each prompt has by itself."""
-
-    def __init__(self, model: Any, family: str, budget_bytes: int = _PLENTY, **changes: Any) -> None:
-        self.model = model
-        layers = 4 * 2 * 16 * 4
-        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, layers, 0, "float32")
-        fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
-        load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
-        self.backend = MlxBackend(model, load, ready)
-        self.loop = EngineLoop(self.backend, load.max_slots)
-        self.heard: dict[int, _Heard] = {}
-        self._ids = 0
-        self.prefilled_tokens = 0
-        self.inspections: list[Inspection] = []
-
-    def submit(self, prompt: list[int], **fields: Any) -> Submit:
-        self._ids += 1
-        submit = msgspec.structs.replace(request(self._ids, prompt, _TOKENS), **fields)
-        self.heard[self._ids] = _Heard()
-        return submit
-
-    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
-        for frame in self.loop.turn(commands):
-            match frame:
-                case StepOutput():
-                    self._hear(frame)
-                case Inspection():
-                    self.inspections.append(frame)
-
-    def _hear(self, output: StepOutput) -> None:
-        for token in output.tokens:
-            self.heard[token.request_id].tokens.append(token.token)
-        for prefill in output.prefills:
-            heard = self.heard[prefill.request_id]
-            heard.cached, heard.prefilled = prefill.cached, prefill.done
-        for retired in output.retired:
-            self.heard[retired.request_id].retired = retired
-        self.prefilled_tokens = output.counters.prefilled_tokens
-
-    def finish(self) -> None:
-        for _ in range(3000):
-            if self.loop.idle:
-                assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
-                return
-            self.turn()
-        raise AssertionError("it never ended")
-
-    def ask(self, *submits: Submit) -> list[_Heard]:
-        """All at once; what was heard of each, after checking its tokens against the oracle."""
-        self.turn(submits)
-        self.finish()
-        for submit in submits:
-            self.check(submit)
-        return [self.heard[submit.request_id] for submit in submits]
-
-    def check(self, submit: Submit) -> None:
-        steps = generate_step(
-            mx.array(submit.prompt), self.model, max_tokens=submit.max_tokens, prefill_step_size=_CHUNK
-        )
-        assert self.heard[submit.request_id].tokens == [token for token, _ in steps]
-
-
-_MODELS: dict[str, Any] = {}
 _ALL = sorted(FAMILIES.keys() - {"gemma2"})
 _PLAIN = ["deepseek_v3", "llama", "qwen3"]
-
-
-def _engine(family: str, **changes: Any) -> _Engine:
-    if family not in _MODELS:
-        module_model = random_model(family)
-        _MODELS[family] = module_model
-    return _Engine(_MODELS[family], family, **changes)
 
 
 @pytest.mark.parametrize("family", _ALL)
 def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
     """One prompt cold and again, another behind the same beginning, one that leaves in the middle, and the
     next turn of the first: each has its own tokens, and computes no more than what is not kept."""
-    engine = _engine(family)
+    engine = engine_of(family)
     edges: tuple[int, ...] = (61,)
-    first = engine.submit([*_TRUNK, *_words(20, 2)], boundaries=(*edges, 78))
+    first = engine.submit([*_TRUNK, *words(20, 2)], boundaries=(*edges, 78))
     (cold,) = engine.ask(first)
     assert cold.cached == 0
     (again,) = engine.ask(engine.submit(first.prompt, boundaries=(*edges, 78)))
     assert again.cached >= 78
-    (partial,) = engine.ask(engine.submit([*_TRUNK, *_words(15, 3)], boundaries=edges))
+    (partial,) = engine.ask(engine.submit([*_TRUNK, *words(15, 3)], boundaries=edges))
     assert partial.cached >= 61
-    (branch,) = engine.ask(engine.submit([*_TRUNK[:40], *_words(33, 4)], boundaries=(40,)))
+    (branch,) = engine.ask(engine.submit([*_TRUNK[:40], *words(33, 4)], boundaries=(40,)))
     assert branch.cached == (40 if family in _PLAIN else 0)
-    turn = [*first.prompt, *cold.tokens, *_words(9, 5)]
+    turn = [*first.prompt, *cold.tokens, *words(9, 5)]
     (followed,) = engine.ask(engine.submit(turn, boundaries=edges))
     assert followed.cached >= len(first.prompt) + len(cold.tokens)
     if family in _PLAIN:
@@ -151,8 +55,8 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
 @pytest.mark.parametrize("family", _ALL)
 def test_a_burst_computes_its_prefix_once(family: str) -> None:
     """Eight requests at once behind one new prefix: one computes it, and every one has its own tokens."""
-    engine = _engine(family)
-    submits = [engine.submit([*_TRUNK, *_words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
+    engine = engine_of(family)
+    submits = [engine.submit([*_TRUNK, *words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
     engine.ask(*submits)
     own = sum(len(submit.prompt) - 61 for submit in submits)
     assert engine.prefilled_tokens <= 61 + own + 8
@@ -161,9 +65,9 @@ def test_a_burst_computes_its_prefix_once(family: str) -> None:
 @pytest.mark.parametrize("family", _ALL)
 def test_hits_among_rows_of_every_age(family: str) -> None:
     """Hits of every depth join a batch in which others prefill and decode, and nobody's tokens change."""
-    engine = _engine(family)
+    engine = engine_of(family)
     submits = [
-        engine.submit([*_TRUNK[: 20 + 4 * n], *_words(n, 30 + n)], boundaries=(20, 40), max_tokens=25 - n)
+        engine.submit([*_TRUNK[: 20 + 4 * n], *words(n, 30 + n)], boundaries=(20, 40), max_tokens=25 - n)
         for n in range(1, 11)
     ]
     for at, submit in enumerate(submits):
@@ -178,8 +82,8 @@ def test_hits_among_rows_of_every_age(family: str) -> None:
 @pytest.mark.parametrize("family", _ALL)
 def test_after_eviction_it_is_cold_and_right(family: str) -> None:
     """What was evicted is computed again; what is left of a path still serves."""
-    engine = _engine(family)
-    prompts = [[*_TRUNK, *_words(20, 40 + n)] for n in range(4)]
+    engine = engine_of(family)
+    prompts = [[*_TRUNK, *words(20, 40 + n)] for n in range(4)]
     engine.ask(*(engine.submit(prompt, boundaries=(61,)) for prompt in prompts))
     prefixes = engine.backend.prefixes
     assert prefixes is not None
@@ -198,8 +102,8 @@ def test_after_eviction_it_is_cold_and_right(family: str) -> None:
 @pytest.mark.parametrize("turns", [4, 14])
 def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
     """Cancelled in prefill or decode, the same request again goes on from what was whole."""
-    engine = _engine(family)
-    prompt = [*_TRUNK, *_words(19, 50)]
+    engine = engine_of(family)
+    prompt = [*_TRUNK, *words(19, 50)]
     gone = engine.submit(prompt, max_tokens=50, boundaries=(78,))
     engine.turn([gone])
     for _ in range(turns):
@@ -215,8 +119,8 @@ def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
 def test_when_the_leader_leaves_another_leads(family: str) -> None:
     """Its followers are served, and what it had computed is not computed again."""
-    engine = _engine(family)
-    submits = [engine.submit([*_TRUNK, *_words(9, 60 + n)], boundaries=(30, 61)) for n in range(4)]
+    engine = engine_of(family)
+    submits = [engine.submit([*_TRUNK, *words(9, 60 + n)], boundaries=(30, 61)) for n in range(4)]
     engine.turn(submits)
     for _ in range(3):
         engine.turn()
@@ -230,7 +134,7 @@ def test_when_the_leader_leaves_another_leads(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 def test_salts_do_not_share(family: str) -> None:
     """Not even what is being computed right now."""
-    engine = _engine(family)
+    engine = engine_of(family)
     ours, theirs = engine.ask(engine.submit(_TRUNK, salt="ours"), engine.submit(_TRUNK, salt="theirs"))
     assert (ours.cached, theirs.cached) == (0, 0)
     (again,) = engine.ask(engine.submit(_TRUNK, salt="theirs", boundaries=(60,)))
@@ -240,7 +144,7 @@ def test_salts_do_not_share(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
 def test_without_a_cache_nothing_is_kept(family: str) -> None:
     """Budget 0: rows begin empty, followers do not wait, nothing stays."""
-    engine = _engine(family, budget_bytes=0)
+    engine = engine_of(family, budget_bytes=0)
     heard = engine.ask(*(engine.submit([*_TRUNK, n], boundaries=(61,)) for n in range(4)))
     assert [one.cached for one in heard] == [0, 0, 0, 0]
     assert engine.backend.prefixes is None
@@ -252,13 +156,11 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
 def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
     """From nothing to plenty: whatever fits is kept, the rest is computed, and the bytes stay within."""
     for budget_bytes in (1, 5_000, 60_000, 200_000):
-        engine = _engine(family, budget_bytes=budget_bytes)
+        engine = engine_of(family, budget_bytes=budget_bytes)
         prefixes = engine.backend.prefixes
         assert prefixes is not None
         for n in range(3):
-            engine.ask(
-                *(engine.submit([*_TRUNK, *_words(9, 70 + n + m)], boundaries=(61,)) for m in range(4))
-            )
+            engine.ask(*(engine.submit([*_TRUNK, *words(9, 70 + n + m)], boundaries=(61,)) for m in range(4)))
             assert prefixes.nbytes <= budget_bytes
 
 

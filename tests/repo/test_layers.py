@@ -64,6 +64,8 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/cache_layout.py",
         "scheduler/engine/cached_rows.py",
         "scheduler/engine/kv_segment.py",
+        "scheduler/engine/shared_attention.py",
+        "scheduler/engine/sharing_check.py",
         "loadtests/bare_loop.py",
     }
     if name_of(path) not in allowed:
