@@ -87,7 +87,7 @@ class DiskTier:
 
     def match(self, chain: Chain, limit: int) -> int:
         """How many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
-        Changes nothing. About 2 µs a block that is found."""
+        Changes nothing. About 7 µs a block that is found, where the chain is asked for the first time."""
         return self._store.match(chain, limit)
 
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
@@ -259,7 +259,10 @@ class DiskTier:
                 self._store.fail(error)
             with self._changed:
                 self._changed.notify_all()  # The writer has something to delete, perhaps.
-            reading.finish(outcome)
+            try:
+                reading.finish(outcome)
+            except Exception as error:  # `when_done` raised, which it must not.
+                self._store.fail(error)
 
     def _fulfil(self, reading: Reading) -> ReadOutcome:
         """Snapshot first: without it the blocks are of no use to who asked for both."""
