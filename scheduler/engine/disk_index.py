@@ -38,7 +38,7 @@ class DiskIndex:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, Entry] = OrderedDict()  # Used longest ago first.
-        self._children: dict[Key, set[Key]] = {}
+        self._children: dict[Key, set[Key]] = {}  # What stands on it.
         self._snapshots: dict[Key, Counter[int]] = {}  # By parent: the positions of those that hang on it.
         self.nbytes = 0
 
@@ -96,8 +96,7 @@ class DiskIndex:
             subtree.append(entry)
             self.nbytes -= entry.nbytes
             self._unlink(entry.place)
-            if entry.place.kind == "b":
-                pending.extend(self._children.get(entry.place.key, ()))
+            pending.extend(self._children.get(entry.place.key, ()))
         return subtree[::-1]
 
     def oldest(self) -> Entry | None:
@@ -141,7 +140,9 @@ class DiskIndex:
                 complaints.append(f"{entry.place.file_name} stands on nothing")
             if entry.place.stands_on and entry.place.parent in seen:
                 complaints.append(f"{entry.place.file_name} would outlive what it stands on")
-        if seen != set().union(*self._children.values()):
+        if {key for key in seen if self._entries[key].place.stands_on} != set().union(
+            *self._children.values()
+        ):
             complaints.append("children and entries are not the same")
         return complaints
 
@@ -149,16 +150,18 @@ class DiskIndex:
         place = entry.place
         assert place.key not in self._entries, "a file is indexed once"
         self._entries[place.key] = entry
-        self._children.setdefault(place.parent, set()).add(place.key)
+        if place.stands_on:
+            self._children.setdefault(place.parent, set()).add(place.key)
         if place.kind != "b":
             self._snapshots.setdefault(place.parent, Counter())[place.position] += 1
         self.nbytes += entry.nbytes
 
     def _unlink(self, place: Place) -> None:
-        siblings = self._children[place.parent]
-        siblings.remove(place.key)
-        if not siblings:
-            del self._children[place.parent]
+        if place.stands_on:
+            siblings = self._children[place.parent]
+            siblings.remove(place.key)
+            if not siblings:
+                del self._children[place.parent]
         if place.kind != "b":
             positions = self._snapshots[place.parent]
             positions[place.position] -= 1

@@ -57,7 +57,7 @@ def test_the_caller_may_go_on_with_its_tokens() -> None:
 
 @given(letters, st.integers(1, 1500), st.booleans())
 def test_a_files_name_says_its_place(text: str, position: int, alone: bool) -> None:
-    chain = Chain(MODEL, "salt", spelt(text, 1500))
+    chain = Chain(MODEL, "salt", spelt(text, 1792))
     places = [chain.snapshot(position, alone), chain.block(BLOCK_TOKENS * (1 + position // BLOCK_TOKENS))]
     assert [parse(place.file_name) for place in places] == places
 

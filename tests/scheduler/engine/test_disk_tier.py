@@ -1,4 +1,4 @@
-"""The disk tier: never in the way, never wrong, and found again. A state machine, a sentence for each rule."""
+"""The disk tier: never in the way, never wrong, and found again. A state machine, a sentence for a rule."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class TierMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
         """One file, in any way; then it is read."""
-        key = data.draw(st.sampled_from(sorted(self.held)))
+        key = sorted(self.held)[data.draw(st.integers(0, len(self.held) - 1))]
         place = self.held[key]
         file = files_in(self.path)[place.file_name]
         content = bytearray(file.read_bytes())
