@@ -223,22 +223,26 @@ class DiskTier:
 
     def _write(self) -> None:
         """The writer's thread."""
-        while True:
-            with self._changed:
-                self._working = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._closing or not self._is_settled())
-                if self._is_settled():
-                    break
-                job = self._queue.popleft() if self._queue else None
-                self._working = True
-            if job is None:
-                self._store.tidy()
-            else:
-                self._save(*job)
+        while self._wait_for_work():
+            self._store.tidy()
+            self._save_next()
         self._folder.release()
 
-    def _save(self, place: Place, content: Content) -> None:
+    def _wait_for_work(self) -> bool:
+        """False when there will be no more."""
+        with self._changed:
+            self._working = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing or not self._is_settled())
+            self._working = not self._is_settled()
+            return self._working
+
+    def _save_next(self) -> None:
+        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        with self._changed:
+            if not self._queue:
+                return
+            place, content = self._queue.popleft()
         kept = False
         try:
             kept = self._store.save(place, content)
@@ -251,18 +255,26 @@ class DiskTier:
 
     def _read(self) -> None:
         """The reader's thread."""
-        while (reading := self._readings.get()) is not None:
-            outcome = ReadOutcome()
-            try:
-                outcome = self._fulfil(reading)
-            except Exception as error:  # No memory for it, say. Who waits for the reading must not for ever.
-                self._store.fail(error)
-            with self._changed:
-                self._changed.notify_all()  # The writer has something to delete, perhaps.
-            try:
-                reading.finish(outcome)
-            except Exception as error:  # `when_done` raised, which it must not.
-                self._store.fail(error)
+        while self._read_next():
+            pass
+
+    def _read_next(self) -> bool:
+        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        reading = self._readings.get()
+        if reading is None:
+            return False
+        outcome = ReadOutcome()
+        try:
+            outcome = self._fulfil(reading)
+        except Exception as error:  # No memory for it, say. Who waits for the reading must not for ever.
+            self._store.fail(error)
+        with self._changed:
+            self._changed.notify_all()  # The writer has something to delete, perhaps.
+        try:
+            reading.finish(outcome)
+        except Exception as error:  # `when_done` raised, which it must not.
+            self._store.fail(error)
+        return True
 
     def _fulfil(self, reading: Reading) -> ReadOutcome:
         """Snapshot first: without it the blocks are of no use to who asked for both."""

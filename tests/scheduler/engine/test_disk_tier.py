@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Place
-from scheduler.engine.block_file import Content, encode
+from scheduler.engine.block_file import Content, HostArray, encode
 from scheduler.engine.disk_folder import DiskFolder, DiskTierUnavailable
 from scheduler.engine.disk_reading import ReadOutcome
 from scheduler.engine.disk_tier import DiskTier
@@ -322,6 +323,37 @@ def test_a_touched_path_outlives_what_was_used_since(tmp_path: Path) -> None:
     assert tier.settle(SOON)
     assert [tier.match(chain, 256) for chain in (old, young, new)] == [256, 0, 256]
     assert tier.close(SOON)
+
+
+def test_two_snapshots_at_one_position_are_told_apart(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, MODEL, PLENTY)
+    chains = [tier.chain([*spelt("a"), end], "") for end in (1, 2, 3)]
+    put_all(tier, chains[0])
+    for chain in chains[:2]:
+        assert put_snapshot(tier, chain, 257)
+    assert tier.settle(SOON)
+    assert [tier.deepest_snapshot(chain, 257) for chain in chains] == [257, 257, 0]
+    os.truncate(files_in(tmp_path)[chains[0].snapshot(257, alone=False).file_name], 3)
+    assert tier.start_read(chains[0], 0, 0, snapshot=257).wait(SOON) == ReadOutcome()
+    assert [tier.deepest_snapshot(chain, 257) for chain in chains] == [0, 257, 0]
+    assert tier.check_integrity() == []
+    assert tier.close(SOON)
+
+
+def test_what_was_written_or_read_is_let_go(tier: DiskTier) -> None:
+    """By idle threads too: it may be hundreds of megabytes."""
+    chain = tier.chain(spelt("a"), "")
+    data = memoryview(bytes(64))
+    written = weakref.ref(data)
+    tier.put_block_nowait(chain, 256, Content({"a": HostArray("U8", (64,), data)}))
+    del data
+    assert tier.settle(SOON)
+    assert written() is None
+    (content,) = read_all(tier, chain).blocks
+    read = weakref.ref(content.arrays["a"].data)
+    del content
+    read_all(tier, tier.chain([], ""))  # The reader is through with the first.
+    assert read() is None
 
 
 # Readings.
