@@ -10,7 +10,7 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from scheduler.engine.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PrefillOut, Ready, Retired, TokenOut
 

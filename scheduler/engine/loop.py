@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
-from scheduler.engine.cache_report import CacheWatch, inspection
 from scheduler.engine.planner import plan
+from scheduler.engine.prefix.cache_report import CacheWatch, inspection
 from scheduler.engine.sequence import Sequence
 from scheduler.engine.slots import Slots
 from scheduler.errors import LinkError

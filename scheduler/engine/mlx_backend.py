@@ -26,17 +26,17 @@ from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
-from scheduler.engine.cache_layout import CacheLayout, RowState
-from scheduler.engine.cached_rows import CachedRow, CachedRows
-from scheduler.engine.kv_segment import KvSegment
-from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes
-from scheduler.engine.prefix_cache import PrefixCache
-from scheduler.engine.radix_tree import Lease, compact
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease, compact
+from scheduler.engine.rows.cache_layout import CacheLayout, RowState
+from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
+from scheduler.engine.rows.kv_segment import KvSegment
+from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.rows.shared_attention import take_over
+from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
 from scheduler.engine.sequence import Sequence
-from scheduler.engine.shared_attention import take_over
-from scheduler.engine.sharing_check import shares_exactly
 from scheduler.link.messages import PROTOCOL_VERSION, Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
 # Before any model's module is imported, and also where one was.

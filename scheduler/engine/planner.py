@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import Restorable
+from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
 from scheduler.engine.sequence import Sequence
-from scheduler.engine.stops import SCAFFOLD_TOKENS, stops_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
-from scheduler.engine.prefix_cache import PrefixCache
-from scheduler.engine.radix_tree import Lease, Snapshot
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     PROTOCOL_VERSION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from scheduler.engine.radix_tree import common_run, compact
+from scheduler.engine.prefix.radix_tree import common_run, compact
 from scheduler.link.messages import Submit
 
 

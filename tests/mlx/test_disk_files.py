@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from scheduler.engine.block_file import ITEM_BYTES, Content, HostArray
-from scheduler.engine.disk_tier import DiskTier
-from tests.scheduler.engine.disk_contents import MODEL, SOON, files_in
+from scheduler.engine.disk.block_file import ITEM_BYTES, Content, HostArray
+from scheduler.engine.disk.disk_tier import DiskTier
+from tests.scheduler.engine.disk.disk_contents import MODEL, SOON, files_in
 
 DTYPES = {
     "BOOL": mx.bool_,

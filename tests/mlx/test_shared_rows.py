@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.batch_rows import BatchRows, RowStart, Run
-from scheduler.engine.shared_attention import SharedGroup, shared_attention
-from scheduler.engine.sharing_check import shares_exactly
+from scheduler.engine.rows.batch_rows import BatchRows, RowStart, Run
+from scheduler.engine.rows.shared_attention import SharedGroup, shared_attention
+from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.link.messages import Cancel, Submit
 from tests.contracts.check_backend import prompt_of
 from tests.mlx.families import random_model

@@ -60,12 +60,12 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
     allowed = {
         "scheduler/engine/mlx_backend.py",
         "scheduler/engine/sampling.py",
-        "scheduler/engine/batch_rows.py",
-        "scheduler/engine/cache_layout.py",
-        "scheduler/engine/cached_rows.py",
-        "scheduler/engine/kv_segment.py",
-        "scheduler/engine/shared_attention.py",
-        "scheduler/engine/sharing_check.py",
+        "scheduler/engine/rows/batch_rows.py",
+        "scheduler/engine/rows/cache_layout.py",
+        "scheduler/engine/rows/cached_rows.py",
+        "scheduler/engine/rows/kv_segment.py",
+        "scheduler/engine/rows/shared_attention.py",
+        "scheduler/engine/rows/sharing_check.py",
         "loadtests/bare_loop.py",
     }
     if name_of(path) not in allowed:

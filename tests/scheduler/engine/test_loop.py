@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError

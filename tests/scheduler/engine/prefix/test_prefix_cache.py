@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.cache_statistics import Trunk
-from scheduler.engine.prefix_cache import PrefixCache
-from scheduler.engine.radix_tree import KEY_BYTES, Lease
-from scheduler.engine.retention import Retention
-from tests.scheduler.engine.test_radix_tree import (
+from scheduler.engine.prefix.cache_statistics import Trunk
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease
+from scheduler.engine.prefix.retention import Retention
+from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,
     STATE_BYTES,
     Run,

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler.engine.block_chain import Place
-from scheduler.engine.block_file import Content
+from scheduler.engine.disk.block_chain import Place
+from scheduler.engine.disk.block_file import Content
 
 
 @dataclass(frozen=True, slots=True)

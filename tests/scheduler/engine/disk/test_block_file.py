@@ -13,9 +13,9 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.block_chain import Chain, Place
-from scheduler.engine.block_file import ITEM_BYTES, Content, Damage, HostArray, decode, encode
-from tests.scheduler.engine.disk_contents import MODEL, content_of, spelt
+from scheduler.engine.disk.block_chain import Chain, Place
+from scheduler.engine.disk.block_file import ITEM_BYTES, Content, Damage, HostArray, decode, encode
+from tests.scheduler.engine.disk.disk_contents import MODEL, content_of, spelt
 
 PLACE = Chain(MODEL, "", spelt("a")).block(256)
 OTHER = Chain(MODEL, "", spelt("b")).block(256)

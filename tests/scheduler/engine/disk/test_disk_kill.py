@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.block_chain import Place, parse
-from scheduler.engine.disk_folder import DiskFolder
-from scheduler.engine.disk_store import DiskStore
-from tests.scheduler.engine.disk_contents import MODEL, SOON, content_of, files_in, weight_of
+from scheduler.engine.disk.block_chain import Place, parse
+from scheduler.engine.disk.disk_folder import DiskFolder
+from scheduler.engine.disk.disk_store import DiskStore
+from tests.scheduler.engine.disk.disk_contents import MODEL, SOON, content_of, files_in, weight_of
 
 ROOT = Path(__file__).parents[3]
 ROWS = 600
@@ -26,8 +26,8 @@ BUDGET = 400_000
 _WRITER = f"""
 import os, random, signal, sys
 from pathlib import Path
-from scheduler.engine.disk_tier import DiskTier
-from tests.scheduler.engine.disk_contents import MODEL, SOON, put_all, put_snapshot, spelt
+from scheduler.engine.disk.disk_tier import DiskTier
+from tests.scheduler.engine.disk.disk_contents import MODEL, SOON, put_all, put_snapshot, spelt
 
 folder, seed, deadly, calls = sys.argv[1:]
 tier = DiskTier(Path(folder), MODEL, {BUDGET})

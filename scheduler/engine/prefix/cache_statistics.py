@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from scheduler.engine.radix_tree import Held
+from scheduler.engine.prefix.radix_tree import Held
 
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
 """Why something was let go of."""

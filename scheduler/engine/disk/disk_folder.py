@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scheduler.engine.block_chain import Place, parse
-from scheduler.engine.block_file import Buffer, Damage
-from scheduler.engine.disk_index import FoundFile
+from scheduler.engine.disk.block_chain import Place, parse
+from scheduler.engine.disk.block_file import Buffer, Damage
+from scheduler.engine.disk.disk_index import FoundFile
 
 _LOCK = "penstock-kv.lock"
 _PARTIAL = ".partial"

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache
 
-from scheduler.engine.kv_segment import KeysValues
-from scheduler.engine.shared_attention import SharedGroup
+from scheduler.engine.rows.kv_segment import KeysValues
+from scheduler.engine.rows.shared_attention import SharedGroup
 
 
 @dataclass(frozen=True, slots=True)

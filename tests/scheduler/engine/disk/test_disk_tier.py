@@ -16,12 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Place
-from scheduler.engine.block_file import Content, HostArray, encode
-from scheduler.engine.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk_reading import ReadOutcome
-from scheduler.engine.disk_tier import DiskTier
-from tests.scheduler.engine.disk_contents import (
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
+from scheduler.engine.disk.block_file import Content, HostArray, encode
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_reading import ReadOutcome
+from scheduler.engine.disk.disk_tier import DiskTier
+from tests.scheduler.engine.disk.disk_contents import (
     MODEL,
     SOON,
     content_of,

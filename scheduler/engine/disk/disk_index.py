@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Key, Place
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 
 
 @dataclass(frozen=True, slots=True)

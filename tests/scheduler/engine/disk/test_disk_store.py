@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.block_chain import FORMAT_VERSION, Chain, Place
-from scheduler.engine.block_file import Content, Damage, decode, encode
-from scheduler.engine.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk_index import DiskIndex, Entry, FoundFile
-from scheduler.engine.disk_store import DiskStore
-from tests.scheduler.engine.disk_contents import MODEL, content_of, files_in, spelt, weight_of
+from scheduler.engine.disk.block_chain import FORMAT_VERSION, Chain, Place
+from scheduler.engine.disk.block_file import Content, Damage, decode, encode
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_index import DiskIndex, Entry, FoundFile
+from scheduler.engine.disk.disk_store import DiskStore
+from tests.scheduler.engine.disk.disk_contents import MODEL, content_of, files_in, spelt, weight_of
 
 PLENTY = 10**9
 

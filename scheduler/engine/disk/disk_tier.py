@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Key, Place
-from scheduler.engine.block_file import Content
-from scheduler.engine.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk_reading import Reading, ReadOutcome
-from scheduler.engine.disk_store import DiskStore, ErrorKind
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
+from scheduler.engine.disk.block_file import Content
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
+from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 
 @dataclass(frozen=True, slots=True)

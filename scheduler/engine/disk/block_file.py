@@ -16,7 +16,7 @@ from hashlib import blake2b
 from math import prod
 from typing import Any, Final, Literal, TypeAlias
 
-from scheduler.engine.block_chain import FORMAT_VERSION, Place
+from scheduler.engine.disk.block_chain import FORMAT_VERSION, Place
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("BOOL", "U8", "I8"), 1),

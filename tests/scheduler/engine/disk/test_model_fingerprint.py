@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.model_fingerprint import fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 

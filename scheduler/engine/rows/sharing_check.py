@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from scheduler.engine.batch_rows import RowStart, Run
+from scheduler.engine.rows.batch_rows import RowStart, Run
 
 _PREFIX = [3, 5, 7, 11, 13, 17]
 _RESTS = ([2, 19, 4], [23, 6, 29])

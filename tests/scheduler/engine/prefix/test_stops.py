@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.stops import LEAST_GAP_TOKENS, STOP_EVERY_TOKENS, stops_of
+from scheduler.engine.prefix.stops import LEAST_GAP_TOKENS, STOP_EVERY_TOKENS, stops_of
 
 _positions = st.lists(st.integers(0, 12_000), max_size=40)
 

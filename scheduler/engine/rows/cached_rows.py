@@ -14,11 +14,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.cache_layout import CacheLayout, RowState
-from scheduler.engine.kv_segment import KvSegment
-from scheduler.engine.prefix_cache import PrefixCache
-from scheduler.engine.radix_tree import Lease
-from scheduler.engine.row_sharing import shared_runs
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.rows.cache_layout import CacheLayout, RowState
+from scheduler.engine.rows.kv_segment import KvSegment
+from scheduler.engine.rows.row_sharing import shared_runs
 from scheduler.link.messages import Submit
 
 _CLEAR_AT_BYTES = 256 << 20

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Place, parse
-from tests.scheduler.engine.disk_contents import MODEL, spelt
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place, parse
+from tests.scheduler.engine.disk.disk_contents import MODEL, spelt
 
 letters = st.text("ab", max_size=4)
 names = st.tuples(st.sampled_from([MODEL, "0" * 64]), st.sampled_from(["", "a", "tenant"]), letters)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.engine.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.link.messages import CacheCounters, CacheReport, Inspect, Inspection, TrunkReport
 
 _CHECK_SECONDS = 30.0

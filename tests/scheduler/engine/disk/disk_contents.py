@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from hashlib import shake_128
 from pathlib import Path
 
-from scheduler.engine.block_chain import BLOCK_TOKENS, Chain, Place
-from scheduler.engine.block_file import Content, HostArray
-from scheduler.engine.disk_tier import DiskTier
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
+from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.disk.disk_tier import DiskTier
 
 MODEL = "5e" * 32
 """A fingerprint."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from scheduler.engine.block_chain import Chain, Key, Place
-from scheduler.engine.block_file import Content, Damage, DamageKind, decode, encode
-from scheduler.engine.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk_index import DiskIndex, Entry
+from scheduler.engine.disk.block_chain import Chain, Key, Place
+from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_index import DiskIndex, Entry
 
 ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
 ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (*get_args(DamageKind), "missing", "full", "denied", "io")

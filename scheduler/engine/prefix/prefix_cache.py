@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from typing import Generic, TypeAlias
 
-from scheduler.engine.cache_statistics import CacheStatistics, Reason, Trunk
-from scheduler.engine.radix_tree import KEY_BYTES, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
-from scheduler.engine.retention import Retention
+from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, Trunk
+from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.prefix.retention import Retention
 
 Tokens: TypeAlias = Sequence[int]
 SessionKey: TypeAlias = tuple[str, str]  # salt, session

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from scheduler.engine.block_chain import BLOCK_TOKENS
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 
 _PIECE_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16

@@ -13,9 +13,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from scheduler.engine.batch_rows import BatchRows, Path, RowStart, RowView, Run
-from scheduler.engine.kv_segment import KvSegment
-from scheduler.engine.radix_tree import Lease
+from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.rows.batch_rows import BatchRows, Path, RowStart, RowView, Run
+from scheduler.engine.rows.kv_segment import KvSegment
 
 
 class RowState:
