@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -75,4 +76,5 @@ def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str,
         for trunk in report.trunks
     ]
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
-    return {"enabled": True, **plain, "trunks": trunks}
+    disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
+    return {"enabled": True, **plain, "trunks": trunks, "disk": disk}

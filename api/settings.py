@@ -104,6 +104,13 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
+    kv_disk: Path | None = _option(
+        "Prefix cache", "Folder in which prefixes outlive a restart; none if not given.", None
+    )
+    kv_disk_bytes: Annotated[int, BeforeValidator(_byte_count)] = _option(
+        "Prefix cache", "Most bytes in that folder.", 32 << 30, ge=1 << 20
+    )
+
     engine: Literal["mlx", "scripted"] = _option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
     )
@@ -138,6 +145,8 @@ class ServeSettings(BaseModel):
                 weights_dtype=self.weights_dtype,
                 scripted=self.scripted,
                 kv_cache_bytes=self.kv_cache_bytes,
+                kv_disk=self.kv_disk,
+                kv_disk_bytes=self.kv_disk_bytes,
             ),
             supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
             intake=IntakeConfig(max_queue=self.max_queue),

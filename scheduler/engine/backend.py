@@ -10,6 +10,7 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PrefillOut, Ready, Retired, TokenOut
@@ -30,6 +31,15 @@ class StepResult:
     tokens: abc.Sequence[TokenOut]
     prefills: abc.Sequence[PrefillOut]
     retired: abc.Sequence[Retired]
+
+
+class DiskWatch(Protocol):
+    """What is reported of the disk tier."""
+
+    @property
+    def tier(self) -> DiskTier: ...
+    @property
+    def disk_tokens(self) -> int: ...
 
 
 class Backend(Protocol):
@@ -56,6 +66,23 @@ class Backend(Protocol):
 
     def keep(self, request_id: int, tokens: int) -> None:
         """Put the first `tokens` computed tokens of a running row where others find them."""
+        ...
+
+    def warming(self, sequence: Sequence) -> bool:
+        """Whether a waiting request should wait on: what is kept of its prompt is being read from disk."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """A waiting request was cancelled."""
+        ...
+
+    def tend(self, idle: bool) -> bool:
+        """A little work that no step waits for. Whether there is more of it."""
+        ...
+
+    @property
+    def disk(self) -> DiskWatch | None:
+        """The disk tier, to be reported."""
         ...
 
     def remove(self, request_id: int) -> None:

@@ -45,7 +45,8 @@ class EngineLoop:
         self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
         self._inspections: list[Inspection] = []
-        self._watch = CacheWatch(backend.prefixes, clock)
+        self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
+        self._tending = False
         self._steps = 0
         self._prefilled_tokens = 0
         self._generated_tokens = 0
@@ -53,14 +54,26 @@ class EngineLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether a step would have nothing to do."""
+        """Whether there is no request."""
         return not self._slots and not self._waiting
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing can be done before a command comes."""
+        return self.idle and not self._tending
+
+    @property
+    def pausing(self) -> bool:
+        """Whether there is no step to take, but something goes on that is to be looked after soon."""
+        return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
         """One turn of the loop. Empty when nothing happened that the parent must hear of."""
         self._drain(commands)
         self._admit()
-        return self._emit(self._step())
+        frames = self._emit(self._step())
+        self._tending = self._backend.tend(idle=not self._slots)
+        return frames
 
     def _drain(self, commands: Iterable[ToEngine]) -> None:
         for command in commands:
@@ -71,7 +84,9 @@ class EngineLoop:
                     self._cancel(request_id)
                 case Inspect():
                     self._inspections.append(
-                        inspection(command, self._backend.prefixes, self._backend.kv_bytes())
+                        inspection(
+                            command, self._backend.prefixes, self._backend.disk, self._backend.kv_bytes()
+                        )
                     )
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
@@ -79,7 +94,9 @@ class EngineLoop:
                     assert_never(command)
 
     def _cancel(self, request_id: int) -> None:
-        if self._waiting.pop(request_id, None) is None:
+        if (waiting := self._waiting.pop(request_id, None)) is not None:
+            self._backend.forget(waiting)
+        else:
             if self._slots.release(request_id) is None:
                 return  # It had ended by itself; its Retired is on the way or has arrived.
             self._backend.remove(request_id)
@@ -91,7 +108,7 @@ class EngineLoop:
         while refused and self._waiting and self._slots.free:
             refused = False
             todo = plan(
-                self._waiting.values(),
+                [waiting for waiting in self._waiting.values() if not self._backend.warming(waiting)],
                 self._slots,
                 self._slots.free,
                 self._backend.restorable,

@@ -16,33 +16,30 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator, StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
-from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import PROTOCOL_VERSION, Load, PrefillOut, Ready, Retired, Submit, TokenOut
+from scheduler.link.messages import Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
 # Before any model's module is imported, and also where one was.
 take_over()
-
-_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 _PADDED_PREFILL_IS_EXACT = frozenset(
     {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
@@ -50,9 +47,6 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
 through the state, so that answers change with the neighbours. Others are prefilled row by row."""
-
-_ONE_ROW_ONLY = frozenset({"gemma2"})
-"""Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
 
 
 @dataclass(slots=True)
@@ -83,6 +77,7 @@ class MlxBackend:
         load: Load,
         description: Ready,
         clock: Callable[[], float] = time.monotonic,
+        tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
     ) -> None:
         self._description = description
@@ -96,6 +91,9 @@ class MlxBackend:
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._joined = False
+        self._disk: PrefixDisk | None = None
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, layout)
         self._generator = BatchGenerator(
             model,
             sampler=greedy,
@@ -145,6 +143,7 @@ class MlxBackend:
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
         self._joined = True
+        self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
         return known
 
@@ -167,6 +166,20 @@ class MlxBackend:
             self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
         return self._stop_sequences[token_ids]
 
+    @property
+    def disk(self) -> PrefixDisk | None:
+        return self._disk
+
+    def warming(self, sequence: Sequence) -> bool:
+        return self._disk is not None and self._disk.warming(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        if self._disk is not None:
+            self._disk.forget(sequence.request_id)
+
+    def tend(self, idle: bool) -> bool:
+        return self._disk is not None and self._disk.advance(idle)
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._by_request[request_id], tokens)
 
@@ -183,7 +196,13 @@ class MlxBackend:
         layers, tokens = self._generator.extract_cache([row.uid])[row.uid]
         if tokens and len(tokens) > row.cached.cached_tokens:  # Else it has computed nothing yet.
             whole = limit is None or limit == len(tokens)
-            self._rows.keep(row.cached, compact(tokens[:limit]), layers, whole, session_end)
+            self._put(row, tokens[:limit], layers, whole, session_end)
+
+    def _put(self, row: _Row, tokens: list[int], layers: Any, whole: bool, session_end: bool) -> None:
+        kept = compact(tokens)
+        self._rows.keep(row.cached, kept, layers, whole, session_end)
+        if self._disk is not None and whole:
+            self._disk.note(kept, row.cached.submit.salt)
 
     def _forget(self, row: _Row) -> None:
         self._rows.end(row.cached)
@@ -215,9 +234,7 @@ class MlxBackend:
             row = self._by_uid[answer.uid]
             tokens.append(TokenOut(row.request_id, answer.token))
             if answer.finish_reason is not None:
-                self._rows.keep(
-                    row.cached, compact(answer.all_tokens), answer.prompt_cache, whole=True, session_end=True
-                )
+                self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
         prefills = [self._progress(prompt) for prompt in prompts]
@@ -245,36 +262,6 @@ class MlxBackend:
 
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
-
-
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it.
-
-    Raises whatever mlx-lm raises for a folder that is not a model it knows.
-    """
-    report("reading weights")
-    model, config = load_model(Path(command.model_folder), lazy=True)
-    if config.get("model_type") in _ONE_ROW_ONLY and command.max_slots > 1:
-        raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
-    model = _convert_weights(model, config, command.weights_dtype, report)
-    mx.eval(model.parameters())
-    report("warming up")
-    cache = make_prompt_cache(model)
-    logits = model(mx.array([[0]]), cache=cache)
-    mx.eval(logits)
-    parameters = _arrays(model)
-    description = Ready(
-        version=PROTOCOL_VERSION,
-        device=_device_name(),
-        model_type=str(config.get("model_type", "unknown")),
-        vocabulary=logits.shape[-1],
-        kv_bytes_per_token=CacheLayout(model).token_bytes(cache),
-        weights_bytes=sum(value.nbytes for value in parameters),
-        weights_dtype=_dtype_names(parameters),
-    )
-    del cache, logits
-    mx.clear_cache()
-    return MlxBackend(model, command, description)
 
 
 def _prefix_cache(
@@ -306,41 +293,3 @@ def _is_recurrent(layer: Any) -> bool:
     if isinstance(layer, CacheList):
         return any(_is_recurrent(part) for part in layer.caches)
     return isinstance(layer, ArraysCache)
-
-
-def _arrays(model: Any) -> list[mx.array]:
-    flat: Any = tree_flatten(model.parameters())
-    return [value for _, value in flat]
-
-
-def _on_cpu() -> bool:
-    return bool(mx.default_device() == mx.cpu)
-
-
-def _device_name() -> str:
-    if _on_cpu():
-        return "cpu"
-    return str(mx.device_info().get("device_name", "gpu"))
-
-
-def _convert_weights(
-    model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
-) -> Any:
-    """Weights as the device computes them best.
-
-    "auto" keeps what is stored on a GPU. On the CPU it takes float32: there the BLAS has no fast path
-    for 16-bit or packed weights, and float32 decoded several times faster.
-    """
-    if weights_dtype == "auto":
-        weights_dtype = "float32" if _on_cpu() else "stored"
-    if weights_dtype == "stored":
-        return model
-    report(f"converting weights to {weights_dtype}")
-    if "quantization" in config:
-        model = dequantize_model(model)
-    model.set_dtype(_DTYPES[weights_dtype])
-    return model
-
-
-def _dtype_names(parameters: list[mx.array]) -> str:
-    return ", ".join(sorted({str(value.dtype).removeprefix("mlx.core.") for value in parameters}))

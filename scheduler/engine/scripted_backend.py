@@ -137,6 +137,19 @@ class ScriptedBackend:
         self._rows[submit.request_id] = row
         return row.prefilled
 
+    def warming(self, sequence: Sequence) -> bool:
+        return False
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+    def tend(self, idle: bool) -> bool:
+        return False
+
+    @property
+    def disk(self) -> None:
+        return None
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._rows[request_id], tokens)
 

@@ -51,6 +51,9 @@ class Load(_Message, frozen=True, tag="load"):
     scripted: ScriptedPlan
     kv_cache_bytes: int = -1
     """For kept prefixes and running rows together; 0 keeps no prefixes, -1 takes what the device allows."""
+    kv_disk: str = ""
+    """Folder of the disk tier; empty: there is none."""
+    kv_disk_bytes: int = 0
 
 
 class Sampling(_Message, frozen=True):
@@ -170,6 +173,13 @@ class CacheCounters(_Message, frozen=True):
     complaints: int = 0
     """What the integrity check found wrong, in all its runs."""
     held_bytes: int = 0
+    disk_hit_tokens: int = 0
+    """Tokens that came back from disk."""
+    disk_reads: int = 0
+    disk_writes: int = 0
+    disk_dropped_writes: int = 0
+    disk_errors: int = 0
+    disk_bytes: int = 0
 
 
 class Counters(_Message, frozen=True):
@@ -215,12 +225,29 @@ class CacheReport(_Message, frozen=True):
     complaints: list[str]
 
 
+class DiskReport(_Message, frozen=True):
+    """The disk tier now, and totals since the engine started."""
+
+    files: int
+    nbytes: int
+    pending_bytes: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    dropped_writes: int
+    evicted_files: int
+    errors: dict[str, int]
+    hit_tokens: int
+
+
 class Inspection(_Message, frozen=True, tag="inspection"):
     """The answer to an Inspect. `cache` is None where no prefixes are kept."""
 
     query: int
     freed_bytes: int
     cache: CacheReport | None
+    disk: DiskReport | None = None
 
 
 class StepOutput(_Message, frozen=True, tag="step"):

@@ -76,6 +76,18 @@ class Metrics:
         self.prefix_complaints = self._counter(
             "penstock_prefix_integrity_complaints", "Faults that the prefix cache's self-check found."
         )
+        self.disk_hit_tokens = self._counter(
+            "penstock_prefix_disk_hit_tokens", "Prompt tokens that came back from disk and were not computed."
+        )
+        self.disk_reads = self._counter("penstock_prefix_disk_reads", "Files read by the disk tier.")
+        self.disk_writes = self._counter("penstock_prefix_disk_writes", "Files written by the disk tier.")
+        self.disk_dropped_writes = self._counter(
+            "penstock_prefix_disk_dropped_writes", "What the disk tier did not take: it was behind, or full."
+        )
+        self.disk_errors = self._counter(
+            "penstock_prefix_disk_errors", "Files that were damaged, foreign or gone, and refused writes."
+        )
+        self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
         self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
         self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
         self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
@@ -131,6 +143,12 @@ class EngineTotals:
         evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
         evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
         metrics.prefix_bytes.set(now.held_bytes)
+        metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
+        metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
+        metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
+        metrics.disk_dropped_writes.inc(now.disk_dropped_writes - last.disk_dropped_writes)
+        metrics.disk_errors.inc(now.disk_errors - last.disk_errors)
+        metrics.disk_bytes.set(now.disk_bytes)
 
     def forget(self) -> None:
         self._last = Counters()

@@ -5,6 +5,7 @@ The oracle is mlx-lm's own loop for one request, without any cache of ours.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import mlx.core as mx
 import msgspec
 from mlx_lm.generate import generate_step
 
+from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.link.messages import (
@@ -49,14 +51,21 @@ class Heard:
 class ReuseEngine:
     """A loop over one family's model, and the tokens that each prompt has by itself."""
 
-    def __init__(self, model: Any, family: str, budget_bytes: int = _PLENTY, **changes: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        family: str,
+        budget_bytes: int = _PLENTY,
+        tier: DiskTier | None = None,
+        **changes: Any,
+    ) -> None:
         self.model = model
         layers = 4 * 2 * 16 * 4
         ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, layers, 0, "float32")
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
-        self.backend = MlxBackend(model, load, ready, group_cost_tokens=0)
+        self.backend = MlxBackend(model, load, ready, tier=tier, group_cost_tokens=0)
         self.loop = EngineLoop(self.backend, load.max_slots)
         self.heard: dict[int, Heard] = {}
         self._ids = 0
@@ -93,6 +102,8 @@ class ReuseEngine:
                 assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
                 return
             self.turn()
+            if self.loop.pausing:
+                time.sleep(0.002)  # As the engine's inbox does: a real disk is being waited for.
         raise AssertionError("it never ended")
 
     def ask(self, *submits: Submit) -> list[Heard]:
@@ -126,7 +137,11 @@ _ALONE: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
 
 
 def engine_of(family: str, **changes: Any) -> ReuseEngine:
+    return ReuseEngine(model_of(family), family, **changes)
+
+
+def model_of(family: str) -> Any:
+    """Made once a session."""
     if family not in _MODELS:
-        module_model = random_model(family)
-        _MODELS[family] = module_model
-    return ReuseEngine(_MODELS[family], family, **changes)
+        _MODELS[family] = random_model(family)
+    return _MODELS[family]

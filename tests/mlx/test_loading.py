@@ -12,7 +12,7 @@ import pytest
 from mlx_lm.generate import BatchGenerator, generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
-from scheduler.engine import mlx_backend
+from scheduler.engine import mlx_backend, model_loading
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.sequence import Sequence
@@ -29,7 +29,7 @@ on_cpu = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="what the CPU 
 
 
 def _load(folder: Path, weights_dtype: str) -> MlxBackend:
-    return mlx_backend.load(load_of(folder, weights_dtype=weights_dtype), lambda stage: None)
+    return model_loading.load(load_of(folder, weights_dtype=weights_dtype), lambda stage: None)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_unpacked_weights_are_the_packed_ones(stored: dict[str, Path]) -> None:
     """Converting to float32 changes the arithmetic, not the model: the logits agree."""
     tokens = mx.array([prompt_of(30, 62)])
     packed, config = load_model(stored["4-bit"])
-    unpacked = mlx_backend._convert_weights(
+    unpacked = model_loading._convert_weights(
         load_model(stored["4-bit"])[0], config, "auto", lambda stage: None
     )
     plain, _ = load_model(stored["float32"])
@@ -128,7 +128,7 @@ def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
 def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     """An operator who waits for minutes sees for what."""
     stages: list[str] = []
-    mlx_backend.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
+    model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     assert stages == ["reading weights", "converting weights to float32", "warming up"]
 
 
@@ -165,7 +165,7 @@ def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
     """Through a folder and `load`, as a real one comes."""
     _save(tmp_path, random_model(family), FAMILIES[family] | {"model_type": family})
     changes: dict[str, Any] = {"max_slots": 8, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
-    backend = mlx_backend.load(load_of(tmp_path, **changes), lambda stage: None)
+    backend = model_loading.load(load_of(tmp_path, **changes), lambda stage: None)
     return backend, load_model(tmp_path)[0]
 
 
@@ -223,8 +223,8 @@ def test_what_cannot_run_in_batches_is_refused(tmp_path: Path) -> None:
     an engine that dies again and again. One slot works."""
     _save(tmp_path, random_model("gemma2"), FAMILIES["gemma2"] | {"model_type": "gemma2"})
     with pytest.raises(ValueError, match="gemma2 in batches"):
-        mlx_backend.load(load_of(tmp_path, max_slots=2), lambda stage: None)
-    backend = mlx_backend.load(load_of(tmp_path, max_slots=1), lambda stage: None)
+        model_loading.load(load_of(tmp_path, max_slots=2), lambda stage: None)
+    backend = model_loading.load(load_of(tmp_path, max_slots=1), lambda stage: None)
     assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5
 
 

@@ -19,7 +19,7 @@ from tests.contracts.check_backend import prompt_of
 from tests.mlx.families import random_model
 from tests.mlx.reuse import ReuseEngine, engine_of
 
-SHARING = ["falcon_h1", "gpt_oss", "granitemoehybrid", "lfm2", "llama", "nemotron_h", "qwen3", "qwen3_next"]
+SHARING = ["gpt_oss", "granitemoehybrid", "lfm2", "llama", "nemotron_h", "qwen3", "qwen3_next"]
 """Families whose full attention was taken over; the others' rows have copies."""
 
 

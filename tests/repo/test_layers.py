@@ -59,11 +59,13 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
     """And of the engine, only what holds arrays (load tests may drive a bare model)."""
     allowed = {
         "scheduler/engine/mlx_backend.py",
+        "scheduler/engine/model_loading.py",
         "scheduler/engine/sampling.py",
         "scheduler/engine/rows/batch_rows.py",
         "scheduler/engine/rows/cache_layout.py",
         "scheduler/engine/rows/cached_rows.py",
         "scheduler/engine/rows/kv_segment.py",
+        "scheduler/engine/rows/content_codec.py",
         "scheduler/engine/rows/shared_attention.py",
         "scheduler/engine/rows/sharing_check.py",
         "loadtests/bare_loop.py",

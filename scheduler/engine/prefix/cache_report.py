@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from scheduler.engine.backend import DiskWatch
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.link.messages import CacheCounters, CacheReport, Inspect, Inspection, TrunkReport
+from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, TrunkReport
 
 _CHECK_SECONDS = 30.0
 """Between two integrity checks, which walk all nodes: only an idle engine makes them."""
@@ -16,8 +17,11 @@ _CHECK_SECONDS = 30.0
 class CacheWatch:
     """Counts, and checks the tree from time to time: a fault in it is an alarm, never a crash."""
 
-    def __init__(self, prefixes: PrefixCache[Any, Any] | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, prefixes: PrefixCache[Any, Any] | None, disk: DiskWatch | None, clock: Callable[[], float]
+    ) -> None:
         self._prefixes = prefixes
+        self._disk = disk
         self._clock = clock
         self._checked_at = clock()
         self._complaints = 0
@@ -35,6 +39,7 @@ class CacheWatch:
         prefixes = self._prefixes
         if prefixes is None:
             return CacheCounters()
+        disk = None if self._disk is None else self._disk.tier.statistics()
         return CacheCounters(
             query_tokens=prefixes.query_tokens,
             hit_tokens=prefixes.hit_tokens,
@@ -44,10 +49,21 @@ class CacheWatch:
             evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
             complaints=self._complaints,
             held_bytes=prefixes.nbytes,
+            disk_hit_tokens=0 if self._disk is None else self._disk.disk_tokens,
+            disk_reads=0 if disk is None else disk.reads,
+            disk_writes=0 if disk is None else disk.writes,
+            disk_dropped_writes=0 if disk is None else disk.dropped_writes,
+            disk_errors=0 if disk is None else sum(disk.errors.values()),
+            disk_bytes=0 if disk is None else disk.nbytes,
         )
 
 
-def inspection(command: Inspect, prefixes: PrefixCache[Any, Any] | None, running_bytes: int) -> Inspection:
+def inspection(
+    command: Inspect,
+    prefixes: PrefixCache[Any, Any] | None,
+    disk: DiskWatch | None,
+    running_bytes: int,
+) -> Inspection:
     """The answer to `command`, after doing what it says."""
     if prefixes is None:
         return Inspection(command.query, 0, None)
@@ -78,4 +94,22 @@ def inspection(command: Inspect, prefixes: PrefixCache[Any, Any] | None, running
             ],
             complaints=prefixes.check_integrity(),
         ),
+        None if disk is None else _disk_report(disk),
+    )
+
+
+def _disk_report(disk: DiskWatch) -> DiskReport:
+    found = disk.tier.statistics()
+    return DiskReport(
+        files=found.files,
+        nbytes=found.nbytes,
+        pending_bytes=found.pending_bytes,
+        reads=found.reads,
+        read_bytes=found.read_bytes,
+        writes=found.writes,
+        write_bytes=found.write_bytes,
+        dropped_writes=found.dropped_writes,
+        evicted_files=found.evicted_files,
+        errors={str(kind): count for kind, count in found.errors.items()},
+        hit_tokens=disk.disk_tokens,
     )

@@ -111,6 +111,15 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         """A lease on what there is of a prefix that is running anyway: counts nothing, changes no recency."""
         return self._tree.lease(self._tree.match(tokens, salt))
 
+    def states(self, tokens: Tokens, salt: str) -> list[tuple[int, SnapshotT]]:
+        """The states that are kept along a prefix, with their positions, shallow first."""
+        match = self._tree.match(tokens, salt)
+        return [
+            (node.end, node.snapshot)
+            for node in match.path
+            if node.snapshot is not None and node.end <= match.length
+        ]
+
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
         """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
         node = lease.node

@@ -57,6 +57,19 @@ class _Watched:
     def restorable(self) -> Restorable:
         return self._backend.restorable
 
+    @property
+    def disk(self) -> None:
+        return None
+
+    def warming(self, sequence: EngineSequence) -> bool:
+        return self._backend.warming(sequence)
+
+    def forget(self, sequence: EngineSequence) -> None:
+        self._backend.forget(sequence)
+
+    def tend(self, idle: bool) -> bool:
+        return self._backend.tend(idle)
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._backend.keep(request_id, tokens)
 

@@ -17,6 +17,7 @@ from scheduler.link.messages import (
     CacheReport,
     Cancel,
     Counters,
+    DiskReport,
     Fault,
     FromEngine,
     Inspect,
@@ -53,7 +54,9 @@ samplings = st.builds(
     st.lists(st.tuples(numbers, floats), max_size=3).map(tuple),
 )
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
-    st.builds(Load, numbers, backends, words, numbers, numbers, numbers, dtypes, plans, numbers),
+    st.builds(
+        Load, numbers, backends, words, numbers, numbers, numbers, dtypes, plans, numbers, words, numbers
+    ),
     st.builds(
         Submit,
         numbers,
@@ -70,6 +73,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
+disk_reports = st.builds(DiskReport, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
 cache_reports = st.builds(
     CacheReport,
     *[numbers] * 13,
@@ -89,10 +93,10 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
         st.builds(
             Counters,
             *(numbers, numbers, numbers, floats, numbers, numbers, numbers),
-            st.builds(CacheCounters, *[numbers] * 8),
+            st.builds(CacheCounters, *[numbers] * 14),
         ),
     ),
-    st.builds(Inspection, numbers, numbers, st.none() | cache_reports),
+    st.builds(Inspection, numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
 )
 sizes = st.lists(st.integers(1, 40), max_size=20)
 
