@@ -91,7 +91,7 @@ class MlxBackend:
         in_place = self._prefixes is not None and shares_exactly(model)
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
-        self._joined = False
+        self._regrouping = False
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
@@ -145,7 +145,7 @@ class MlxBackend:
             logits_processors=[[row.adjustment] if row.adjustment else []],
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
-        self._joined = True
+        self._regrouping = True
         self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
         return known
@@ -212,8 +212,8 @@ class MlxBackend:
         del self._by_uid[row.uid], self._by_request[row.request_id]
 
     def _regroup(self) -> None:
-        """Rows have come: what they share with those that are there, all attend to in place from now on."""
-        self._joined = False
+        """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
+        self._regrouping = False
         shared = self._rows.regroup({uid: row.cached for uid, row in self._by_uid.items()})
         by_batch: dict[int, dict[int, tuple[Lease[KvSegment, RowState], int]]] = {1: {}, 2: {}}
         for uid, (stage, place) in self._generator._find_uids(shared).items():
@@ -228,7 +228,7 @@ class MlxBackend:
                 self._layout.rebase(batches[stage].prompt_cache, leases)
 
     def step(self, prefill_tokens: int | None = None) -> StepResult:
-        if self._joined:
+        if self._regrouping:
             self._regroup()
         share_prefill(self._generator, prefill_tokens, self._prefill_rows, self._chunk_tokens)
         prompts, answers = self._generator.next()
@@ -249,15 +249,19 @@ class MlxBackend:
         return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0))
 
     def _progress(self, prompt: Any) -> PrefillOut:
-        """A chunk of one row's prompt is computed. At its end, and where a state is wanted, it is kept."""
+        """A chunk of one row's prompt is computed. Before its last token, and where a state is wanted, it
+        is kept."""
         row = self._by_uid[prompt.uid]
         total = len(row.tokens)
         done = total - (prompt.progress[1] - prompt.progress[0])
         row.cached.done_tokens = done
         row.cached.layers = []  # Joined: the batch has its own.
-        # The last token is a segment of its own (BatchGenerator's rule), and no stop.
-        if prompt.end_of_prompt or (self._needs_state and prompt.end_of_segment and done < total - 1):
-            self._keep(row, session_end=prompt.end_of_prompt)
+        # The last token is a segment of its own (BatchGenerator's rule). Kept before it is computed: the row
+        # can then begin its answer with its prompt in place, where it pads nobody.
+        whole = prompt.end_of_segment and done == total - 1
+        if whole or (self._needs_state and prompt.end_of_segment and not prompt.end_of_prompt):
+            self._keep(row, session_end=whole)
+        self._regrouping |= whole
         return PrefillOut(row.request_id, done, total, row.cached.cached_tokens)
 
     def _retire_failed(self) -> list[Retired]:

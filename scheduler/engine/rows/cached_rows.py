@@ -18,7 +18,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.kv_segment import KvSegment
-from scheduler.engine.rows.row_sharing import shared_runs
+from scheduler.engine.rows.row_sharing import RowPath, runs_in_place
 from scheduler.link.messages import Submit
 
 _CLEAR_AT_BYTES = 256 << 20
@@ -70,29 +70,30 @@ class CachedRows:
         return CachedRow(submit, tokens, known, known, layers, lease)
 
     def regroup(self, rows: Mapping[int, CachedRow]) -> dict[int, int]:
-        """After rows have joined: how many pieces of its (renewed) lease each row shares in place; without
-        rows for which nothing changes. Rows that have not joined a batch yet are made ready anew."""
+        """After rows have come or prompts are whole: how many pieces of its (renewed) lease each row attends
+        to in place; without the rows that have none."""
         if self._prefixes is None or not self._in_place:
             return {}
-        paths: dict[int, list[tuple[int, int]]] = {}
+        paths: dict[int, RowPath] = {}
         for number, row in rows.items():
             renewed = self._prefixes.pin(row.tokens[: row.done_tokens], row.submit.salt)
             if row.layers and self._layout.needs_state and row.lease is not None:
                 renewed.snapshot = row.lease.snapshot
             self.end(row)
             row.lease = renewed
-            paths[number] = [(id(segment), taken) for segment, taken in renewed.pieces]
+            runs = [(id(segment), taken) for segment, taken in renewed.pieces]
+            paths[number] = RowPath(runs, row.done_tokens)
         changed: dict[int, int] = {}
-        for number, worth in shared_runs(paths, self._group_cost_tokens).items():
-            row, runs, shared = rows[number], 0, 0
-            for _, taken in paths[number]:
-                if runs >= worth and shared >= row.shared_tokens:
+        for number, worth in runs_in_place(paths, self._group_cost_tokens).items():
+            row, depth, shared = rows[number], 0, 0
+            for _, taken in paths[number].runs:
+                if depth >= worth and shared >= row.shared_tokens:
                     break
-                runs, shared = runs + 1, shared + taken
+                depth, shared = depth + 1, shared + taken
             if shared == 0:
                 continue
             row.shared_tokens = shared
-            changed[number] = runs
+            changed[number] = depth
         return changed
 
     def restart(self, row: CachedRow, runs: int) -> None:

@@ -1,12 +1,17 @@
-"""Which runs of kept tokens the live rows share in place: a plain function of who stands on what."""
+"""Which runs of kept tokens live rows attend to in place: a plain function of who stands on what.
+
+Two reasons to leave a run where it is: several rows begin with it, and it would be copied (and read) once for
+each; or one row is much longer than the others, and all of them would be padded to its length.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-PathKey: TypeAlias = Sequence[tuple[int, int]]
+Runs: TypeAlias = Sequence[tuple[int, int]]
 """(segment, tokens taken of it) pairs from position 0."""
 
 GROUP_COST_TOKENS = 512
@@ -14,22 +19,45 @@ GROUP_COST_TOKENS = 512
 every layer (measured with the 13M model on a CPU, where they weigh most)."""
 
 
-def shared_runs(paths: Mapping[int, PathKey], group_cost_tokens: int = GROUP_COST_TOKENS) -> dict[int, int]:
-    """How many leading runs of each row's path are worth sharing in place; rows are known by any number.
+@dataclass(frozen=True, slots=True)
+class RowPath:
+    """What is kept of a row's tokens, and how many it has in all."""
 
-    A run saves its tokens once for every row but one. What is shared is the beginning of a path, because
-    deeper runs never have more rows than those above them.
+    runs: Runs
+    tokens: int
+
+
+def runs_in_place(paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_COST_TOKENS) -> dict[int, int]:
+    """How many leading runs of each row's path are worth leaving in place; rows are known by any number.
+
+    What is in place is the beginning of a path: deeper runs never have more rows than those above them.
     """
-    rows = Counter(run for path in paths.values() for run in path)
-    return {row: _best_depth(path, rows, group_cost_tokens) for row, path in paths.items()}
-
-
-def _best_depth(path: PathKey, rows: Mapping[tuple[int, int], int], group_cost_tokens: int) -> int:
-    best = saved = depth = 0
-    for count, run in enumerate(path, 1):
-        if rows[run] < 2:
+    users = Counter(run for path in paths.values() for run in path.runs)
+    depths = {row: _best_depth(path.runs, users, group_cost_tokens) for row, path in paths.items()}
+    private = {
+        row: path.tokens - sum(taken for _, taken in path.runs[: depths[row]]) for row, path in paths.items()
+    }
+    while len(private) > 1:
+        longest = max(private, key=private.__getitem__)
+        next_longest = max(tokens for row, tokens in private.items() if row != longest)
+        runs, depth = paths[longest].runs, depths[longest]
+        if depth == len(runs):
             break
-        saved += (rows[run] - 1) * run[1] - group_cost_tokens
+        saved = min(runs[depth][1], private[longest] - next_longest) * (len(private) - 1)
+        if saved <= group_cost_tokens:
+            break
+        depths[longest] += 1
+        private[longest] -= runs[depth][1]
+    return depths
+
+
+def _best_depth(runs: Runs, users: Mapping[tuple[int, int], int], group_cost_tokens: int) -> int:
+    """A run saves its tokens once for every row but one."""
+    best = saved = depth = 0
+    for count, run in enumerate(runs, 1):
+        if users[run] < 2:
+            break
+        saved += (users[run] - 1) * run[1] - group_cost_tokens
         if saved > best:
             best, depth = saved, count
     return depth
