@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
+from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import InvalidRequest, PromptTooLong
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
-from scheduler.request import GenerationRequest
+from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 _T = TypeVar("_T")
 Offload = Callable[[Callable[[], _T]], Awaitable[_T]]
@@ -46,26 +47,42 @@ class Preparation:
         Raises TemplateFailed, PromptTooLong, InvalidRequest.
         """
         self._check_bias(request)
-        text = self.tokenizer.render(request.prompt.messages, request.prompt.template_options)
-        if not _is_unicode(text):
-            raise InvalidRequest("the messages hold a lone surrogate: no character", param="messages")
-        prompt = self.tokenizer.encode(text)
+        prompt = self._token_ids(request.prompt)
         if not prompt:
-            raise InvalidRequest("the prompt is empty", param="messages")
+            raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         return PreparedRequest(
             request=request,
             prompt=prompt,
-            max_tokens=self._fit(len(prompt), request.max_tokens),
+            max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
             stop_token_ids=() if request.ignore_eos else self._eos_token_ids,
         )
 
-    def _fit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+    def answer_pipeline(self, prepared: PreparedRequest) -> AnswerPipeline:
+        """A new way from this answer's token ids to its events; one for each choice."""
+        return AnswerPipeline(self.tokenizer.detokenizer(), prepared.request.stop)
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        match prompt:
+            case ChatPrompt():
+                text = self.tokenizer.render(prompt.messages, prompt.template_options)
+            case TextPrompt(text=text):
+                pass
+            case TokenPrompt(token_ids=token_ids):
+                self._check_vocabulary(token_ids, "prompt")
+                return list(token_ids)
+            case _:
+                assert_never(prompt)
+        if not _is_unicode(text):
+            raise InvalidRequest("a lone surrogate is no character", param=_field(prompt))
+        return self.tokenizer.encode(text)
+
+    def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
         if room < 1:
             raise PromptTooLong(
                 f"the prompt has {prompt_tokens} tokens and the model's context is {self._context_tokens}:"
                 " no room is left for an answer",
-                param="messages",
+                param=field,
             )
         if max_tokens is not None and max_tokens > room:
             raise PromptTooLong(
@@ -76,12 +93,19 @@ class Preparation:
         return room if max_tokens is None else max_tokens
 
     def _check_bias(self, request: GenerationRequest) -> None:
-        for token, _ in request.sampling.logit_bias:
+        self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
+
+    def _check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
+        for token in token_ids:
             if not 0 <= token < self._vocabulary:
                 raise InvalidRequest(
-                    f"logit_bias names token {token}, outside the vocabulary of {self._vocabulary}",
-                    param="logit_bias",
+                    f"{field} names token {token}, outside the vocabulary of {self._vocabulary}", param=field
                 )
+
+
+def _field(prompt: Prompt) -> str:
+    """What dialects call the place where the prompt is."""
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
 def _is_unicode(text: str) -> bool:

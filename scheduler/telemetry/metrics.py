@@ -24,7 +24,7 @@ LATENCY_SECONDS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 
-OUTCOMES = ("stop", "length", "cancelled", "rejected", "invalid", "error")
+OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "rejected", "invalid", "error")
 
 
 class Metrics:

@@ -24,7 +24,7 @@ def play(mailbox: Mailbox, actions: list[object]) -> list[StreamEvent]:
     taken: list[StreamEvent | None] = []
     for action in actions:
         if isinstance(action, str):
-            mailbox.put_text(action)
+            mailbox.put(TextDelta(action))
         elif isinstance(action, int):
             mailbox.put_progress(Prefilling(action, 3))
         else:
@@ -75,7 +75,7 @@ def test_progress_is_no_news_once_there_is_text() -> None:
     """It is dropped, not delivered after the text."""
     mailbox = Mailbox()
     mailbox.put_progress(Prefilling(3, 3))
-    mailbox.put_text("a")
+    mailbox.put(TextDelta("a"))
     assert mailbox.take_nowait() == TextDelta("a")
     assert mailbox.take_nowait() is None
 
@@ -86,7 +86,7 @@ def test_nothing_follows_the_final_event(again: Finished | None) -> None:
     mailbox = Mailbox()
     mailbox.put_final(END)
     with pytest.raises(AssertionError):
-        mailbox.put_text("late") if again is None else mailbox.put_final(again)
+        mailbox.put(TextDelta("late")) if again is None else mailbox.put_final(again)
 
 
 @trio_test
@@ -109,8 +109,8 @@ async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
             match event:
                 case Prefilling():
                     mailbox.put_progress(event)
-                case TextDelta(text):
-                    mailbox.put_text(text)
+                case TextDelta():
+                    mailbox.put(event)
                 case Finished():
                     mailbox.put_final(event)
     assert heard == [Prefilling(1, 3), TextDelta("a"), TextDelta("b"), END]
@@ -125,7 +125,7 @@ async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await mailbox.receive()
-    mailbox.put_text("a")
+    mailbox.put(TextDelta("a"))
     mailbox.put_final(END)
     assert [await mailbox.receive(), await mailbox.receive()] == [TextDelta("a"), END]
 
@@ -134,8 +134,8 @@ def test_a_slow_reader_bounds_nobody_else() -> None:
     """Putting never waits: mailboxes share nothing, and a full one does not exist."""
     slow, quick = Mailbox(), Mailbox()
     for _ in range(1000):
-        slow.put_text("s")
-        quick.put_text("q")
+        slow.put(TextDelta("s"))
+        quick.put(TextDelta("q"))
         assert quick.take_nowait() == TextDelta("q")
     assert slow.take_nowait() == TextDelta("s" * 1000)
     assert not isinstance(slow.take_nowait(), Failed)
