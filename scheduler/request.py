@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 from scheduler.link.messages import Sampling as Sampling
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message as the templates of Hugging Face models take it: `role`, `content`, ..."""
+"""One chat message as the templates of Hugging Face models take it: `role`, `content` (text),
+`reasoning_content`, `tool_calls` (whose `function.arguments` is an object, not JSON text),
+`tool_call_id`, `name`."""
 
 
 @dataclass(frozen=True, slots=True)

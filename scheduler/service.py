@@ -150,7 +150,7 @@ class Scheduler:
             StreamRecord(
                 request_id=next(self._ids),
                 prepared=prepared,
-                pipeline=self._preparation.answer_pipeline(prepared),
+                pipeline=self._preparation.answer_pipeline(prepared, choice),
                 arrived_at=arrived_at,
                 choice=choice,
                 mailbox=Mailbox(doorbell),

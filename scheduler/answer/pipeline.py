@@ -2,30 +2,37 @@
 
 It runs where the engine's step is routed, not where the client reads: a stop string must end the row
 in the engine at once, also when the client reads slowly. Every stage is a plain object that waits for
-nothing, and the events do not depend on how many tokens are fed at a time.
+nothing, and the answer does not depend on how many tokens are fed at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.stop_strings import StopStrings
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 
 
 class AnswerPipeline:
-    """Feed it the tokens of the answer, without the end-of-sequence token."""
+    """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str]) -> None:
+    Without an `assembly` all text is the answer's text.
+    """
+
+    def __init__(
+        self, detokenizer: Detokenizer, stop: Sequence[str], assembly: Assembly | None = None
+    ) -> None:
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(stop)
+        self._assembly = assembly
         self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
         """Whether the answer is complete, whatever the engine would still write."""
-        return self._stop_strings.matched is not None
+        return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
     def stop_string(self) -> str | None:
@@ -34,20 +41,34 @@ class AnswerPipeline:
 
     def feed(self, token_ids: Sequence[int]) -> Iterator[AnswerPiece]:
         """What these tokens complete. Raises SchedulerError where the answer cannot be read."""
+        if self._assembly is not None and self._assembly.in_reasoning:
+            self.reasoning_tokens += len(token_ids)
         text = self._detokenizer.feed(token_ids)
         if text and (certain := self._stop_strings.feed(text)):
-            yield TextDelta(certain)
+            yield from self._pieces(certain)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
         """The rest, at the end of the answer. A stop string may still be found in it."""
-        if self.stopped:
-            return
-        text = self._stop_strings.feed(self._detokenizer.finish())
         if not self.stopped:
-            text += self._stop_strings.finish()
-        if text:
-            yield TextDelta(text)
+            text = self._stop_strings.feed(self._detokenizer.finish())
+            if self.stop_string is None:
+                text += self._stop_strings.finish()
+            if text:
+                yield from self._pieces(text)
+        if self._assembly is not None and not self._assembly.complete:
+            yield from self._assembly.finish(reason, cut_by_client=self.stop_string is not None)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
         """Why the answer ended, when `finish` is through: the engine knows only why the row did."""
-        return FinishReason.STOP if self.stopped else by_engine
+        if self.stop_string is not None:
+            return FinishReason.STOP
+        if self._assembly is None or not self._assembly.whole_calls:
+            return by_engine
+        ended = self._assembly.complete or by_engine is FinishReason.STOP
+        return FinishReason.TOOL_CALLS if ended else by_engine
+
+    def _pieces(self, text: str) -> Iterator[AnswerPiece]:
+        if self._assembly is None:
+            yield TextDelta(text)
+        else:
+            yield from self._assembly.feed(text)

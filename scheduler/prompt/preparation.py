@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
+from scheduler.answer.answer_format import PLAIN
+from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
-from scheduler.errors import InvalidRequest, PromptTooLong
+from scheduler.answer.tool_calls.call_id import call_id
+from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
@@ -26,6 +29,7 @@ class PreparedRequest:
     prompt: list[int]
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    opens_reasoning: bool = False
 
 
 class Preparation:
@@ -47,7 +51,8 @@ class Preparation:
         Raises TemplateFailed, PromptTooLong, InvalidRequest.
         """
         self._check_bias(request)
-        prompt = self._token_ids(request.prompt)
+        self._check_tools(request.prompt)
+        prompt, opens_reasoning = self._token_ids(request.prompt)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         return PreparedRequest(
@@ -55,26 +60,51 @@ class Preparation:
             prompt=prompt,
             max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
             stop_token_ids=() if request.ignore_eos else self._eos_token_ids,
+            opens_reasoning=opens_reasoning,
         )
 
-    def answer_pipeline(self, prepared: PreparedRequest) -> AnswerPipeline:
+    def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
         """A new way from this answer's token ids to its events; one for each choice."""
-        return AnswerPipeline(self.tokenizer.detokenizer(), prepared.request.stop)
+        request, form = prepared.request, self.tokenizer.answer_format
+        if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
+            return AnswerPipeline(self.tokenizer.detokenizer(), request.stop)
+        tools = request.prompt.offered_tools
+        short_ids = form.tools is not None and form.tools.short_ids
+        assembly = Assembly(
+            form,
+            form.splitter(tools=bool(tools), in_reasoning=prepared.opens_reasoning),
+            tools,
+            lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+            parallel_calls=request.prompt.parallel_tool_calls,
+        )
+        detokenizer = self.tokenizer.detokenizer(form.spelled(tools=bool(tools)))
+        return AnswerPipeline(detokenizer, request.stop, assembly)
 
-    def _token_ids(self, prompt: Prompt) -> list[int]:
+    def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
+        """Whether the prompt's end is inside of reasoning: templates write its opening mark."""
+        reasoning = self.tokenizer.answer_format.reasoning
+        if not isinstance(prompt, ChatPrompt) or reasoning is None:
+            return False
+        if prompt.continue_final:
+            said = str(prompt.messages[-1].get("content", ""))
+            return said.rfind(reasoning.start) > said.rfind(reasoning.end)
+        return text.rstrip().endswith(reasoning.start)
+
+    def _token_ids(self, prompt: Prompt) -> tuple[list[int], bool]:
+        """The prompt, and whether the answer goes on with reasoning."""
         match prompt:
             case ChatPrompt():
-                text = self.tokenizer.render(prompt.messages, prompt.template_options)
+                text = self.tokenizer.render(prompt)
             case TextPrompt(text=text):
                 pass
             case TokenPrompt(token_ids=token_ids):
                 self._check_vocabulary(token_ids, "prompt")
-                return list(token_ids)
+                return list(token_ids), False
             case _:
                 assert_never(prompt)
         if not _is_unicode(text):
             raise InvalidRequest("a lone surrogate is no character", param=_field(prompt))
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text), self._opens_reasoning(prompt, text)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
@@ -91,6 +121,16 @@ class Preparation:
                 param="max_tokens",
             )
         return room if max_tokens is None else max_tokens
+
+    def _check_tools(self, prompt: Prompt) -> None:
+        if not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:
+            return
+        if not self.tokenizer.answer_format.has_tool_calls:
+            raise UnsupportedParameter(
+                "no tool call syntax is known of this model, so its calls could not be told from text;"
+                " the option --tool-parser names one",
+                param="tools",
+            )
 
     def _check_bias(self, request: GenerationRequest) -> None:
         self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
