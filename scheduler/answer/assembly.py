@@ -29,6 +29,7 @@ class Assembly:
         self._calls = Calls(tools, call_id, parallel=parallel_calls)
         self._reader: CallReader | None = None
         self._call_mark = ""
+        """How the call began, should it turn out to be none: with the space before it."""
         self._edge = splitter.section.kind is not Kind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
         self._space = ""
@@ -85,10 +86,10 @@ class Assembly:
                 raise
 
     def _open(self, section: Section, mark: str) -> None:
-        self._edge, self._space = True, ""
         if section.kind is Kind.CALL:
             self._reader = self._make_reader(section)
-            self._call_mark = mark
+            self._call_mark = self._space + mark
+        self._edge, self._space = True, ""
 
     def _make_reader(self, section: Section) -> CallReader:
         if section.call_name is not None:

@@ -172,7 +172,10 @@ class JsonReader:
                 return
             self._arguments = ObjectReader(str(loads(head[1], strict=False)), self._calls)
             text = self._head[head.end() :]
-        yield from self._arguments.feed(text)
+        try:
+            yield from self._arguments.feed(text)
+        except MalformedToolCall as error:
+            raise malformed(self.raw, error.__cause__) from error
 
     def close(self) -> Iterator[AnswerPiece]:
         if self._arguments is None:
