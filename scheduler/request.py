@@ -98,6 +98,8 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the answer as the end-of-sequence token does, also where that is ignored."""
     ignore_eos: bool = False
     choices: int = 1
     """Continuations of the one prompt, each with a seed of its own."""

@@ -59,7 +59,7 @@ class Preparation:
             request=request,
             prompt=prompt,
             max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
-            stop_token_ids=() if request.ignore_eos else self._eos_token_ids,
+            stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
         )
 
@@ -121,6 +121,11 @@ class Preparation:
                 param="max_tokens",
             )
         return room if max_tokens is None else max_tokens
+
+    def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+        self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
+        by_model = () if request.ignore_eos else self._eos_token_ids
+        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids)))
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:

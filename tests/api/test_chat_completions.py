@@ -197,7 +197,12 @@ async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: tr
             "messages": [
                 {"role": "developer", "content": "be brief"},
                 {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                {"role": "assistant", "tool_calls": [{"id": "1", "type": "function"}]},
+                {
+                    "role": "assistant",
+                    "reasoning": "hm",
+                    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+                },
+                {"role": "tool", "tool_call_id": "1", "name": "f", "content": "2"},
             ]
         }
     )
@@ -206,5 +211,11 @@ async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: tr
     assert prompt.messages == (
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "ab"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function"}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "content": "2", "name": "f", "tool_call_id": "1"},
     )
