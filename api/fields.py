@@ -40,6 +40,13 @@ class WithoutEffect:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """`Annotated[T, Partly(why)]`: some values are refused; a validator of the field's own does that."""
+
+    why: str
+
+
 def unsupported(why: str) -> PydanticCustomError:
     """For validators that refuse some values of a field."""
     return PydanticCustomError(UNSUPPORTED, "{why}", {"why": why})

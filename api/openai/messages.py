@@ -7,12 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from api.fields import Partly, Refused, WithoutEffect
+
 
 class Body(BaseModel):
     """What is not declared is refused, by its name."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        # Clients that dump their own models send every field that they know.
+        if not isinstance(value, dict):
+            return value
+        return {name: given for name, given in value.items() if given is not None}
 
 
 class ContentPart(Body):
@@ -60,14 +70,16 @@ class ToolCall(Body):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None
+    index: Annotated[int | None, WithoutEffect("the order is the list's")] = None
 
 
 class ChatMessage(Body):
     """A message as the chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[ContentPart] | None, BeforeValidator(_in_parts)] = None
+    content: Annotated[
+        list[ContentPart] | None, BeforeValidator(_in_parts), Partly("text; models here see no pictures")
+    ] = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -76,9 +88,9 @@ class ChatMessage(Body):
     """What vLLM calls `reasoning_content` by now."""
     refusal: str | None = None
     # In every message that the official client has parsed, and null there.
-    annotations: list[Any] | None = Field(default=None, max_length=0)
-    audio: None = None
-    function_call: None = None
+    annotations: Annotated[list[Any] | None, Refused("answers here have none", neutral=([],))] = None
+    audio: Annotated[Any, Refused("answers here have none")] = None
+    function_call: Annotated[Any, Refused("long replaced by tool_calls")] = None
 
     @model_validator(mode="after")
     def _says_something(self) -> ChatMessage:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from api.fields import Refused, WithoutEffect, unsupported
+from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.messages import Body, ChatMessage
-from api.openai.tools import MAX_TOOLS, Choice, FunctionTool
+from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -107,13 +107,15 @@ class ChatCompletionRequest(SamplingFields):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     tools: list[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
-    tool_choice: Choice | None = None
+    tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
-    response_format: Annotated[TextFormat | None, BeforeValidator(_no_grammar)] = None
+    response_format: Annotated[
+        TextFormat | None, BeforeValidator(_no_grammar), Partly(f"text only: {_NO_GRAMMAR}")
+    ] = None
 
     logprobs: Annotated[bool | None, Refused(_NO_LOGPROBS, neutral=(False,))] = None
     top_logprobs: Annotated[int | None, Refused(_NO_LOGPROBS, neutral=(0,))] = None

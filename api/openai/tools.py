@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from api.fields import WithoutEffect, unsupported
+from api.fields import Partly, WithoutEffect, unsupported
 from api.openai.messages import Body
 from scheduler.request import Tool, ToolChoice
 
@@ -45,6 +45,7 @@ def _no_must(value: Any) -> Any:
 
 
 Choice = Annotated[Literal["auto", "none"], BeforeValidator(_no_must)]
+CHOICE = Partly("that a tool must be called needs structured output, which is not there yet")
 
 
 def neutral_choice(choice: str | None) -> ToolChoice:

@@ -129,7 +129,7 @@ def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
         functions = [call["function"] for call in message.get("tool_calls", [])]
         assert functions == [call["function"] for call in streamed["tool_calls"]]
 
-    check(trio.testing.MockClock(autojump_threshold=0))
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @trio_test
