@@ -94,7 +94,7 @@ class JsonArguments:
                 self._begin_key()
             case _At.COLON, ":":
                 self._at = _At.VALUE
-            case _At.VALUE, _:
+            case _At.VALUE, _ if character not in ",:]}":
                 self._begin_value(character, out)
             case _:
                 raise ValueError(f"{character!r} is out of place in a JSON object")
