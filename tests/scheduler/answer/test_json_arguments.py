@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def read(text: str, cuts: list[int], schema: dict[str, Any] | None = None) -> tu
     reader = JsonArguments(schema or {})
     out, rest = "", ""
     bounds = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         piece, behind = reader.feed(text[start:end])
         out, rest = out + piece, rest + behind
     return out, rest, reader.done
