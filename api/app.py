@@ -5,6 +5,9 @@ An ordinary ASGI app that knows no server; `api/serving.py` runs it on ours.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -31,20 +34,28 @@ def make_app(
 
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:
-        return _answer(errors.from_scheduler(error))
+        return _answer(request, errors.from_scheduler(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _answer(errors.from_validation(error))
+        return _answer(request, errors.from_validation(error))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        answer = _answer(errors.from_status(error.status_code, str(error.detail)))
+        answer = _answer(request, errors.from_status(error.status_code, str(error.detail)))
         answer.headers.update(error.headers or {})
         return answer
 
     return app
 
 
-def _answer(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.openai_body(), status_code=error.status, headers=error.headers())
+ERROR_BODIES: dict[str, Callable[[ApiError], dict[str, Any]]] = {
+    "/": ApiError.openai_body,
+}
+"""How a dialect writes an error, by the beginning of its paths; the longest that fits is taken."""
+
+
+def _answer(request: Request, error: ApiError) -> JSONResponse:
+    path = request.url.path
+    prefix = max((prefix for prefix in ERROR_BODIES if path.startswith(prefix)), key=len)
+    return JSONResponse(ERROR_BODIES[prefix](error), status_code=error.status, headers=error.headers())

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
+from api.fields import UNSUPPORTED
 from scheduler.errors import (
     EngineFailure,
     EngineLost,
@@ -76,6 +77,8 @@ def from_validation(error: RequestValidationError) -> ApiError:
     param = ".".join(str(part) for part in path) or None
     if first["type"] == "extra_forbidden":
         code, message = UnsupportedParameter.code, f"{param!r} is not supported by this server"
+    elif first["type"] == UNSUPPORTED:
+        code, message = UnsupportedParameter.code, f"{param!r} is not supported here: {first['msg']}"
     elif first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", first["msg"])
         return ApiError(400, "invalid_request_error", "invalid_json", f"the body is not JSON: {reason}")

@@ -6,18 +6,55 @@ request in the engine. That is the whole of cancellation here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api import sse
-from api.errors import from_scheduler
-from api.openai.encode import ChunkEncoder
-from scheduler.events import Failed, Finished, Prefilling, Queued, StreamEvent, TextDelta
+from api.errors import ApiError, from_scheduler
+from scheduler.events import (
+    AnswerPiece,
+    Failed,
+    Finished,
+    Prefilling,
+    Progress,
+    Queued,
+    StreamEvent,
+    Usage,
+    total_usage,
+)
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
+
+
+class Encoder(Protocol):
+    """One stream's events in a client's dialect: each call gives the bytes that it adds to the body.
+
+    Called in this order: `start`, then `event` and `progress`, then `finish` or `error`, once.
+    """
+
+    def start(self, prompt_tokens: int) -> bytes:
+        """The request is accepted; nothing is generated yet."""
+        ...
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        """A piece of a choice's answer, or that choice's end."""
+        ...
+
+    def progress(self, progress: Progress) -> bytes:
+        """Nothing else has happened for a while, or the prompt's prefill moves. At least a comment, to
+        keep the connection alive."""
+        ...
+
+    def finish(self, usage: Usage) -> bytes:
+        """Every choice has ended; `usage` is of all of them."""
+        ...
+
+    def error(self, error: ApiError) -> bytes:
+        """The answer ends here, incomplete."""
+        ...
 
 
 class EventStream(Response):
@@ -27,7 +64,7 @@ class EventStream(Response):
         self,
         scheduler: Scheduler,
         request: GenerationRequest,
-        make_encoder: Callable[[str], ChunkEncoder],
+        encoder: Encoder,
         keep_alive_seconds: float,
     ) -> None:
         super().__init__(headers=sse.HEADERS)
@@ -35,46 +72,47 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._scheduler = scheduler
         self._request = request
-        self._make_encoder = make_encoder
+        self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._scheduler.stream(self._request) as stream:
-            encoder = self._make_encoder(stream.public_id)
+            encoder = self._encoder
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            first = encoder.progress(stream.progress)
+            first = encoder.start(stream.prompt_tokens) + encoder.progress(stream.progress)
             await send({"type": "http.response.body", "body": first, "more_body": True})
-            started = False
-            while True:
-                event = await self._next(stream)
-                frame = b""
-                if isinstance(event, TextDelta | Finished) and not started:
-                    started = True
-                    frame = encoder.start()
-                frame += _encode(event, encoder)
-                more = not isinstance(event, Finished | Failed)
-                await send({"type": "http.response.body", "body": frame, "more_body": more})
-                if not more:
-                    return
+            usages: list[Usage] = []
+            more = True
+            while more:
+                choice, event = await self._next(stream)
+                frame = _encode(choice, event, encoder)
+                if isinstance(event, Finished):
+                    usages.append(event.usage)
+                    if len(usages) == self._request.choices:
+                        frame += encoder.finish(total_usage(usages))
+                        more = False
+                elif isinstance(event, Failed):
+                    # One choice cannot be had: the answer as it was asked for cannot, and the rest ends too.
+                    more = False
+                if frame or not more:
+                    await send({"type": "http.response.body", "body": frame, "more_body": more})
 
-    async def _next(self, stream: RequestStream) -> StreamEvent:
+    async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         """The next event, or what the request waits for when nothing happens for a while."""
-        if (event := stream.take_nowait()) is not None:
+        if (found := stream.take_choice_nowait()) is not None:
             # Without a wait this would be a loop that never lets another task run.
             await trio.lowlevel.checkpoint()
-            return event
+            return found
         with trio.move_on_after(self._keep_alive_seconds):
-            return await stream.receive()
-        return stream.progress
+            return await stream.receive_choice()
+        return 0, stream.progress
 
 
-def _encode(event: StreamEvent, encoder: ChunkEncoder) -> bytes:
+def _encode(choice: int, event: StreamEvent, encoder: Encoder) -> bytes:
     match event:
-        case TextDelta(text=text):
-            return encoder.text(text)
         case Queued() | Prefilling():
             return encoder.progress(event)
-        case Finished():
-            return encoder.finish(event)
         case Failed(error=error):
             return encoder.error(from_scheduler(error))
+        case _:
+            return encoder.event(choice, event)

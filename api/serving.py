@@ -79,7 +79,12 @@ async def _serve(settings: ServeSettings) -> None:
     click.echo(f"model      {model.note}")
     blas = _prepare_blas(settings)
     click.echo(f"blas       {blas.name}")
-    tokenizer = HubTokenizer(model.folder.path)
+    tokenizer = HubTokenizer(
+        model.folder.path,
+        model_type=model.folder.model_type,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
+    )
     scheduler = Scheduler(
         settings.scheduler_config(model.folder.path),
         Preparation(tokenizer, model.folder),

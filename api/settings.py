@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
 from scheduler.errors import OptionError
 from scheduler.link.messages import ScriptedPlan
@@ -75,6 +76,16 @@ class ServeSettings(BaseModel):
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
         "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto"
+    )
+
+    tool_parser: str = _option(
+        "Model",
+        "How the model writes tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony or none;"
+        " auto: as its chat template shows.",
+        "auto",
+    )
+    reasoning_parser: str = _option(
+        "Model", f"How the model writes reasoning: {', '.join(REASONING_PARSERS)}.", "auto"
     )
 
     host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)

@@ -26,6 +26,7 @@ import trio
 from scheduler.link.fast_blas import prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt
 
 _TEXT = "the sluice gate opens and the water runs down to the mill where nobody waits for it"
 _WORDS = _TEXT.split(" ")
@@ -160,7 +161,7 @@ def http_runner(port: int, tokens: int) -> Runner:
 
 def bare_runner(process: subprocess.Popen[str], tokenizer: HubTokenizer, tokens: int) -> Runner:
     def run(prompts: list[str]) -> float:
-        rendered = [tokenizer.render([{"role": "user", "content": text}], {}) for text in prompts]
+        rendered = [tokenizer.render(ChatPrompt(({"role": "user", "content": text},))) for text in prompts]
         return run_bare(process, [tokenizer.encode(text) for text in rendered], tokens)
 
     return run

@@ -90,6 +90,12 @@ class RequestFailed(EngineFailure):
     code = "request_failed"
 
 
+class MalformedToolCall(EngineFailure):
+    """The model wrote a tool call that cannot be read. The message carries what it wrote."""
+
+    code = "malformed_tool_call"
+
+
 class StartupError(Exception):
     """Penstock cannot start as it was asked to; the message is for the operator."""
 

@@ -14,22 +14,23 @@ from itertools import count
 import structlog
 import trio
 
-from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.config import SchedulerConfig
 from scheduler.errors import Draining, InvalidRequest, SchedulerError, Unavailable
-from scheduler.events import Prefilling, Progress, Queued, StreamEvent
+from scheduler.events import FinishReason
 from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
-from scheduler.lifecycle import Event, State
+from scheduler.lifecycle import Event
 from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
 from scheduler.request import GenerationRequest
+from scheduler.streams.mailbox import Doorbell, Mailbox
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord
+from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry.metrics import EngineTotals, Metrics
 from scheduler.telemetry.request_log import log_request
 
@@ -45,43 +46,6 @@ class SchedulerStatistics:
     draining: bool
     stalled_seconds: float
     engine: EngineStatistics
-
-
-class RequestStream:
-    """One accepted request, for its one reader: iterate over its events."""
-
-    def __init__(self, record: StreamRecord, queue: IntakeQueue) -> None:
-        self._record = record
-        self._queue = queue
-
-    @property
-    def public_id(self) -> str:
-        return self._record.prepared.request.public_id
-
-    @property
-    def progress(self) -> Progress:
-        """What the request is waiting for now, for keep-alive messages."""
-        record = self._record
-        if record.state is State.QUEUED:
-            return Queued(self._queue.ahead_of(record.request_id) or 0)
-        return Prefilling(record.prefilled_tokens, len(record.prepared.prompt))
-
-    async def receive(self) -> StreamEvent:
-        """The next event. Raises trio.EndOfChannel after the final one."""
-        return await self._record.mailbox.receive()
-
-    def take_nowait(self) -> StreamEvent | None:
-        return self._record.mailbox.take_nowait()
-
-    def __aiter__(self) -> RequestStream:
-        # Itself, not a generator: whoever stops iterating early leaves nothing to be collected.
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        try:
-            return await self.receive()
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None
 
 
 class Scheduler:
@@ -133,18 +97,20 @@ class Scheduler:
         """
         arrived_at = trio.current_time()
         try:
-            self._admission.check()
+            self._admission.check(request.choices)
             prepared = await self._offload(lambda: self._preparation.prepare(request))
             # Again: others were admitted while this prompt was tokenized.
-            self._admission.check()
+            self._admission.check(request.choices)
         except BaseException as error:
             self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
             raise
-        record = self._accept(prepared, arrived_at)
+        doorbell = Doorbell()
+        records = self._accept(prepared, arrived_at, doorbell)
         try:
-            yield RequestStream(record, self._queue)
+            yield RequestStream(records, doorbell, self._queue)
         finally:
-            self._release(record)
+            for record in records:
+                self._release(record)
 
     def statistics(self) -> SchedulerStatistics:
         stalled = trio.current_time() - self._last_progress_at if len(self._multiplexer) else 0.0
@@ -192,21 +158,28 @@ class Scheduler:
 
     # --- a request's way in and out
 
-    def _accept(self, prepared: PreparedRequest, arrived_at: float) -> StreamRecord:
-        record = StreamRecord(
-            request_id=next(self._ids),
-            prepared=prepared,
-            pipeline=AnswerPipeline(self._preparation.tokenizer.detokenizer(), prepared.request.stop),
-            arrived_at=arrived_at,
-        )
+    def _accept(self, prepared: PreparedRequest, arrived_at: float, doorbell: Doorbell) -> list[StreamRecord]:
+        """One record a choice: to the engine they are requests that happen to begin alike."""
+        records = [
+            StreamRecord(
+                request_id=next(self._ids),
+                prepared=prepared,
+                pipeline=self._preparation.answer_pipeline(prepared, choice),
+                arrived_at=arrived_at,
+                choice=choice,
+                mailbox=Mailbox(doorbell),
+            )
+            for choice in range(prepared.request.choices)
+        ]
         self.metrics.prompt_tokens.inc(len(prepared.prompt))
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._last_progress_at = trio.current_time()
             self._admission.resume()
-        self._queue.push(record)
+        for record in records:
+            self._queue.push(record)
         self._pump()
-        return record
+        return records
 
     def _release(self, record: StreamRecord) -> None:
         """The reader has left, before or after the final event."""
@@ -229,7 +202,7 @@ class Scheduler:
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
         self.metrics.requests.labels(record.outcome).inc()
-        if record.outcome in ("stop", "length"):
+        if record.outcome in tuple(FinishReason):
             self.metrics.e2e.observe(now - record.arrived_at)
         self._admission.departed(now)
         log_request(record, now)

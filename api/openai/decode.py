@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from api.openai.schema import ChatCompletionRequest, ChatMessage
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
+from api.openai.messages import ChatMessage
+from api.openai.schema import ChatCompletionRequest, SamplingFields
+from api.openai.tools import neutral_choice
+from scheduler.prompt.volatile import stable
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
 
 _UNSIGNED_64 = (1 << 64) - 1
 
@@ -16,17 +20,34 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
-            messages=tuple(_message(message) for message in body.messages),
+            messages=tuple(_messages(body.messages)),
             template_options=dict(body.chat_template_kwargs or {}),
+            tools=tuple(tool.neutral() for tool in body.tools or ()),
+            tool_choice=neutral_choice(body.tool_choice),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            reasoning=_reasoning(body.reasoning_effort),
+            continue_final=body.continue_final_message,
         ),
-        sampling=_sampling(body),
+        sampling=sampling(body),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=body.ignore_eos,
+        choices=body.n or 1,
     )
 
 
-def _sampling(body: ChatCompletionRequest) -> Sampling:
+def _reasoning(effort: str | None) -> Reasoning:
+    match effort:
+        case None:
+            return Reasoning()
+        case "none":
+            return Reasoning(enabled=False)
+        case _:
+            return Reasoning(enabled=True, effort=effort)
+
+
+def sampling(body: SamplingFields) -> Sampling:
     neutral = Sampling()
     # A request without a seed gets one: its tokens can then be computed again after an engine's death.
     seed = secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64
@@ -47,13 +68,27 @@ def _given(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _message(message: ChatMessage) -> Message:
-    """As templates take it: absent fields absent, text parts joined, `developer` named `system`."""
-    rendered: dict[str, Any] = message.model_dump(exclude_none=True)
-    if isinstance(message.content, list):
-        rendered["content"] = "".join(part.text for part in message.content)
+def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
+    """As templates take them: absent fields absent, text parts joined, `developer` named `system`."""
+    for message in messages:
+        is_system = message.role in ("system", "developer")
+        blocks = stable(message.blocks) if is_system else message.blocks
+        if is_system and not blocks and message.blocks:
+            continue
+        yield _message("system" if is_system else message.role, "".join(blocks), message)
+
+
+def _message(role: str, content: str, message: ChatMessage) -> Message:
     # Templates write `message.content`; a tool call without words has none.
-    rendered.setdefault("content", "")
-    if message.role == "developer":
-        rendered["role"] = "system"
+    rendered: dict[str, Any] = {"role": role, "content": content}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    if message.thoughts:
+        rendered["reasoning_content"] = message.thoughts
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            call.model_dump(exclude_none=True, exclude={"index"}) for call in message.tool_calls
+        ]
     return rendered

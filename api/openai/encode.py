@@ -1,4 +1,4 @@
-"""Stream events to OpenAI's chunks and objects.
+"""Stream events to OpenAI's chat chunks and objects.
 
 A chunk differs from the next in its text only, so chunks are framed from a template: 0.12 microseconds
 each, against 4.8 for a model's dump.
@@ -6,13 +6,28 @@ each, against 4.8 for a model's dump.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, assert_never
 
 import msgspec
 
 from api import sse
 from api.errors import ApiError
-from scheduler.events import Finished, Prefilling, Progress, Queued, Usage
+from api.whole_answer import WholeAnswer, WholeChoice
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    Logprob,
+    Prefilling,
+    Progress,
+    Queued,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprobs,
+    ToolCallArguments,
+    ToolCallStarted,
+    Usage,
+)
 
 _json = msgspec.json.Encoder()
 
@@ -23,11 +38,24 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
+def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    content = [
+        {**_logprob(entry.chosen), "top_logprobs": [_logprob(other) for other in entry.top]}
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _logprob(logprob: Logprob) -> dict[str, Any]:
+    return {"token": logprob.text, "logprob": logprob.logprob, "bytes": list(logprob.data)}
+
+
 def completion_object(
-    public_id: str, created: int, model: str, text: str, finished: Finished
+    public_id: str, created: int, model: str, answer: WholeAnswer, *, logprobs: bool = False
 ) -> dict[str, Any]:
     """The whole answer to a request that does not stream."""
     return {
@@ -37,14 +65,29 @@ def completion_object(
         "model": model,
         "choices": [
             {
-                "index": 0,
-                "message": {"role": "assistant", "content": text},
-                "logprobs": None,
-                "finish_reason": finished.reason.value,
+                "index": index,
+                "message": _message(choice),
+                "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
+                "finish_reason": choice.end.reason.value,
             }
+            for index, choice in enumerate(answer.choices)
         ],
-        "usage": usage_object(finished.usage),
+        "usage": usage_object(answer.usage),
     }
+
+
+def _message(choice: WholeChoice) -> dict[str, Any]:
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in choice.tool_calls
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if calls:
+        # As OpenAI's own: a message that only calls has no content.
+        message |= {"content": choice.text or None, "tool_calls": calls}
+    return message
 
 
 class ChunkEncoder:
@@ -61,25 +104,60 @@ class ChunkEncoder:
             + b',"model":'
             + _json.encode(model)
         )
-        self._choice = self._head + b',"choices":[{"index":0,"delta":{'
-        self._text_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
+        self._delta_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
+        self._logprobs_tail = b',"finish_reason":null}]' + tail
         self._end_tail = b"}]" + tail
         self._include_usage = include_usage
+        self._started: set[int] = set()
 
-    def start(self) -> bytes:
-        return self._choice + b'"role":"assistant","content":""' + self._text_tail
+    def start(self, prompt_tokens: int) -> bytes:
+        """Nothing: the first chunk comes with the first token, and clients time the first token by it."""
+        return b""
 
-    def text(self, text: str) -> bytes:
-        return self._choice + b'"content":' + _json.encode(text) + self._text_tail
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        if choice in self._started:
+            return self._encode(choice, event)
+        self._started.add(choice)
+        return self._delta(choice, b'"role":"assistant","content":""') + self._encode(choice, event)
 
-    def finish(self, finished: Finished) -> bytes:
-        """The last chunks: the reason, the usage where asked for, and the end mark."""
-        reason = _json.encode(finished.reason.value)
-        frames = self._choice + b'},"logprobs":null,"finish_reason":' + reason + self._end_tail
-        if self._include_usage:
-            usage = _json.encode(usage_object(finished.usage))
-            frames += self._head + b',"choices":[],"usage":' + usage + b"}\n\n"
-        return frames + sse.DONE
+    def _encode(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        match event:
+            case TextDelta(text=text, logprobs=()):
+                return self._delta(choice, b'"content":' + _json.encode(text))
+            case TextDelta(text=text, logprobs=logprobs):
+                return self._text_with_logprobs(choice, text, logprobs)
+            case ReasoningDelta(text=text):
+                return self._delta(choice, b'"reasoning_content":' + _json.encode(text))
+            case ToolCallStarted(index=index, call_id=call_id, name=name):
+                function = {"name": name, "arguments": ""}
+                call = {"index": index, "id": call_id, "type": "function", "function": function}
+                return self._delta(choice, b'"tool_calls":' + _json.encode([call]))
+            case ToolCallArguments(index=index, text=text):
+                piece = {"index": index, "function": {"arguments": text}}
+                return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
+            case Finished(reason=reason):
+                end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
+                return self._choice(choice) + end + self._end_tail
+            case _:
+                assert_never(event)
+
+    def _choice(self, index: int) -> bytes:
+        return self._head + b',"choices":[{"index":%d,"delta":{' % index
+
+    def _delta(self, choice: int, fields: bytes) -> bytes:
+        return self._choice(choice) + fields + self._delta_tail
+
+    def _text_with_logprobs(self, choice: int, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
+        fields = b'"content":' + _json.encode(text) + b'},"logprobs":'
+        return self._choice(choice) + fields + _json.encode(logprobs_object(logprobs)) + self._logprobs_tail
+
+    def finish(self, usage: Usage) -> bytes:
+        """The usage where asked for, and the end mark."""
+        if not self._include_usage:
+            return sse.DONE
+        return (
+            self._head + b',"choices":[],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
+        )
 
     def error(self, error: ApiError) -> bytes:
         """An error in the middle of a stream, as the official clients raise it; then the end mark."""

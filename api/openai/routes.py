@@ -13,9 +13,8 @@ from api.event_stream import EventStream
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.schema import ChatCompletionRequest
+from api.whole_answer import whole_answer
 from scheduler.errors import ModelNotFound
-from scheduler.events import Failed, Finished, TextDelta
-from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
 
 
@@ -56,16 +55,14 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
         request = generation_request(body)
+        created = int(time.time())
         if not body.stream:
-            return await _whole_answer(scheduler, request, model.name)
-        created, options = int(time.time()), body.stream_options
+            answer = await whole_answer(scheduler, request)
+            return JSONResponse(completion_object(request.public_id, created, model.name, answer))
+        options = body.stream_options
         include_usage = options is not None and options.include_usage
-        return EventStream(
-            scheduler,
-            request,
-            lambda public_id: ChunkEncoder(public_id, created, model.name, include_usage),
-            keep_alive_seconds,
-        )
+        encoder = ChunkEncoder(request.public_id, created, model.name, include_usage)
+        return EventStream(scheduler, request, encoder, keep_alive_seconds)
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -80,21 +77,3 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         return model.listing(name)
 
     return router
-
-
-async def _whole_answer(scheduler: Scheduler, request: GenerationRequest, model: str) -> Response:
-    created = int(time.time())
-    text: list[str] = []
-    async with scheduler.stream(request) as stream:
-        async for event in stream:
-            match event:
-                case TextDelta(text=piece):
-                    text.append(piece)
-                case Finished():
-                    answer = completion_object(request.public_id, created, model, "".join(text), event)
-                    return JSONResponse(answer)
-                case Failed(error=error):
-                    raise error
-                case _:
-                    pass
-    raise AssertionError("a stream ended without a final event")

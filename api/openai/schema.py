@@ -1,53 +1,45 @@
-"""The bodies of the OpenAI API that we accept. What we do not honour is not here, so it is refused by
-name; a field whose neutral value changes nothing is accepted with that value only.
+"""The bodies of the OpenAI API that we accept. What we do not honour is refused by name; a field whose
+neutral value changes nothing is accepted with that value only.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.openai.messages import Body, ChatMessage
+from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
+MAX_CHOICES = 128
+MAX_STOP_TOKENS = 256
+
+_BOOKKEEPING = "the provider's own bookkeeping"
+_NO_LOGPROBS = "the engine does not report log-probabilities yet"
+_NO_GRAMMAR = "structured output is not there yet"
 
 
-class _Body(BaseModel):
-    # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class TextPart(_Body):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(_Body):
-    """A message as the chat templates take it. `developer` is OpenAI's newer name for `system`."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    reasoning_content: str | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> ChatMessage:
-        if self.content is None and not self.tool_calls:
-            raise ValueError("a message needs content")
-        return self
-
-
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool = False
-    include_obfuscation: Literal[False] = False
+    include_obfuscation: Annotated[bool, Refused("nothing is padded", neutral=(False,))] = False
+    continuous_usage_stats: Annotated[bool, Refused("usage is told once, at the end", neutral=(False,))] = (
+        False
+    )
 
 
-class TextFormat(_Body):
+class TextFormat(Body):
     type: Literal["text"]
+
+
+def _no_grammar(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") in ("json_object", "json_schema"):
+        raise unsupported(f"{_NO_GRAMMAR}; only the type 'text' is supported")
+    return value
 
 
 def _listed(value: Any) -> Any:
@@ -61,18 +53,16 @@ Stop = Annotated[
 ]
 
 
-class ChatCompletionRequest(_Body):
-    """`POST /v1/chat/completions`. The extra sampling fields are spelled as vLLM spells them."""
+class SamplingFields(Body):
+    """What all of OpenAI's ways of asking have in common, with vLLM's extra fields by vLLM's names."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), le=MAX_SEED)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
@@ -82,23 +72,79 @@ class ChatCompletionRequest(_Body):
         default=None, max_length=MAX_BIASES
     )
     stop: Stop | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     ignore_eos: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
-    # Neutral values only, until what they would change exists.
-    n: Literal[1] | None = None
-    logprobs: Literal[False] | None = None
-    response_format: TextFormat | None = None
-    tool_choice: Literal["none"] | None = None
-    store: Literal[False] | None = None
-    # Carried by clients, meant for the provider's own bookkeeping: without effect here.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
+    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    min_tokens: Annotated[
+        int, Refused("the engine cannot hold back the end of an answer yet", neutral=(0,))
+    ] = 0
+    prompt_logprobs: Annotated[int | None, Refused(_NO_LOGPROBS)] = None
+    include_stop_str_in_output: Annotated[
+        bool, Refused("a stop string is never part of the answer", neutral=(False,))
+    ] = False
+    skip_special_tokens: Annotated[bool, Refused("special tokens are no text", neutral=(True,))] = True
+    spaces_between_special_tokens: Annotated[bool, Refused("special tokens are no text", neutral=(True,))] = (
+        True
+    )
+    structured_outputs: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    guided_json: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    guided_regex: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    guided_choice: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    guided_grammar: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+
+    @model_validator(mode="after")
+    def _streams_what_has_options(self) -> SamplingFields:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream: true")
+        return self
+
+
+class ChatCompletionRequest(SamplingFields):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    tools: list[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tool_choice: Annotated[Choice | None, CHOICE] = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    response_format: Annotated[
+        TextFormat | None, BeforeValidator(_no_grammar), Partly(f"text only: {_NO_GRAMMAR}")
+    ] = None
+
+    logprobs: Annotated[bool | None, Refused(_NO_LOGPROBS, neutral=(False,))] = None
+    top_logprobs: Annotated[int | None, Refused(_NO_LOGPROBS, neutral=(0,))] = None
+    store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
+    modalities: Annotated[list[str] | None, Refused("answers are text", neutral=(["text"],))] = None
+    include_reasoning: Annotated[
+        bool, Refused("reasoning is always told, in a field of its own", neutral=(True,))
+    ] = True
+    echo: Annotated[bool, Refused("the last message is not said again", neutral=(False,))] = False
+    add_special_tokens: Annotated[
+        bool, Refused("the chat template writes the special tokens", neutral=(False,))
+    ] = False
+    chat_template: Annotated[Any, Refused("templates are programs; the model's own is used")] = None
+    documents: Annotated[Any, Refused("documents belong in the messages")] = None
+
+    metadata: Annotated[dict[str, Any] | None, WithoutEffect(_BOOKKEEPING)] = None
+    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, WithoutEffect("there is one tier")] = None
+    prompt_cache_key: Annotated[
+        str | None, WithoutEffect("what prompts have in common is found without it")
+    ] = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
     def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        ours = {"messages", "conversation", "tokenize", "add_generation_prompt", "chat_template", "tools"}
+        ours = {
+            *("messages", "conversation", "tokenize", "add_generation_prompt", "chat_template", "tools"),
+            "continue_final_message",
+        }
         for name in value or {}:
             if name in ours or name.startswith("return_"):
                 raise ValueError(f"{name!r} is not for requests to set")
@@ -106,10 +152,15 @@ class ChatCompletionRequest(_Body):
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream: true")
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
         ):
             raise ValueError("max_tokens and max_completion_tokens differ; give one")
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise ValueError("continue_final_message needs add_generation_prompt: false")
+            if self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
+                raise ValueError("continue_final_message needs a last message that is the assistant's text")
+        elif self.add_generation_prompt is False:
+            raise ValueError("add_generation_prompt: false needs continue_final_message")
         return self

@@ -1,35 +1,74 @@
-"""One request's way from token ids to text: detokenizer, then stop strings.
+"""One request's way from token ids to the events a client reads: detokenizer, stop strings, sections.
 
 It runs where the engine's step is routed, not where the client reads: a stop string must end the row
-in the engine at once, also when the client reads slowly.
+in the engine at once, also when the client reads slowly. Every stage is a plain object that waits for
+nothing, and the answer does not depend on how many tokens are fed at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.stop_strings import StopStrings
+from scheduler.events import AnswerPiece, FinishReason, TextDelta
 
 
 class AnswerPipeline:
-    """Feed it the tokens of the answer, without the end-of-sequence token."""
+    """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str]) -> None:
+    Without an `assembly` all text is the answer's text.
+    """
+
+    def __init__(
+        self, detokenizer: Detokenizer, stop: Sequence[str], assembly: Assembly | None = None
+    ) -> None:
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(stop)
+        self._assembly = assembly
+        self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found: the answer is complete."""
-        return self._stop_strings.matched is not None
+        """Whether the answer is complete, whatever the engine would still write."""
+        return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
-    def feed(self, token_ids: Sequence[int]) -> str:
-        """Text for the client; may be empty."""
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that was found."""
+        return self._stop_strings.matched
+
+    def feed(self, token_ids: Sequence[int]) -> Iterator[AnswerPiece]:
+        """What these tokens complete. Raises SchedulerError where the answer cannot be read."""
+        if self._assembly is not None and self._assembly.in_reasoning:
+            self.reasoning_tokens += len(token_ids)
         text = self._detokenizer.feed(token_ids)
-        return self._stop_strings.feed(text) if text else ""
+        if text and (certain := self._stop_strings.feed(text)):
+            yield from self._pieces(certain)
 
-    def finish(self) -> str:
+    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
         """The rest, at the end of the answer. A stop string may still be found in it."""
-        text = self._stop_strings.feed(self._detokenizer.finish())
-        return text if self.stopped else text + self._stop_strings.finish()
+        if not self.stopped:
+            text = self._stop_strings.feed(self._detokenizer.finish())
+            if self.stop_string is None:
+                text += self._stop_strings.finish()
+            if text:
+                yield from self._pieces(text)
+        if self._assembly is not None and not self._assembly.complete:
+            yield from self._assembly.finish(reason, cut_by_client=self.stop_string is not None)
+
+    def finish_reason(self, by_engine: FinishReason) -> FinishReason:
+        """Why the answer ended, when `finish` is through: the engine knows only why the row did."""
+        if self.stop_string is not None:
+            return FinishReason.STOP
+        if self._assembly is None or not self._assembly.whole_calls:
+            return by_engine
+        ended = self._assembly.complete or by_engine is FinishReason.STOP
+        return FinishReason.TOOL_CALLS if ended else by_engine
+
+    def _pieces(self, text: str) -> Iterator[AnswerPiece]:
+        if self._assembly is None:
+            yield TextDelta(text)
+        else:
+            yield from self._assembly.feed(text)

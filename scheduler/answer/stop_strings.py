@@ -30,7 +30,7 @@ class StopStrings:
             start, self.matched = match
             self._held = ""
             return text[:start]
-        keep = self._possible_beginning(text)
+        keep = possible_beginning(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -46,12 +46,13 @@ class StopStrings:
         _, start, stop = min(found)
         return start, stop
 
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` with which some stop string begins."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+
+def possible_beginning(text: str, wanted: Sequence[str]) -> int:
+    """Length of the longest end of `text` with which one of `wanted` begins (and is not yet whole)."""
+    longest = 0
+    for string in wanted:
+        for length in range(min(len(string) - 1, len(text)), longest, -1):
+            if text.endswith(string[:length]):
+                longest = length
+                break
+    return longest

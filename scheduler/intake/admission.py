@@ -68,13 +68,13 @@ class Admission:
     def departed(self, now: float) -> None:
         self._rate.departed(now)
 
-    def check(self) -> None:
-        """Raises Draining, Unavailable or QueueFull; returns where one more may enter now."""
+    def check(self, requests: int = 1) -> None:
+        """Raises Draining, Unavailable or QueueFull; returns where so many more may enter now."""
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self._rate.seconds_until(1))
         if self._blocked is not None:
             raise Unavailable(self._blocked, retry_after_seconds=_BLOCKED_RETRY_SECONDS)
-        if self._queue.full:
+        if self._queue.room < requests:
             # An eighth of the queue ahead: a client that waits so long finds room, not a race for one place.
             wait = self._rate.seconds_until(max(1, len(self._queue) // 8))
             raise QueueFull(

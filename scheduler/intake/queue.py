@@ -19,7 +19,12 @@ class IntakeQueue:
 
     @property
     def full(self) -> bool:
-        return len(self._records) >= self._limit
+        return self.room < 1
+
+    @property
+    def room(self) -> int:
+        """How many more may enter."""
+        return self._limit - len(self._records)
 
     def push(self, record: StreamRecord) -> None:
         assert not self.full, "admission let a request into a full queue"

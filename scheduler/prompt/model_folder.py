@@ -23,6 +23,7 @@ class ModelFolder:
     """Longest sequence the model was made for. Models that do not say get 32768."""
     eos_token_ids: frozenset[int]
     """As the configuration files say; the tokenizer may add its own."""
+    model_type: str = ""
 
 
 def find(model: str) -> Path:
@@ -63,6 +64,7 @@ def inspect(path: Path) -> ModelFolder:
         vocabulary=int(text_config.get("vocab_size", 0)),
         context_tokens=int(text_config.get("max_position_embeddings") or 32768),
         eos_token_ids=frozenset(eos),
+        model_type=str(config.get("model_type", "")),
     )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
-from scheduler.errors import InvalidRequest, PromptTooLong
+from scheduler.answer.answer_format import PLAIN
+from scheduler.answer.assembly import Assembly
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.tool_calls.call_id import call_id
+from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
-from scheduler.request import GenerationRequest
+from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 _T = TypeVar("_T")
 Offload = Callable[[Callable[[], _T]], Awaitable[_T]]
@@ -26,6 +30,7 @@ class PreparedRequest:
     prompt: list[int]
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    opens_reasoning: bool = False
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
     """Where the system prompt ends; 0: there is none."""
@@ -51,30 +56,71 @@ class Preparation:
         Raises TemplateFailed, PromptTooLong, InvalidRequest.
         """
         self._check_bias(request)
-        text = self.tokenizer.render(request.prompt.messages, request.prompt.template_options)
-        if not _is_unicode(text):
-            raise InvalidRequest("the messages hold a lone surrogate: no character", param="messages")
-        prompt = self.tokenizer.encode(text)
+        self._check_tools(request.prompt)
+        prompt, opens_reasoning = self._token_ids(request.prompt)
         if not prompt:
-            raise InvalidRequest("the prompt is empty", param="messages")
+            raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         boundaries = boundaries_of(prompt, self._special_token_ids)
-        has_system = request.prompt.messages[:1] and request.prompt.messages[0]["role"] == "system"
         return PreparedRequest(
             request=request,
             prompt=prompt,
-            max_tokens=self._fit(len(prompt), request.max_tokens),
-            stop_token_ids=() if request.ignore_eos else self._eos_token_ids,
+            max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
+            stop_token_ids=self._stop_token_ids(request),
+            opens_reasoning=opens_reasoning,
             boundaries=boundaries,
-            system_tokens=boundaries[0] if has_system and boundaries else 0,
+            system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
         )
 
-    def _fit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+    def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
+        """A new way from this answer's token ids to its events; one for each choice."""
+        request, form = prepared.request, self.tokenizer.answer_format
+        if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
+            return AnswerPipeline(self.tokenizer.detokenizer(), request.stop)
+        tools = request.prompt.offered_tools
+        short_ids = form.tools is not None and form.tools.short_ids
+        assembly = Assembly(
+            form,
+            form.splitter(tools=bool(tools), in_reasoning=prepared.opens_reasoning),
+            tools,
+            lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
+            parallel_calls=request.prompt.parallel_tool_calls,
+        )
+        detokenizer = self.tokenizer.detokenizer(form.spelled(tools=bool(tools)))
+        return AnswerPipeline(detokenizer, request.stop, assembly)
+
+    def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
+        """Whether the prompt's end is inside of reasoning: templates write its opening mark."""
+        reasoning = self.tokenizer.answer_format.reasoning
+        if not isinstance(prompt, ChatPrompt) or reasoning is None:
+            return False
+        if prompt.continue_final:
+            said = str(prompt.messages[-1].get("content", ""))
+            return said.rfind(reasoning.start) > said.rfind(reasoning.end)
+        return text.rstrip().endswith(reasoning.start)
+
+    def _token_ids(self, prompt: Prompt) -> tuple[list[int], bool]:
+        """The prompt, and whether the answer goes on with reasoning."""
+        match prompt:
+            case ChatPrompt():
+                text = self.tokenizer.render(prompt)
+            case TextPrompt(text=text):
+                pass
+            case TokenPrompt(token_ids=token_ids):
+                self._check_vocabulary(token_ids, "prompt")
+                return list(token_ids), False
+            case _:
+                assert_never(prompt)
+        if not _is_unicode(text):
+            raise InvalidRequest("a lone surrogate is no character", param=_field(prompt))
+        return self.tokenizer.encode(text), self._opens_reasoning(prompt, text)
+
+    def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
         if room < 1:
             raise PromptTooLong(
                 f"the prompt has {prompt_tokens} tokens and the model's context is {self._context_tokens}:"
                 " no room is left for an answer",
-                param="messages",
+                param=field,
             )
         if max_tokens is not None and max_tokens > room:
             raise PromptTooLong(
@@ -84,13 +130,43 @@ class Preparation:
             )
         return room if max_tokens is None else max_tokens
 
+    def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+        self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
+        by_model = () if request.ignore_eos else self._eos_token_ids
+        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids)))
+
+    def _check_tools(self, prompt: Prompt) -> None:
+        if not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:
+            return
+        if not self.tokenizer.answer_format.has_tool_calls:
+            raise UnsupportedParameter(
+                "no tool call syntax is known of this model, so its calls could not be told from text;"
+                " the option --tool-parser names one",
+                param="tools",
+            )
+
     def _check_bias(self, request: GenerationRequest) -> None:
-        for token, _ in request.sampling.logit_bias:
+        self._check_vocabulary((token for token, _ in request.sampling.logit_bias), "logit_bias")
+
+    def _check_vocabulary(self, token_ids: Iterable[int], field: str) -> None:
+        for token in token_ids:
             if not 0 <= token < self._vocabulary:
                 raise InvalidRequest(
-                    f"logit_bias names token {token}, outside the vocabulary of {self._vocabulary}",
-                    param="logit_bias",
+                    f"{field} names token {token}, outside the vocabulary of {self._vocabulary}", param=field
                 )
+
+
+def _field(prompt: Prompt) -> str:
+    """What dialects call the place where the prompt is."""
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _has_system(prompt: Prompt) -> bool:
+    return (
+        isinstance(prompt, ChatPrompt)
+        and prompt.messages[:1] != ()
+        and prompt.messages[0]["role"] == "system"
+    )
 
 
 def _is_unicode(text: str) -> bool:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from scheduler.answer.answer_format import AnswerFormat, answer_format, template_type
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
 from scheduler.errors import StartupError, TemplateFailed
-from scheduler.request import Message
+from scheduler.prompt import chat_template
+from scheduler.request import ChatPrompt
 
 
 class Tokenizer(Protocol):
@@ -23,27 +25,40 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
+    def answer_format(self) -> AnswerFormat:
+        """How the model writes reasoning and tool calls."""
+        ...
+
+    @property
     def special_token_ids(self) -> frozenset[int]:
         """Tokens that no text is made of: what templates mark turns with."""
         ...
 
-    def render(self, messages: Sequence[Message], options: dict[str, Any]) -> str:
-        """The prompt text of a conversation, ready for the assistant's turn. Raises TemplateFailed."""
+    def render(self, prompt: ChatPrompt) -> str:
+        """The prompt text of a conversation, ready for the assistant's turn (or the rest of it). Raises
+        TemplateFailed."""
         ...
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with special tokens recognised and none added. Thread-safe."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
-        """A new stream of text; cheap."""
+    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+        """A new stream of text; cheap. Special tokens are no text, but for those in `spelled`."""
         ...
 
 
 class HubTokenizer:
-    """A fast tokenizer in the Hugging Face format, with its Jinja chat template."""
+    """A fast tokenizer in the Hugging Face format, with its chat template and its model's dialect."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        model_type: str = "",
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
+    ) -> None:
         """Raises StartupError where the folder holds no tokenizer that we can use."""
         # It has no use for PyTorch here, and the operator none for its advice to install it.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -59,10 +74,17 @@ class HubTokenizer:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
-        self._special = frozenset(
-            token_id for token_id, added in self._backend.get_added_tokens_decoder().items() if added.special
+        self._format = answer_format(
+            self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
-        self._byte_table = self._make_byte_table()
+        self._renderer = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        self._special_ids = {
+            token_id: str(added)
+            for token_id, added in self._backend.get_added_tokens_decoder().items()
+            if added.special
+        }
+        self._is_byte_level = self._decodes_bytes()
+        self._byte_tables: dict[frozenset[str], ByteTable] = {}
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -71,41 +93,48 @@ class HubTokenizer:
 
     @property
     def special_token_ids(self) -> frozenset[int]:
-        return self._special
+        return frozenset(self._special_ids)
 
     @property
     def has_chat_template(self) -> bool:
-        return self._tokenizer.chat_template is not None
+        return self._renderer is not None
 
-    def render(self, messages: Sequence[Message], options: dict[str, Any]) -> str:
-        if not self.has_chat_template:
+    @property
+    def answer_format(self) -> AnswerFormat:
+        return self._format
+
+    def render(self, prompt: ChatPrompt) -> str:
+        if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **options
-            )
-        except Exception as error:  # A template is a program: it raises what it likes, for this request only.
-            raise TemplateFailed(
-                f"the model's chat template does not accept these messages: {error}", param="messages"
-            ) from error
-        return text
+            return self._renderer(prompt)
+        except Exception as error:
+            raise chat_template.failed(error) from error
 
     def encode(self, text: str) -> list[int]:
         # encode_batch_fast gives up the GIL, encode holds it (17 ms for 10k tokens).
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
-    def detokenizer(self) -> Detokenizer:
-        if self._byte_table is not None:
-            return ByteLevelDetokenizer(self._byte_table)
-        return WindowDetokenizer(self._decode)
+    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+        # A vocabulary has few of them, and one table serves every request of a kind.
+        shown = spelled.intersection(self._special_ids.values())
+        if self._is_byte_level:
+            if shown not in self._byte_tables:
+                self._byte_tables[shown] = self._make_byte_table(shown)
+            return ByteLevelDetokenizer(self._byte_tables[shown])
+        hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
+        return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden))
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
+    def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
+        seen = [token_id for token_id in token_ids if token_id not in hidden]
+        return str(self._backend.decode(seen, skip_special_tokens=False))
 
-    def _make_byte_table(self) -> ByteTable | None:
+    def _decodes_bytes(self) -> bool:
         decoder = json.loads(self._backend.to_str()).get("decoder") or {}
-        if decoder.get("type") != "ByteLevel":
-            return None
-        special, spelling = self._special, self._backend.id_to_token
-        return ByteTable(lambda token_id: None if token_id in special else spelling(token_id))
+        return bool(decoder.get("type") == "ByteLevel")
+
+    def _make_byte_table(self, shown: frozenset[str]) -> ByteTable:
+        hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
+        spelling = self._backend.id_to_token
+        return ByteTable(lambda token_id: None if token_id in hidden else spelling(token_id))

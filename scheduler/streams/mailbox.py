@@ -1,62 +1,136 @@
-"""One request's events between the router and its reader: one writer, one reader, and it merges.
+"""One choice's events between the router and its reader: one writer, one reader, and it merges.
 
-A reader that falls behind gets its text in larger pieces. Putting never waits, so a slow client can
-hold up neither the engine nor another stream; the size is bounded by the request's own max_tokens.
+A reader that falls behind gets its text in larger pieces: neighbours of one kind become one, and kinds
+keep their order. Putting never waits, so a slow client can hold up neither the engine nor another
+stream; the size is bounded by the request's own max_tokens.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain
+from typing import assert_never
+
 import trio
 
-from scheduler.events import FinalEvent, Prefilling, StreamEvent, TextDelta
+from scheduler.events import (
+    AnswerPiece,
+    FinalEvent,
+    Prefilling,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStarted,
+)
+
+
+class Doorbell:
+    """Wakes the one reader of a mailbox, or of several."""
+
+    def __init__(self) -> None:
+        self._rung = trio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def wait(self) -> None:
+        """Until the next ring. Whoever looked before must not have waited in between."""
+        self._rung = trio.Event()
+        await self._rung.wait()
 
 
 class Mailbox:
-    """Holds at most one progress, one merged text and one final event."""
+    """Holds at most one progress, the pieces of the answer as runs of one kind, and one final event."""
 
-    def __init__(self) -> None:
+    def __init__(self, doorbell: Doorbell | None = None) -> None:
+        self._doorbell = doorbell or Doorbell()
         self._progress: Prefilling | None = None
-        self._text: list[str] = []
+        self._runs: deque[list[AnswerPiece]] = deque()
         self._final: FinalEvent | None = None
-        self._ended = False
-        self._wake = trio.Event()
+        self.ended = False
+        """Whether the final event has been taken."""
 
     def put_progress(self, progress: Prefilling) -> None:
         self._progress = progress
-        self._wake.set()
+        self._doorbell.ring()
 
-    def put_text(self, text: str) -> None:
-        assert self._final is None, "text after the final event"
-        if text:
-            self._text.append(text)
-            self._wake.set()
+    def put(self, piece: AnswerPiece) -> None:
+        assert self._final is None, "a piece of the answer after the final event"
+        if not _says_something(piece):
+            return
+        if self._runs and _joins(self._runs[-1][0], piece):
+            self._runs[-1].append(piece)
+        else:
+            self._runs.append([piece])
+        self._doorbell.ring()
 
     def put_final(self, event: FinalEvent) -> None:
         """Exactly once."""
         assert self._final is None, "a second final event"
         self._final = event
-        self._wake.set()
+        self._doorbell.ring()
 
     def take_nowait(self) -> StreamEvent | None:
-        """The next event in order (progress, text, final), or None where nothing waits."""
-        if self._text:
-            # Progress of a prefill is no news once there is text.
+        """The next event in order (progress, pieces, final), or None where nothing waits."""
+        if self._runs:
+            # Progress of a prefill is no news once there is an answer.
             self._progress = None
-            text, self._text = "".join(self._text), []
-            return TextDelta(text)
+            return _merge(self._runs.popleft())
         if self._progress is not None:
             progress, self._progress = self._progress, None
             return progress
-        if self._final is not None and not self._ended:
-            self._ended = True
+        if self._final is not None and not self.ended:
+            self.ended = True
             return self._final
         return None
 
     async def receive(self) -> StreamEvent:
         """The next event. Raises trio.EndOfChannel after the final one."""
         while (event := self.take_nowait()) is None:
-            if self._ended:
+            if self.ended:
                 raise trio.EndOfChannel
-            self._wake = trio.Event()
-            await self._wake.wait()
+            await self._doorbell.wait()
         return event
+
+
+def _says_something(piece: AnswerPiece) -> bool:
+    match piece:
+        case ToolCallStarted():
+            return True
+        case TextDelta(text=text, logprobs=logprobs):
+            # A token that is half a character has a probability and no text yet.
+            return bool(text or logprobs)
+        case _:
+            return bool(piece.text)
+
+
+def _joins(last: AnswerPiece, piece: AnswerPiece) -> bool:
+    """Whether the two are parts of one text."""
+    match piece:
+        case TextDelta() | ReasoningDelta():
+            return type(last) is type(piece)
+        case ToolCallArguments(index=index):
+            return isinstance(last, ToolCallArguments) and last.index == index
+        case ToolCallStarted():
+            return False
+        case _:
+            assert_never(piece)
+
+
+def _merge(run: list[AnswerPiece]) -> AnswerPiece:
+    if len(run) == 1:
+        return run[0]
+    text = "".join([piece.text for piece in run if not isinstance(piece, ToolCallStarted)])
+    match run[0]:
+        case TextDelta():
+            logprobs = chain.from_iterable(piece.logprobs for piece in run if isinstance(piece, TextDelta))
+            return TextDelta(text, tuple(logprobs))
+        case ReasoningDelta():
+            return ReasoningDelta(text)
+        case ToolCallArguments(index=index):
+            return ToolCallArguments(index, text)
+        case ToolCallStarted():
+            raise AssertionError("the starts of two calls are never one")
+        case _:
+            assert_never(run[0])

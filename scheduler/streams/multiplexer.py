@@ -124,6 +124,10 @@ class Multiplexer:
 
     @staticmethod
     def _fail_answer(record: StreamRecord, error: Exception) -> None:
+        if isinstance(error, SchedulerError):
+            # What the model wrote cannot be read: told to the client, and nothing is wrong with us.
+            record.fail(error)
+            return
         _log.exception("answer_failed", request=record.prepared.request.public_id)
         record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import InvalidRequest, SchedulerError
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
 from scheduler.lifecycle import Event, State, move
-from scheduler.link.messages import Submit
+from scheduler.link.messages import Sampling, Submit
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.streams.mailbox import Mailbox
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: the seeds of neighbouring requests' choices do not meet."""
 
 
 @dataclass(slots=True)
@@ -23,6 +28,7 @@ class StreamRecord:
     prepared: PreparedRequest
     pipeline: AnswerPipeline
     arrived_at: float
+    choice: int = 0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
     prefilled_tokens: int = 0
@@ -49,12 +55,19 @@ class StreamRecord:
             prompt=self.prepared.prompt,
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
-            sampling=self.prepared.request.sampling,
+            sampling=self._sampling(),
             salt=self.prepared.request.cache_salt,
             session=self.prepared.request.session,
             system_tokens=self.prepared.system_tokens,
             boundaries=self.prepared.boundaries,
         )
+
+    def _sampling(self) -> Sampling:
+        """A seed of its own for each choice; the first has the request's."""
+        sampling = self.prepared.request.sampling
+        if self.choice == 0:
+            return sampling
+        return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
     def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
@@ -65,7 +78,8 @@ class StreamRecord:
     def put_tokens(self, tokens: Sequence[int], now: float) -> None:
         """Tokens of the answer. Afterwards `pipeline.stopped` tells whether a stop string came."""
         self.count_token(now)
-        self.mailbox.put_text(self.pipeline.feed(tokens))
+        for piece in self.pipeline.feed(tokens):
+            self.mailbox.put(piece)
 
     def count_token(self, now: float) -> None:
         self.move(Event.TOKEN)
@@ -75,15 +89,18 @@ class StreamRecord:
         self.last_token_at = now
 
     def finish(self, by_engine: FinishReason) -> None:
-        """The answer is complete: `by_engine` says why the row ended, unless a stop string came first
-        (it may also complete in the text that was still held back)."""
-        if not self.pipeline.stopped:
-            self.mailbox.put_text(self.pipeline.finish())
-        reason = FinishReason.STOP if self.pipeline.stopped else by_engine
+        """The answer is complete: `by_engine` says why the row ended, unless the pipeline ended it before
+        (a stop string may also complete in the text that was still held back)."""
+        for piece in self.pipeline.finish(by_engine):
+            self.mailbox.put(piece)
         usage = Usage(
-            len(self.prepared.prompt), cached_tokens=self.cached_tokens, output_tokens=self.output_tokens
+            len(self.prepared.prompt),
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            reasoning_tokens=self.pipeline.reasoning_tokens,
         )
-        self.mailbox.put_final(Finished(reason, usage))
+        reason = self.pipeline.finish_reason(by_engine)
+        self.mailbox.put_final(Finished(reason, usage, self.pipeline.stop_string))
         self.outcome = reason.value
 
     def fail(self, error: SchedulerError) -> None:

@@ -25,7 +25,7 @@ LATENCY_SECONDS = (
 )
 
 EVICTIONS = ("budget", "superseded", "cleared")
-OUTCOMES = ("stop", "length", "cancelled", "rejected", "invalid", "error")
+OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "rejected", "invalid", "error")
 
 
 class Metrics:

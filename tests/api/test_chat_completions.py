@@ -6,7 +6,9 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from scheduler.events import TextDelta
 from scheduler.link.messages import ScriptedPlan
+from scheduler.request import ChatPrompt
 from tests.api.client import chat, client_of, comments, events
 from tests.fakes.byte_tokenizer import EOS
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -34,6 +36,7 @@ async def test_a_whole_answer_has_text_reason_and_usage(autojump_clock: trio.tes
         "completion_tokens": 8,
         "total_tokens": prompt + 8,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -83,7 +86,7 @@ async def test_text_with_every_kind_of_character_survives_framing(
     from api.openai.encode import ChunkEncoder
 
     encoder = ChunkEncoder('id"\n', 1, "名/😀\\", include_usage=False)
-    (chunk,) = events(encoder.text('"\n\r\u2028 \\ 😀 é').decode())
+    _, chunk = events(encoder.event(0, TextDelta('"\n\r\u2028 \\ 😀 é')).decode())
     assert chunk["id"] == 'id"\n'
     assert chunk["model"] == "名/😀\\"
     assert chunk["choices"][0]["delta"]["content"] == '"\n\r\u2028 \\ 😀 é'
@@ -194,12 +197,25 @@ async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: tr
             "messages": [
                 {"role": "developer", "content": "be brief"},
                 {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                {"role": "assistant", "tool_calls": [{"id": "1", "type": "function"}]},
+                {
+                    "role": "assistant",
+                    "reasoning": "hm",
+                    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+                },
+                {"role": "tool", "tool_call_id": "1", "name": "f", "content": "2"},
             ]
         }
     )
-    assert generation_request(body).prompt.messages == (
+    prompt = generation_request(body).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.messages == (
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "ab"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function"}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "content": "2", "name": "f", "tool_call_id": "1"},
     )

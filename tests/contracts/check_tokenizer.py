@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.errors import InvalidRequest, TemplateFailed
 from scheduler.prompt.tokenizer import Tokenizer
-from scheduler.request import Message
+from scheduler.request import ChatPrompt, Message
 
 # No combining marks: most models normalise what they read to NFC.
 TEXTS = (
@@ -74,14 +74,14 @@ def _check_end_of_sequence_is_no_text(tokenizer: Tokenizer) -> None:
 
 def _check_rendering(tokenizer: Tokenizer) -> None:
     """Every turn's role and content in order, then the opening of the assistant's turn; always alike."""
-    text = tokenizer.render(CONVERSATION, {})
-    assert text == tokenizer.render(CONVERSATION, {})
+    text = tokenizer.render(ChatPrompt(tuple(CONVERSATION)))
+    assert text == tokenizer.render(ChatPrompt(tuple(CONVERSATION)))
     position = 0
     for message in CONVERSATION:
         position = text.index(message["role"], position)
         position = text.index(message["content"], position)
     assert "assistant" in text[position:]
-    without_last = tokenizer.render(CONVERSATION[:-1], {})
+    without_last = tokenizer.render(ChatPrompt(tuple(CONVERSATION[:-1])))
     assert without_last != text
     assert tokenizer.encode(text)
 
@@ -89,10 +89,10 @@ def _check_rendering(tokenizer: Tokenizer) -> None:
 def _check_template_errors(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
     """The client's fault, whatever the template raised, and the next conversation is none the worse."""
     with pytest.raises(TemplateFailed) as caught:
-        tokenizer.render(refused, {})
+        tokenizer.render(ChatPrompt(tuple(refused)))
     assert isinstance(caught.value, InvalidRequest)
     assert caught.value.param == "messages"
-    assert tokenizer.render(CONVERSATION, {})
+    assert tokenizer.render(ChatPrompt(tuple(CONVERSATION)))
 
 
 def _check_threads(tokenizer: Tokenizer) -> None:

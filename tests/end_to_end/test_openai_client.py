@@ -87,6 +87,26 @@ def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, embedded: S
     assert embedded.metric("penstock_kv_bytes") == 0
 
 
+def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
+    """The embedded model babbles; certain is the shape: n answers, and no call where none may be."""
+    answer = client.chat.completions.create(
+        model="penstock-embedded",
+        messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well, "}],
+        tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        tool_choice="none",
+        n=3,
+        max_tokens=8,
+        seed=1,
+        reasoning_effort="low",
+        extra_body={"continue_final_message": True, "add_generation_prompt": False},
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in answer.choices}) > 1
+    assert all(choice.message.tool_calls is None for choice in answer.choices)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 24
+
+
 def test_errors_have_their_types(client: openai.OpenAI) -> None:
     """Each status arrives as the exception that the client has for it, with code and parameter."""
     with pytest.raises(openai.NotFoundError) as missing:

@@ -5,12 +5,10 @@ Ids from 256 are words (`w256 `), because the scripted engine speaks in those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
+from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
 from scheduler.errors import TemplateFailed
-from scheduler.request import Message
+from scheduler.request import ChatPrompt
 
 EOS = 8000
 
@@ -18,27 +16,35 @@ EOS = 8000
 class ByteTokenizer:
     """Passes the same contract as `HubTokenizer` (`tests/contracts/check_tokenizer.py`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_format: AnswerFormat = PLAIN) -> None:
         self._table = _Table()
+        self._format = answer_format
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return frozenset({EOS})
 
     @property
+    def answer_format(self) -> AnswerFormat:
+        return self._format
+
+    @property
     def special_token_ids(self) -> frozenset[int]:
         return frozenset({ord("\n"), EOS})
 
-    def render(self, messages: Sequence[Message], options: dict[str, Any]) -> str:
-        if any("refuse me" in message["content"] for message in messages):
+    def render(self, prompt: ChatPrompt) -> str:
+        if any("refuse me" in message["content"] for message in prompt.messages):
             raise TemplateFailed("the template refuses these messages", param="messages")
-        turns = [f"<{message['role']}>{message['content']}\n" for message in messages]
-        return "".join([*turns, "<assistant>"])
+        tools = [f"<tool>{tool.name}\n" for tool in prompt.offered_tools]
+        turns = [f"<{message['role']}>{message['content']}\n" for message in prompt.messages]
+        if prompt.continue_final:
+            return "".join([*tools, *turns]).removesuffix("\n")
+        return "".join([*tools, *turns, "<assistant>"])
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         return ByteLevelDetokenizer(self._table)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import trio
 
+from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
@@ -36,6 +37,7 @@ def make_scheduler(
     max_slots: int = 4,
     max_queue: int = 1024,
     lookahead: int = 4,
+    answer_format: AnswerFormat = PLAIN,
 ) -> Scheduler:
     config = SchedulerConfig(
         engine=EngineConfig(
@@ -44,7 +46,7 @@ def make_scheduler(
         supervision=SupervisionConfig(),
         intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead),
     )
-    return Scheduler(config, Preparation(ByteTokenizer(), FOLDER), launcher, in_place)
+    return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
 
 
 @asynccontextmanager

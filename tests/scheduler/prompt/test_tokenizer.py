@@ -13,6 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt
 from tests.contracts.check_tokenizer import check_tokenizer, read
 from tests.fakes.byte_tokenizer import ByteTokenizer
 
@@ -63,17 +64,17 @@ def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
 
 def test_template_options_reach_the_template() -> None:
     """`enable_thinking` and what else a model's template knows."""
-    messages = [{"role": "user", "content": "Hi"}]
-    assert hub().render(messages, {"enable_thinking": False}) == hub().render(messages, {}) + (
-        "<think>\n\n</think>\n\n"
-    )
+    messages = ({"role": "user", "content": "Hi"},)
+    assert hub().render(ChatPrompt(messages, {"enable_thinking": False})) == hub().render(
+        ChatPrompt(messages)
+    ) + ("<think>\n\n</think>\n\n")
 
 
 def test_content_in_parts_is_joined_by_the_template() -> None:
     """The list form of content, as OpenAI's clients send it."""
     parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "now?"}]
-    whole = hub().render([{"role": "user", "content": "How now?"}], {})
-    assert hub().render([{"role": "user", "content": parts}], {}) == whole
+    whole = hub().render(ChatPrompt(({"role": "user", "content": "How now?"},)))
+    assert hub().render(ChatPrompt(({"role": "user", "content": parts},))) == whole
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -92,4 +93,4 @@ def test_a_model_without_a_chat_template_says_so(tmp_path: Path) -> None:
     assert not tokenizer.has_chat_template
     assert tokenizer.eos_token_ids == frozenset()
     with pytest.raises(TemplateFailed, match="no chat template"):
-        tokenizer.render([{"role": "user", "content": "Hi"}], {})
+        tokenizer.render(ChatPrompt(({"role": "user", "content": "Hi"},)))

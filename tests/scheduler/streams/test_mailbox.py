@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 import trio.testing
@@ -9,7 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from scheduler.events import Failed, Finished, FinishReason, Prefilling, StreamEvent, TextDelta, Usage
+from scheduler.events import (
+    Failed,
+    Finished,
+    FinishReason,
+    Logprob,
+    Prefilling,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+    TokenLogprobs,
+    ToolCallArguments,
+    ToolCallStarted,
+    Usage,
+)
 from scheduler.streams.mailbox import Mailbox
 
 END = Finished(FinishReason.LENGTH, Usage(3, 0, 5))
@@ -24,7 +39,7 @@ def play(mailbox: Mailbox, actions: list[object]) -> list[StreamEvent]:
     taken: list[StreamEvent | None] = []
     for action in actions:
         if isinstance(action, str):
-            mailbox.put_text(action)
+            mailbox.put(TextDelta(action))
         elif isinstance(action, int):
             mailbox.put_progress(Prefilling(action, 3))
         else:
@@ -75,7 +90,7 @@ def test_progress_is_no_news_once_there_is_text() -> None:
     """It is dropped, not delivered after the text."""
     mailbox = Mailbox()
     mailbox.put_progress(Prefilling(3, 3))
-    mailbox.put_text("a")
+    mailbox.put(TextDelta("a"))
     assert mailbox.take_nowait() == TextDelta("a")
     assert mailbox.take_nowait() is None
 
@@ -86,7 +101,7 @@ def test_nothing_follows_the_final_event(again: Finished | None) -> None:
     mailbox = Mailbox()
     mailbox.put_final(END)
     with pytest.raises(AssertionError):
-        mailbox.put_text("late") if again is None else mailbox.put_final(again)
+        mailbox.put(TextDelta("late")) if again is None else mailbox.put_final(again)
 
 
 @trio_test
@@ -109,8 +124,8 @@ async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
             match event:
                 case Prefilling():
                     mailbox.put_progress(event)
-                case TextDelta(text):
-                    mailbox.put_text(text)
+                case TextDelta():
+                    mailbox.put(event)
                 case Finished():
                     mailbox.put_final(event)
     assert heard == [Prefilling(1, 3), TextDelta("a"), TextDelta("b"), END]
@@ -125,7 +140,7 @@ async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await mailbox.receive()
-    mailbox.put_text("a")
+    mailbox.put(TextDelta("a"))
     mailbox.put_final(END)
     assert [await mailbox.receive(), await mailbox.receive()] == [TextDelta("a"), END]
 
@@ -134,8 +149,62 @@ def test_a_slow_reader_bounds_nobody_else() -> None:
     """Putting never waits: mailboxes share nothing, and a full one does not exist."""
     slow, quick = Mailbox(), Mailbox()
     for _ in range(1000):
-        slow.put_text("s")
-        quick.put_text("q")
+        slow.put(TextDelta("s"))
+        quick.put(TextDelta("q"))
         assert quick.take_nowait() == TextDelta("q")
     assert slow.take_nowait() == TextDelta("s" * 1000)
     assert not isinstance(slow.take_nowait(), Failed)
+
+
+pieces = st.one_of(
+    st.text("ab", min_size=1, max_size=2).map(TextDelta),
+    st.text("ab", min_size=1, max_size=2).map(ReasoningDelta),
+    st.integers(0, 2).map(lambda index: ToolCallStarted(index, f"id{index}", "f")),
+    st.tuples(st.integers(0, 2), st.text("ab", min_size=1, max_size=2)).map(
+        lambda pair: ToolCallArguments(*pair)
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(actions=st.lists(pieces | st.just(TAKE), max_size=30))
+def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[object]) -> None:
+    """However seldom the reader comes, cut into single letters it is what was put."""
+    mailbox, taken, put = Mailbox(), [], []
+    for action in actions:
+        if action is TAKE:
+            taken.append(mailbox.take_nowait())
+        else:
+            assert isinstance(action, TextDelta | ReasoningDelta | ToolCallStarted | ToolCallArguments)
+            put.append(action)
+            mailbox.put(action)
+    while (event := mailbox.take_nowait()) is not None:
+        taken.append(event)
+    assert _letters([event for event in taken if event is not None]) == _letters(put)
+
+
+def test_a_late_reader_gets_one_event_a_run() -> None:
+    """Log-probabilities keep beside their text."""
+    mailbox = Mailbox()
+    entry = TokenLogprobs(Logprob(1, "a", b"a", -0.5))
+    half = TokenLogprobs(Logprob(2, "", b"\xf0", -0.5))
+    for piece in (TextDelta("a", (entry,)), TextDelta("", (half,)), ReasoningDelta("b"), TextDelta("c")):
+        mailbox.put(piece)
+    assert mailbox.take_nowait() == TextDelta("a", (entry, half))
+    assert mailbox.take_nowait() == ReasoningDelta("b")
+    assert mailbox.take_nowait() == TextDelta("c")
+    assert mailbox.take_nowait() is None
+
+
+def _letters(events: Sequence[StreamEvent]) -> list[object]:
+    """Without how they were merged."""
+    found: list[object] = []
+    for event in events:
+        match event:
+            case ToolCallArguments(index=index, text=text):
+                found += [(index, letter) for letter in text]
+            case TextDelta(text=text) | ReasoningDelta(text=text):
+                found += [(type(event), letter) for letter in text]
+            case _:
+                found.append(event)
+    return found

@@ -141,7 +141,7 @@ def test_a_stop_string_ends_the_answer_at_once_and_cancels_the_row() -> None:
     for output in letters(1, " is late"):
         board.multiplexer.route(output)
     board.multiplexer.route(step(retired=[(1, "cancelled")]))
-    assert events_of(record) == [TextDelta("the "), Finished(FinishReason.STOP, Usage(3, 0, 7))]
+    assert events_of(record) == [TextDelta("the "), Finished(FinishReason.STOP, Usage(3, 0, 7), "END")]
     assert board.sample("penstock_late_tokens_total") == len(" is late")
     assert board.sent[1:] == [Cancel(1)]
     assert (board.left, len(board.multiplexer), record.outcome) == ([record], 0, "stop")
@@ -153,7 +153,7 @@ def test_a_stop_string_in_the_very_last_token_is_a_stop() -> None:
     record = board.submit(make_record(1, stop=("b",)))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
     board.multiplexer.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
-    assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
+    assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2), "b")]
     assert record.state is State.RETIRED
 
 
@@ -163,7 +163,7 @@ def test_a_stop_string_in_the_flush_is_a_stop() -> None:
     record = board.submit(make_record(1, stop=("a\ufffd",)))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
     board.multiplexer.route(step(tokens=[(1, 0xF0)], retired=[(1, "length")]))
-    assert events_of(record) == [Finished(FinishReason.STOP, Usage(3, 0, 2))]
+    assert events_of(record) == [Finished(FinishReason.STOP, Usage(3, 0, 2), "a\ufffd")]
 
 
 @pytest.mark.parametrize("at", ["feed", "finish"])
@@ -272,7 +272,7 @@ def test_losing_the_engine_gives_each_request_exactly_one_error() -> None:
         assert isinstance(failed, Failed)
         assert isinstance(failed.error, EngineLost)
         assert failed.error.retry_after_seconds
-    assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1))]
+    assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
     assert [record.outcome for record in board.left] == ["error", "error", "stop", "cancelled"]
     assert len(board.multiplexer) == 0

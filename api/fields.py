@@ -1,0 +1,52 @@
+"""Fields of a client's body that we know and do not honour, and why: marks on the schemas' own fields.
+
+What is in no schema at all is refused as well, but without a reason. `api/README.md` has the table of all
+fields, and a test compares it with these marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+UNSUPPORTED = "unsupported_parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """`Annotated[T, Refused(why, neutral=...)]`: only values that change nothing are accepted."""
+
+    why: str
+    neutral: tuple[Any, ...] = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        # By type too: True is 1 in Python, and no client means that.
+        same = any(type(value) is type(neutral) and value == neutral for neutral in self.neutral)
+        if value is None or same:
+            return value
+        raise PydanticCustomError(UNSUPPORTED, "{why}", {"why": self.why})
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutEffect:
+    """`Annotated[T, WithoutEffect(why)]`: accepted, and changes nothing."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """`Annotated[T, Partly(why)]`: some values are refused; a validator of the field's own does that."""
+
+    why: str
+
+
+def unsupported(why: str) -> PydanticCustomError:
+    """For validators that refuse some values of a field."""
+    return PydanticCustomError(UNSUPPORTED, "{why}", {"why": why})

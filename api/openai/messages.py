@@ -1,0 +1,109 @@
+"""Chat messages as OpenAI's clients write them, and as they send our own answers back."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from api.fields import Partly, Refused, WithoutEffect
+
+
+class Body(BaseModel):
+    """What is not declared is refused, by its name."""
+
+    # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        # Clients that dump their own models send every field that they know.
+        if not isinstance(value, dict):
+            return value
+        return {name: given for name, given in value.items() if given is not None}
+
+
+class ContentPart(Body):
+    """Text; a `refusal` is what an assistant said, too."""
+
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def said(self) -> str:
+        return self.text or self.refusal or ""
+
+    @model_validator(mode="after")
+    def _says_it_where_its_type_says(self) -> ContentPart:
+        if (self.text if self.type == "text" else self.refusal) is None:
+            raise ValueError(f"a part of type {self.type!r} has a field of that name")
+        return self
+
+
+def _in_parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def _read_json(value: Any) -> Any:
+    """A call's arguments are JSON text, and templates want the object."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return {}
+    try:
+        return json.loads(value, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not the JSON text of an object") from error
+
+
+class CalledFunction(Body):
+    name: str = Field(min_length=1)
+    arguments: Annotated[dict[str, Any], BeforeValidator(_read_json)]
+
+
+class ToolCall(Body):
+    """A call that the assistant made. `index` is left over from a stream's deltas."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Annotated[int | None, WithoutEffect("the order is the list's")] = None
+
+
+class ChatMessage(Body):
+    """A message as the chat templates take it. `developer` is OpenAI's newer name for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[
+        list[ContentPart] | None, BeforeValidator(_in_parts), Partly("text; models here see no pictures")
+    ] = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """What vLLM calls `reasoning_content` by now."""
+    refusal: str | None = None
+    # In every message that the official client has parsed, and null there.
+    annotations: Annotated[list[Any] | None, Refused("answers here have none", neutral=([],))] = None
+    audio: Annotated[Any, Refused("answers here have none")] = None
+    function_call: Annotated[Any, Refused("long replaced by tool_calls")] = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ChatMessage:
+        if self.content is None and not (self.tool_calls or self.thoughts or self.refusal):
+            raise ValueError("a message needs content")
+        return self
+
+    @property
+    def thoughts(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+    @property
+    def blocks(self) -> list[str]:
+        """The text of each part."""
+        parts = [part.said for part in self.content or ()]
+        return [*parts, self.refusal] if self.refusal else parts

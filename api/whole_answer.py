@@ -1,0 +1,125 @@
+"""A whole answer, for clients that do not stream: a request's events, collected choice by choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+import trio
+
+from scheduler.events import (
+    AnswerPiece,
+    Failed,
+    Finished,
+    Prefilling,
+    Queued,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprobs,
+    ToolCallArguments,
+    ToolCallStarted,
+    Usage,
+    total_usage,
+)
+from scheduler.request import GenerationRequest
+from scheduler.service import Scheduler
+
+
+@dataclass(slots=True)
+class TextBlock:
+    text: str
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReasoningBlock:
+    text: str
+
+
+@dataclass(slots=True)
+class ToolCallBlock:
+    call_id: str
+    name: str
+    arguments: str = ""
+    """JSON text."""
+
+
+Block: TypeAlias = TextBlock | ReasoningBlock | ToolCallBlock
+
+
+@dataclass(slots=True)
+class WholeChoice:
+    """One continuation: its blocks in the order in which the model wrote them, and how it ended."""
+
+    blocks: list[Block] = field(default_factory=list)
+    finished: Finished | None = None
+
+    @property
+    def end(self) -> Finished:
+        assert self.finished is not None, "read before its end"
+        return self.finished
+
+    @property
+    def text(self) -> str:
+        return "".join([block.text for block in self.blocks if isinstance(block, TextBlock)])
+
+    @property
+    def reasoning(self) -> str:
+        return "".join([block.text for block in self.blocks if isinstance(block, ReasoningBlock)])
+
+    @property
+    def tool_calls(self) -> list[ToolCallBlock]:
+        return [block for block in self.blocks if isinstance(block, ToolCallBlock)]
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        return [entry for block in self.blocks if isinstance(block, TextBlock) for entry in block.logprobs]
+
+    def add(self, piece: AnswerPiece) -> None:
+        last = self.blocks[-1] if self.blocks else None
+        match piece:
+            case TextDelta(text=text, logprobs=logprobs):
+                if not isinstance(last, TextBlock):
+                    self.blocks.append(last := TextBlock(""))
+                last.text += text
+                last.logprobs.extend(logprobs)
+            case ReasoningDelta(text=text):
+                if not isinstance(last, ReasoningBlock):
+                    self.blocks.append(last := ReasoningBlock(""))
+                last.text += text
+            case ToolCallStarted(call_id=call_id, name=name):
+                self.blocks.append(ToolCallBlock(call_id, name))
+            case ToolCallArguments(text=text):
+                assert isinstance(last, ToolCallBlock), "arguments of no call"
+                last.arguments += text
+            case _:
+                assert_never(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    choices: tuple[WholeChoice, ...]
+
+    @property
+    def usage(self) -> Usage:
+        return total_usage([choice.end.usage for choice in self.choices])
+
+
+async def whole_answer(scheduler: Scheduler, request: GenerationRequest) -> WholeAnswer:
+    """Follow `request` to its end. Raises SchedulerError where a choice could not be completed."""
+    choices = tuple(WholeChoice() for _ in range(request.choices))
+    async with scheduler.stream(request) as stream:
+        while True:
+            try:
+                index, event = await stream.receive_choice()
+            except trio.EndOfChannel:
+                return WholeAnswer(choices)
+            match event:
+                case Queued() | Prefilling():
+                    pass
+                case Finished():
+                    choices[index].finished = event
+                case Failed(error=error):
+                    raise error
+                case _:
+                    choices[index].add(event)

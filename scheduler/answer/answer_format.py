@@ -1,0 +1,260 @@
+"""How a model writes what is not plain text: found out from its tokenizer, or named by the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from scheduler.answer import harmony, mlx_lm_parts
+from scheduler.answer.harmony import HarmonySplitter
+from scheduler.answer.splitter import (
+    CALL,
+    CALL_IN_REASONING,
+    HIDDEN,
+    REASONING,
+    TEXT,
+    Edge,
+    MarkSplitter,
+    Section,
+    Splitter,
+)
+from scheduler.answer.tool_calls import dsml
+from scheduler.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningSyntax:
+    """The marks around reasoning. `anywhere`: they are control tokens that nobody writes about, so they
+    count also in the middle of a text. `opens`: the answer begins inside, whatever the prompt says."""
+
+    start: str
+    end: str
+    anywhere: bool = False
+    opens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSyntax:
+    """The marks around tool calls, and mlx-lm's reader of what stands between them.
+
+    `tokens`: control tokens that the reader needs to see. `call_mark` stands once in every call.
+    `streams`: the inside is `{"name": ..., "arguments": {...}}`, which can be read while it is written.
+    """
+
+    name: str
+    start: str
+    end: str
+    parse: Callable[[str, list[dict[str, Any]] | None], Any]
+    tokens: tuple[str, ...] = ()
+    call_mark: str = ""
+    streams: bool = False
+    string_mark: str = ""
+    """What stands around strings, in syntaxes with braces. Braces outside of strings must match: mlx-lm's
+    reader takes time that grows with the square of what it cannot match, and every stream waits for it."""
+    guesses: bool = False
+    """Its reader gives text that it cannot read as an argument called `raw`."""
+    short_ids: bool = False
+    """Templates of Mistral's models accept ids of nine letters and digits only."""
+
+
+class Layout(Enum):
+    """Who decides where sections begin."""
+
+    MARKS = auto()
+    MUSE_SPARK = auto()
+    HARMONY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """One model's dialect. The default is a model that writes text and nothing else."""
+
+    reasoning: ReasoningSyntax | None = None
+    tools: ToolSyntax | None = None
+    layout: Layout = Layout.MARKS
+    hidden_marks: tuple[str, ...] = ()
+    transitions: Mapping[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """As mlx-lm's RESPONSE_FORMAT has them."""
+
+    @property
+    def has_tool_calls(self) -> bool:
+        return self.tools is not None or self.layout is Layout.HARMONY
+
+    def spelled(self, *, tools: bool) -> frozenset[str]:
+        """Control tokens that must be seen as text, or their marks would not be found. Others stay unseen."""
+        tokens = list(self.hidden_marks)
+        if self.layout is Layout.HARMONY:
+            tokens += harmony.TOKENS
+        if self.layout is Layout.MUSE_SPARK:
+            tokens += ["<|message|>", "<|eom|>", "<|eot|>", "<|start|>"]
+        if self.reasoning is not None:
+            tokens += [self.reasoning.start, self.reasoning.end, *_TOKENS_OF_THOUGHT]
+        if tools and self.tools is not None:
+            tokens += [self.tools.start, self.tools.end, *self.tools.tokens]
+        return frozenset(tokens)
+
+    def splitter(self, *, tools: bool, in_reasoning: bool) -> Splitter:
+        """For one answer. `tools`: whether any were offered. `in_reasoning`: the prompt opened it."""
+        if self.layout is Layout.HARMONY:
+            return HarmonySplitter(calls=tools)
+        edges = self._edges(tools)
+        if self.layout is Layout.MUSE_SPARK:
+            return MarkSplitter(edges, HIDDEN)
+        opens = self.reasoning is not None and (in_reasoning or self.reasoning.opens)
+        return MarkSplitter(edges, REASONING if opens else TEXT)
+
+    def _edges(self, tools: bool) -> dict[Section, list[Edge]]:
+        edges: dict[Section, list[Edge]] = {
+            section: [] for section in (TEXT, REASONING, CALL, CALL_IN_REASONING, HIDDEN)
+        }
+        if (reasoning := self.reasoning) is not None:
+            edges[TEXT].append(Edge(reasoning.start, REASONING, only_first=not reasoning.anywhere))
+            edges[REASONING] += [
+                Edge(reasoning.end, TEXT),
+                # The prompt opened it already, and the model does so again.
+                Edge(reasoning.start, REASONING, only_first=True),
+            ]
+            edges[CALL_IN_REASONING].append(Edge(reasoning.end, TEXT))
+        if tools and self.tools is not None:
+            self._add_tool_edges(edges, self.tools)
+        edges[TEXT] += [Edge(mark, TEXT) for mark in self.hidden_marks]
+        for source, pairs in self.transitions.items():
+            edges[_SECTIONS[source]] += [
+                Edge(mark, _SECTIONS[target])
+                for mark, target in pairs
+                if tools or _SECTIONS[target] is not CALL
+            ]
+        return edges
+
+    def _add_tool_edges(self, edges: dict[Section, list[Edge]], syntax: ToolSyntax) -> None:
+        if self.layout is Layout.MARKS:
+            edges[TEXT].append(Edge(syntax.start, CALL))
+        edges[REASONING].append(Edge(syntax.start, CALL_IN_REASONING))
+        if syntax.end:
+            after = HIDDEN if self.layout is Layout.MUSE_SPARK else TEXT
+            edges[CALL].append(Edge(syntax.end, after))
+            edges[CALL_IN_REASONING].append(Edge(syntax.end, after))
+        else:
+            # The next call's beginning is the only end there is.
+            edges[CALL].append(Edge(syntax.start, CALL))
+
+
+PLAIN = AnswerFormat()
+
+_SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
+"""mlx-lm's names of states."""
+
+_TOKENS_OF_THOUGHT = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
+"""Control tokens that marks of reasoning are made of, where they are more than one token."""
+
+_K2_CALL = "<|tool_call_begin|>"
+_TOOL_TRAITS: dict[str, dict[str, Any]] = {
+    "json_tools": {"streams": True},
+    "glm47": {"guesses": True},
+    "laguna": {"guesses": True},
+    "gemma4": {"tokens": ('<|"|>',), "string_mark": '<|"|>'},
+    "function_gemma": {"tokens": ("<escape>",), "string_mark": "<escape>"},
+    "kimi_k2": {
+        "tokens": (_K2_CALL, "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        "call_mark": _K2_CALL,
+    },
+    "kimi_k3": {"tokens": ("<|open|>", "<|close|>", "<|sep|>"), "call_mark": "<|open|>call"},
+    "mistral": {"tokens": ("[ARGS]",), "short_ids": True},
+}
+
+REASONING_SYNTAXES = {
+    "think": ReasoningSyntax("<think>", "</think>"),
+    "deepseek_r1": ReasoningSyntax("<think>", "</think>", opens=True),
+    "longcat": ReasoningSyntax("<longcat_think>", "</longcat_think>"),
+    "think_colon": ReasoningSyntax("<|think:start|>", "<|think:end|>", anywhere=True),
+    "gemma4": ReasoningSyntax("<|channel>thought", "<channel|>", anywhere=True),
+    "kimi_k3": ReasoningSyntax("<|open|>think<|sep|>", "<|close|>think<|sep|>", anywhere=True),
+    "magistral": ReasoningSyntax("[THINK]", "[/THINK]"),
+}
+REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
+"""What `--reasoning-parser` may be."""
+
+
+def tool_parsers() -> tuple[str, ...]:
+    """What `--tool-parser` may be."""
+    return ("auto", "none", "harmony", "dsml", *mlx_lm_parts.tool_parser_names())
+
+
+def tool_syntax(name: str) -> ToolSyntax:
+    module = dsml if name == "dsml" else mlx_lm_parts.tool_parser(name)
+    start, end = module.tool_call_start, module.tool_call_end
+    return ToolSyntax(name, start, end, module.parse_tool_call, **_TOOL_TRAITS.get(name, {}))
+
+
+def answer_format(
+    tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
+) -> AnswerFormat:
+    """The dialect of a transformers tokenizer's model. Raises OptionError for names that are none."""
+    _check("tool-parser", tool_parser, tool_parsers())
+    _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
+    if "harmony" in (tool_parser, reasoning_parser) or (
+        (tool_parser, reasoning_parser) == ("auto", "auto") and _writes_harmony(tokenizer)
+    ):
+        return AnswerFormat(layout=Layout.HARMONY)
+    template = template_type(tokenizer, model_type)
+    response_format = _response_format(template)
+    return AnswerFormat(
+        reasoning=_reasoning(tokenizer, reasoning_parser),
+        tools=_tools(tokenizer, model_type, tool_parser, template),
+        layout=Layout.MUSE_SPARK if response_format else Layout.MARKS,
+        hidden_marks=mlx_lm_parts.inferred_structural_markers(tokenizer),
+        transitions=response_format,
+    )
+
+
+def template_type(tokenizer: Any, model_type: str) -> str | None:
+    """The name of the template that mlx-lm has as a program, where the model's folder asks for one."""
+    defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+    name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
+    return None if name is None else str(name)
+
+
+def _check(option: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise OptionError(f"--{option}: {name!r} is none of {', '.join(known)}")
+
+
+def _writes_harmony(tokenizer: Any) -> bool:
+    vocabulary = tokenizer.get_vocab()
+    return all(token in vocabulary for token in ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"))
+
+
+def _response_format(template: str | None) -> Mapping[str, list[tuple[str, str]]]:
+    if template is None:
+        return {}
+    module = mlx_lm_parts.chat_template(template)
+    transitions: dict[str, list[tuple[str, str]]] = getattr(module, "RESPONSE_FORMAT", {}).get(
+        "transitions", {}
+    )
+    return transitions
+
+
+def _reasoning(tokenizer: Any, name: str) -> ReasoningSyntax | None:
+    if name == "none":
+        return None
+    if name != "auto":
+        return REASONING_SYNTAXES[name]
+    marks = mlx_lm_parts.inferred_thinking(tokenizer)
+    if marks is None:
+        vocabulary = tokenizer.get_vocab()
+        return REASONING_SYNTAXES["magistral"] if "[THINK]" in vocabulary else None
+    known = (syntax for syntax in REASONING_SYNTAXES.values() if (syntax.start, syntax.end) == marks)
+    return next(known, ReasoningSyntax(*marks))
+
+
+def _tools(tokenizer: Any, model_type: str, name: str, template: str | None) -> ToolSyntax | None:
+    if name == "auto":
+        defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
+        given = tokenizer.init_kwargs.get("tool_parser_type", defaults.get("tool_parser_type"))
+        inferred = "dsml" if template == "deepseek_v32" else mlx_lm_parts.inferred_tool_parser(tokenizer)
+        name = given or inferred or "none"
+        if name not in tool_parsers():
+            raise OptionError(f"--tool-parser: the model asks for {name!r}, which mlx-lm does not have")
+    return None if name == "none" else tool_syntax(name)

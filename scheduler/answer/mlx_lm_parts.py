@@ -1,0 +1,76 @@
+"""The parts of mlx-lm that read and write a model's dialect, imported without MLX.
+
+`import mlx_lm` loads MLX, which this process must not have: it would take the GPU's memory a second
+time, and a Metal error would end it. The modules named here need only `regex` and `transformers`, so they
+are imported from mlx-lm's folder under a package name of our own, past mlx-lm's `__init__`. What is used
+of them is held by `tests/mlx/test_dialect_parts.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_PACKAGE = "mlx_lm_without_mlx"
+
+MODEL_DEFAULTS: dict[str, dict[str, str]] = {
+    "muse_spark": {"chat_template_type": "muse_spark", "tool_parser_type": "muse_spark"}
+}
+"""What mlx-lm's model classes say of their tokenizers (`models/*.py`, which do need MLX), by model_type."""
+
+
+@cache
+def _folder() -> Path:
+    # Finding a top-level package does not run it.
+    spec = find_spec("mlx_lm")
+    assert spec is not None
+    assert spec.submodule_search_locations, "mlx-lm is a requirement"
+    folder = Path(spec.submodule_search_locations[0])
+    package = ModuleType(_PACKAGE)
+    package.__path__ = [str(folder)]
+    sys.modules[_PACKAGE] = package
+    return folder
+
+
+def tool_parser_names() -> tuple[str, ...]:
+    names = (path.stem for path in (_folder() / "tool_parsers").glob("*.py"))
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def tool_parser(name: str) -> Any:
+    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`."""
+    assert name in tool_parser_names()
+    return import_module(f"{_PACKAGE}.tool_parsers.{name}")
+
+
+def chat_template(name: str) -> Any:
+    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raises ImportError."""
+    _folder()
+    return import_module(f"{_PACKAGE}.chat_templates.{name}")
+
+
+def inferred_tool_parser(tokenizer: Any) -> str | None:
+    """By the chat template, else by the vocabulary, as mlx-lm does it."""
+    name: str | None = _tokenizer_utils()._infer_tool_parser(tokenizer)
+    return name
+
+
+def inferred_thinking(tokenizer: Any) -> tuple[str, str] | None:
+    """The marks around a model's reasoning."""
+    start, end, _, _ = _tokenizer_utils()._infer_thinking(tokenizer)
+    return None if start is None else (start, end)
+
+
+def inferred_structural_markers(tokenizer: Any) -> tuple[str, ...]:
+    """Marks that are no text and begin nothing."""
+    return tuple(_tokenizer_utils()._infer_structural_markers(tokenizer))
+
+
+def _tokenizer_utils() -> Any:
+    _folder()
+    return import_module(f"{_PACKAGE}.tokenizer_utils")

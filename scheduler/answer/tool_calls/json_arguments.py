@@ -1,0 +1,187 @@
+"""A call's arguments, written as a JSON object, to pieces of the JSON text that the client gets.
+
+The pieces leave as soon as they are certain: a string while it is written (a file's content takes
+minutes), any other value when it is whole, made to fit its schema. Nothing depends on how the text
+arrives.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum, auto
+from typing import Any
+
+from scheduler.answer.tool_calls.coercion import Schema, coerce, property_schema
+
+_SPACE = " \t\r\n"
+_ESCAPES = frozenset('"\\/bfnrtu')
+_HEX = frozenset("0123456789abcdefABCDEF")
+_DEEPEST = 200
+
+
+def json_text(value: Any) -> str:
+    """As a client may get it. Raises ValueError for what JSON does not have (NaN)."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # A lone surrogate is no character, but JSON can spell it.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class _At(Enum):
+    OBJECT = auto()
+    FIRST_KEY = auto()
+    KEY = auto()
+    COLON = auto()
+    VALUE = auto()
+    STRING = auto()
+    """Inside a string that passes through."""
+    COLLECTED = auto()
+    """Inside a value that is looked at when it is whole."""
+    COMMA = auto()
+    DONE = auto()
+
+
+class JsonArguments:
+    """One JSON object in the making. Raises ValueError where it is none."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._at = _At.OBJECT
+        self._key = ""
+        self._parts: list[str] = []
+        self._depth = 0
+        self._quoted = False
+        self._escape = ""
+        self._members = 0
+
+    @property
+    def done(self) -> bool:
+        return self._at is _At.DONE
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """What is certain of the arguments now, and what of `text` stands behind their end."""
+        out: list[str] = []
+        for position, character in enumerate(text):
+            if self._at is _At.DONE:
+                return "".join(out), text[position:]
+            self._take(character, out)
+        return "".join(out), ""
+
+    def _take(self, character: str, out: list[str]) -> None:
+        match self._at:
+            case _At.STRING:
+                self._take_string(character, out)
+            case _At.COLLECTED:
+                self._take_collected(character, out)
+            case _At.KEY:
+                self._take_key(character)
+            case _ if character in _SPACE:
+                pass
+            case _:
+                self._take_mark(character, out)
+
+    def _take_mark(self, character: str, out: list[str]) -> None:
+        """What stands between keys and values."""
+        match self._at, character:
+            case _At.OBJECT, "{":
+                self._at = _At.FIRST_KEY
+            case (_At.FIRST_KEY | _At.COMMA, "}"):
+                out.append("}" if self._members else "{}")
+                self._at = _At.DONE
+            case _At.COMMA, ",":
+                # As before the first key: JSON knows no comma before the end, but models write it.
+                self._at = _At.FIRST_KEY
+            case _At.FIRST_KEY, '"':
+                self._begin_key()
+            case _At.COLON, ":":
+                self._at = _At.VALUE
+            case _At.VALUE, _ if character not in ",:]}":
+                self._begin_value(character, out)
+            case _:
+                raise ValueError(f"{character!r} is out of place in a JSON object")
+
+    def _begin_key(self) -> None:
+        self._at, self._parts, self._escape = _At.KEY, ['"'], ""
+
+    def _take_key(self, character: str) -> None:
+        self._parts.append(character)
+        if self._escape:
+            self._escape = ""
+        elif character == "\\":
+            self._escape = "\\"
+        elif character == '"':
+            self._key = json.loads("".join(self._parts), strict=False)
+            self._at = _At.COLON
+
+    def _begin_value(self, character: str, out: list[str]) -> None:
+        schema = property_schema(self._schema, self._key)
+        if character == '"' and _takes_strings(schema):
+            out.append(self._member_head() + '"')
+            self._at, self._escape = _At.STRING, ""
+            return
+        self._at, self._parts, self._depth = _At.COLLECTED, [], 0
+        self._quoted, self._escape = False, ""
+        self._take_collected(character, out)
+
+    def _member_head(self) -> str:
+        self._members += 1
+        return ("{" if self._members == 1 else ", ") + json_text(self._key) + ": "
+
+    def _take_string(self, character: str, out: list[str]) -> None:
+        if self._escape:
+            self._take_escape(character, out)
+        elif character == "\\":
+            self._escape = "\\"
+        elif character == '"':
+            out.append('"')
+            self._at = _At.COMMA
+        else:
+            # A bare line break in a string is not JSON, but what it means is plain.
+            out.append(json.dumps(character)[1:-1] if character < " " else character)
+
+    def _take_escape(self, character: str, out: list[str]) -> None:
+        self._escape += character
+        wanted = _ESCAPES if len(self._escape) == 2 else _HEX
+        if character not in wanted:
+            raise ValueError(f"{self._escape!r} is no escape in a JSON string")
+        if self._escape[1] != "u" or len(self._escape) == 6:
+            out.append(self._escape)
+            self._escape = ""
+
+    def _take_collected(self, character: str, out: list[str]) -> None:
+        if self._quoted:
+            self._parts.append(character)
+            if self._escape:
+                self._escape = ""
+            elif character == "\\":
+                self._escape = "\\"
+            elif character == '"':
+                self._quoted = False
+                self._end_if_whole(out)
+        elif self._depth == 0 and character in ",}" + _SPACE and self._parts:
+            self._end_value(out)
+            self._take(character, out)
+        else:
+            self._parts.append(character)
+            self._quoted = character == '"'
+            self._depth += (character in "[{") - (character in "]}")
+            if self._depth > _DEEPEST:
+                raise ValueError("the arguments are nested too deeply")
+            if character in "]}":
+                self._end_if_whole(out)
+
+    def _end_if_whole(self, out: list[str]) -> None:
+        if self._depth == 0:
+            self._end_value(out)
+
+    def _end_value(self, out: list[str]) -> None:
+        value: Any = json.loads("".join(self._parts), strict=False)
+        fitted = coerce(value, property_schema(self._schema, self._key))
+        out.append(self._member_head() + json_text(fitted))
+        self._at, self._depth = _At.COMMA, 0
+
+
+def _takes_strings(schema: Schema) -> bool:
+    kinds = schema.get("type")
+    if kinds is None:
+        return not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
+    return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)

@@ -1,0 +1,238 @@
+"""What stands between a dialect's tool call marks, to the pieces of calls that a client gets.
+
+The readers are mlx-lm's; they raise whatever they like on what a model gets wrong, and some skip it. Here
+that becomes one typed error that carries the raw text.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from json import loads
+from typing import Any, Protocol
+
+from scheduler.answer.answer_format import ToolSyntax
+from scheduler.answer.tool_calls.coercion import Schema, coerce
+from scheduler.answer.tool_calls.json_arguments import JsonArguments, json_text
+from scheduler.errors import MalformedToolCall
+from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
+from scheduler.request import Tool
+
+
+def malformed(raw: str, why: object) -> MalformedToolCall:
+    return MalformedToolCall(f"the model wrote a tool call that cannot be read ({why}): {raw}")
+
+
+class Calls:
+    """The calls of one answer: their numbers, their ids, their tools."""
+
+    def __init__(self, tools: Sequence[Tool], call_id: Callable[[int], str], *, parallel: bool) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._call_id = call_id
+        self._parallel = parallel
+        self.definitions = [tool.definition() for tool in tools]
+        self.started = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether the client wants no more: it asked for one at a time."""
+        return self.started > 0 and not self._parallel
+
+    def schema(self, name: str) -> Schema:
+        tool = self._tools.get(name)
+        return {} if tool is None else tool.parameters
+
+    def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
+        """A tool that was not offered is called by that name all the same: the client tells the model."""
+        index, self.started = self.started, self.started + 1
+        return ToolCallStarted(index, call_id or self._call_id(index), name)
+
+    def whole(self, call: ParsedCall) -> Iterator[AnswerPiece]:
+        start = self.start(call.name, call.call_id)
+        yield start
+        yield ToolCallArguments(start.index, json_text(coerce(call.arguments, self.schema(call.name))))
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    name: str
+    arguments: dict[str, Any]
+    call_id: str | None = None
+
+
+class CallReader(Protocol):
+    """The inside of one pair of marks."""
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]: ...
+
+    def close(self) -> Iterator[AnswerPiece]:
+        """The end mark, or the end of the model's turn. Raises MalformedToolCall."""
+        ...
+
+    @property
+    def raw(self) -> str:
+        """All that was fed."""
+        ...
+
+
+class BlockReader:
+    """Waits for the whole block and lets mlx-lm read it."""
+
+    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+        self._syntax = syntax
+        self._calls = calls
+        self._parts: list[str] = []
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._parts)
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]:
+        self._parts.append(text)
+        yield from ()
+
+    def close(self) -> Iterator[AnswerPiece]:
+        for call in read_block(self.raw, self._syntax, self._calls):
+            if not self._calls.enough:
+                yield from self._calls.whole(call)
+
+
+def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
+    """Raises MalformedToolCall."""
+    try:
+        parsed = _parse(raw, syntax, calls)
+        found = parsed if isinstance(parsed, list) else [parsed]
+        read = [_checked(call, syntax, calls) for call in found]
+    except Exception as error:  # Whatever a reader raises: this one block cannot be read.
+        raise malformed(raw, error or type(error).__name__) from error
+    if not read or (syntax.call_mark and raw.count(syntax.call_mark) > len(read)):
+        raise malformed(raw, "a call is missing")
+    return read
+
+
+def _braces_match(raw: str, string_mark: str) -> bool:
+    depth = 0
+    for outside in raw.split(string_mark)[::2]:
+        for character in outside:
+            depth += (character == "{") - (character == "}")
+            if depth < 0:
+                return False
+    return depth == 0
+
+
+def _parse(raw: str, syntax: ToolSyntax, calls: Calls) -> Any:
+    if syntax.string_mark and not _braces_match(raw, syntax.string_mark):
+        raise ValueError("its braces do not match")
+    with warnings.catch_warnings():
+        # Python's parser warns of odd escapes in what the model wrote.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            return syntax.parse(raw, calls.definitions)
+        except Exception:
+            # Some convert by the schema and give up where a value does not fit; read as text, it may.
+            return syntax.parse(raw, None)
+
+
+def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
+    if not isinstance(call, dict):
+        raise ValueError("it is no object")
+    name, arguments, call_id = call.get("name"), call.get("arguments", call.get("parameters")), call.get("id")
+    if not isinstance(name, str) or not name:
+        raise ValueError("it names no tool")
+    if isinstance(arguments, str):
+        arguments = loads(arguments, strict=False)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments are no object")
+    guessed = syntax.guesses and arguments.keys() == {"raw"}
+    if guessed and "raw" not in calls.schema(name).get("properties", {}):
+        raise ValueError("the arguments cannot be told apart")
+    json_text(arguments)
+    return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
+
+
+_HEAD = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
+)
+_LONGEST_HEAD = 1024
+_TAIL = re.compile(r"\s*\}\s*")
+
+
+class JsonReader:
+    """`{"name": "f", "arguments": {...}}`: the name as soon as it is there, the arguments as they come.
+
+    What is written in another order, or as a list, waits for the whole block as everywhere else.
+    """
+
+    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+        self._block = BlockReader(syntax, calls)
+        self._calls = calls
+        self._arguments: ObjectReader | None = None
+        self._head = ""
+
+    @property
+    def raw(self) -> str:
+        return self._block.raw
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]:
+        yield from self._block.feed(text)
+        if self._arguments is None:
+            self._head += text
+            # Bounded, or a name without end would be read again with each of its tokens.
+            if (head := _HEAD.match(self._head, 0, _LONGEST_HEAD)) is None:
+                return
+            self._arguments = ObjectReader(str(loads(head[1], strict=False)), self._calls)
+            text = self._head[head.end() :]
+        try:
+            yield from self._arguments.feed(text)
+        except MalformedToolCall as error:
+            raise malformed(self.raw, error.__cause__) from error
+
+    def close(self) -> Iterator[AnswerPiece]:
+        if self._arguments is None:
+            yield from self._block.close()
+        elif not self._arguments.done or not _TAIL.fullmatch(self._arguments.rest):
+            raise malformed(self.raw, "it is not JSON")
+
+
+class ObjectReader:
+    """The arguments of a call whose name is known, as one JSON object."""
+
+    def __init__(self, name: str, calls: Calls) -> None:
+        self._name = name
+        self._calls = calls
+        self._arguments = JsonArguments(calls.schema(name))
+        self._start: ToolCallStarted | None = None
+        self._parts: list[str] = []
+        self.rest = ""
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._parts)
+
+    @property
+    def done(self) -> bool:
+        return self._arguments.done
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]:
+        self._parts.append(text)
+        if self._start is None:
+            self._start = self._calls.start(self._name)
+            yield self._start
+        try:
+            piece, rest = self._arguments.feed(text)
+        except (ValueError, RecursionError) as error:
+            raise malformed(f"{self._name} {self.raw}", error) from error
+        self.rest += rest
+        if piece:
+            yield ToolCallArguments(self._start.index, piece)
+
+    def close(self) -> Iterator[AnswerPiece]:
+        if not self.raw.strip():
+            # A call without arguments.
+            yield from self.feed("{}")
+        if not self.done or self.rest.strip():
+            raise malformed(f"{self._name} {self.raw}", "the arguments are no JSON object")

@@ -1,0 +1,79 @@
+"""A conversation to the text that the model continues: the model's Jinja template, or the program that
+mlx-lm has in its place for models that ship without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from scheduler.answer import mlx_lm_parts
+from scheduler.errors import TemplateFailed
+from scheduler.request import ChatPrompt, Message, Reasoning
+
+Renderer = Callable[[ChatPrompt], str]
+
+
+def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
+    """How this model's conversations are written; None where nothing says."""
+    asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
+    if template_type is not None and asked_for:
+        program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
+        if program is not None:
+            return lambda prompt: _run(program, prompt)
+    if tokenizer.chat_template is None:
+        return None
+    return lambda prompt: _render(tokenizer, prompt)
+
+
+def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
+    options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
+    text: str = tokenizer.apply_chat_template(
+        list(prompt.messages),
+        tools=[tool.definition() for tool in prompt.offered_tools] or None,
+        tokenize=False,
+        add_generation_prompt=not prompt.continue_final,
+        continue_final_message=prompt.continue_final,
+        **options,
+    )
+    return text
+
+
+def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
+    """By the names that templates use; a template ignores what it does not know."""
+    options: dict[str, Any] = {}
+    if reasoning.enabled is not None:
+        # Qwen, GLM and most others, and then DeepSeek, Granite and Kimi.
+        options |= {"enable_thinking": reasoning.enabled, "thinking": reasoning.enabled}
+    if reasoning.effort is not None:
+        options["reasoning_effort"] = reasoning.effort
+    return options
+
+
+def _run(program: Callable[..., str], prompt: ChatPrompt) -> str:
+    """mlx-lm's programs take no names that they do not know, and a call's arguments as JSON text."""
+    options: dict[str, Any] = {"enable_thinking": prompt.reasoning.enabled is not False}
+    return program(
+        [_with_json_arguments(message) for message in prompt.messages],
+        tools=[tool.definition() for tool in prompt.offered_tools] or None,
+        add_generation_prompt=not prompt.continue_final,
+        continue_final_message=prompt.continue_final,
+        **{**options, **prompt.template_options},
+    )
+
+
+def _with_json_arguments(message: Message) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def failed(error: Exception) -> TemplateFailed:
+    """A template is a program: it raises what it likes, for this request only."""
+    return TemplateFailed(
+        f"the model's chat template does not accept these messages: {error}", param="messages"
+    )

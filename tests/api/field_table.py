@@ -1,0 +1,100 @@
+"""The tables of fields in `api/README.md`, made from the schemas: `python -m tests.api.field_table`.
+
+What the official client can send and no schema has is in them, too: refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from openai.types.chat import completion_create_params
+from pydantic import BaseModel
+
+from api.fields import Partly, Refused, WithoutEffect
+from api.openai.schema import ChatCompletionRequest
+
+README = Path(__file__).parents[2] / "api" / "README.md"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One table: its heading, its schema, and what the official client may send."""
+
+    heading: str
+    schema: type[BaseModel]
+    official: Sequence[str]
+
+
+DIALECTS = (
+    Dialect(
+        "### OpenAI chat completions",
+        ChatCompletionRequest,
+        [*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"],
+    ),
+)
+
+
+def table(dialect: Dialect) -> str:
+    rows = list(_rows(dialect.schema, ""))
+    known = set(dialect.schema.model_fields)
+    rows += [
+        f"| `{name}` | refused | not known here |" for name in sorted(dialect.official) if name not in known
+    ]
+    return "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *rows])
+
+
+def _rows(schema: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in schema.model_fields.items():
+        path = prefix + name
+        yield f"| `{path}` | {_standing(field.metadata)} |"
+        for model, suffix in _models(field.annotation, ""):
+            yield from _rows(model, f"{path}{suffix}.")
+
+
+def _standing(metadata: Sequence[Any]) -> str:
+    for mark in metadata:
+        match mark:
+            case Refused(why=why, neutral=()):
+                return f"refused | {why} |".removesuffix(" |")
+            case Refused(why=why, neutral=neutral):
+                said = " or ".join(json.dumps(value) for value in neutral)
+                return f"refused unless {said} | {why}"
+            case Partly(why=why):
+                return f"supported in part | {why}"
+            case WithoutEffect(why=why):
+                return f"accepted without effect | {why}"
+            case _:
+                pass
+    return "supported |"
+
+
+def _models(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
+    """The models that a field's value is made of, and how the way there is written."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, suffix
+    for argument in get_args(annotation):
+        yield from _models(argument, suffix + ("[]" if _is_list(annotation) else ""))
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is list
+
+
+def rewrite(text: str) -> str:
+    """`text` with every table as it is now; tables go up to the next blank line."""
+    for dialect in DIALECTS:
+        before, heading, rest = text.partition(dialect.heading + "\n")
+        assert heading, f"api/README.md has no {dialect.heading!r}"
+        _, blank, after = rest.partition("\n\n")
+        text = before + table(dialect) + (blank or "\n") + after
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(rewrite(README.read_text()))
+    sys.exit(0)

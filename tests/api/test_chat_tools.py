@@ -1,0 +1,287 @@
+"""Tools and reasoning through `POST /v1/chat/completions`, with a model whose words are known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.errors import MalformedToolCall
+from scheduler.service import Scheduler
+from tests.api.client import chat, client_of, events
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+from tests.scheduler.answer.dialects import WRITTEN, Written, form
+
+HERMES = form("json_tools", "think")
+SAID = (
+    '<think>\nwhy\n</think>\n\nI look.\n<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n'
+    "</tool_call>"
+)
+TOOLS = [
+    {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+]
+
+
+def serving(*texts: str, answer_format: AnswerFormat = HERMES) -> tuple[Playback, Scheduler]:
+    launcher = Playback(*texts)
+    return launcher, make_scheduler(launcher, answer_format=answer_format)
+
+
+async def ask(*texts: str, answer_format: AnswerFormat = HERMES, **fields: Any) -> tuple[int, Any]:
+    """One request to an engine that says `texts`; everything has left the engine afterwards."""
+    _, scheduler = serving(*texts, answer_format=answer_format)
+    body = chat(**{"max_tokens": 1000, "tools": TOOLS, **fields})
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/chat/completions", json=body)
+        await scheduler.wait_idle()
+    return response.status_code, events(response.text) if body.get("stream") else response.json()
+
+
+def joined(chunks: list[Any], choice: int = 0) -> dict[str, Any]:
+    """What the official client makes of the deltas."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
+    for chunk in chunks:
+        for entry in chunk["choices"]:
+            if entry["index"] != choice:
+                continue
+            delta = entry["delta"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning_content"] += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls", ()):
+                if call["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append({"id": call["id"], "type": call["type"], "function": {}})
+                    message["tool_calls"][-1]["function"] = dict(call["function"])
+                else:
+                    message["tool_calls"][-1]["function"]["arguments"] += call["function"]["arguments"]
+    return message
+
+
+@trio_test
+async def test_a_whole_answer_has_content_reasoning_and_calls(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each in its field, arguments as JSON text, and "tool_calls" is the reason."""
+    status, body = await ask(SAID)
+    (choice,) = body["choices"]
+    message = choice["message"]
+    (call,) = message["tool_calls"]
+    assert status == 200
+    assert choice["finish_reason"] == "tool_calls"
+    assert (message["content"], message["reasoning_content"]) == ("I look.", "why")
+    assert call["id"].startswith("call_")
+    assert (call["type"], call["function"]["name"]) == ("function", "get_time")
+    assert json.loads(call["function"]["arguments"]) == {"zone": "UTC"}
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("<think>\nwhy\n</think>") - 7
+
+
+@trio_test
+async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.testing.MockClock) -> None:
+    """Null, as OpenAI's own."""
+    _, body = await ask(SAID.split("I look.\n")[1])
+    assert body["choices"][0]["message"]["content"] is None
+    assert "reasoning_content" not in body["choices"][0]["message"]
+
+
+@trio_test
+async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.MockClock) -> None:
+    """Chunk by chunk: the role, reasoning, text, the call's name, its arguments, the reason, the end."""
+    _, chunks = await ask('<tool_call>{"name": "get_time", "arguments": {"n": 1}}</tool_call>', stream=True)
+    *chunks, done = chunks
+    assert done == "[DONE]"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    call_id = deltas[1]["tool_calls"][0]["id"]
+    function = {"name": "get_time", "arguments": ""}
+    assert deltas == [
+        {"role": "assistant", "content": ""},
+        {"tool_calls": [{"index": 0, "id": call_id, "type": "function", "function": function}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"n": 1}'}}]},
+        {},
+    ]
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * 3 + ["tool_calls"]
+    assert all(chunk["choices"][0]["logprobs"] is None for chunk in chunks)
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])
+def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
+    """The deltas join to the whole message, and that is what the model meant."""
+    if written.in_reasoning:
+        return  # Opened by the prompt, which the stand-in's template does not do.
+    names = ("get_weather", "get_time") if written.form.has_tool_calls else ()
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        _, whole = await ask(written.raw, answer_format=written.form, tools=tools)
+        _, chunks = await ask(written.raw, answer_format=written.form, tools=tools, stream=True)
+        message = whole["choices"][0]["message"]
+        streamed = joined(chunks[:-1])
+        assert (message["content"] or "") == streamed["content"] == written.text
+        assert message.get("reasoning_content", "") == streamed["reasoning_content"] == written.reasoning
+        names = [call["function"]["name"] for call in streamed["tool_calls"]]
+        assert names == [name for name, _ in written.calls]
+        functions = [call["function"] for call in message.get("tool_calls", [])]
+        assert functions == [call["function"] for call in streamed["tool_calls"]]
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_a_call_that_cannot_be_read_is_an_error_that_shows_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Never text, never silence; and the row is not left running."""
+    said = "ok <tool_call>get the time</tool_call>" + "x" * 500
+    status, body = await ask(said)
+    assert status == 500
+    assert body["error"]["code"] == MalformedToolCall.code
+    assert "get the time" in body["error"]["message"]
+    status, chunks = await ask(said, stream=True)
+    *chunks, error, done = chunks
+    assert (status, done) == (200, "[DONE]")
+    assert error["error"]["code"] == MalformedToolCall.code
+    assert "get the time" in error["error"]["message"]
+    assert joined(chunks)["content"] == "ok"
+
+
+@trio_test
+async def test_a_call_cut_off_by_max_tokens_ends_with_length(autojump_clock: trio.testing.MockClock) -> None:
+    """No error: the client asked for no more."""
+    _, body = await ask("<tool_call>\n<function=get_time>", answer_format=form("qwen3_coder"), max_tokens=20)
+    choice = body["choices"][0]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
+    assert "tool_calls" not in choice["message"]
+
+
+@trio_test
+async def test_one_call_at_a_time_ends_the_row_after_the_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """parallel_tool_calls: false; what the model would write after it is not waited for."""
+    call = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    _, body = await ask(call + call + "x" * 900, parallel_tool_calls=False)
+    assert len(body["choices"][0]["message"]["tool_calls"]) == 1
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert body["usage"]["completion_tokens"] == len(call)
+
+
+@trio_test
+async def test_with_tool_choice_none_no_tool_is_offered_and_no_call_is_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The template does not see the tools."""
+    launcher, scheduler = serving("no call", "no call")
+    async with running(scheduler), client_of(scheduler) as client:
+        for choice in ("auto", "none"):
+            await client.post("/v1/chat/completions", json=chat(tools=TOOLS, tool_choice=choice))
+    with_tools, without = (bytes(submit.prompt) for submit in launcher.submits)
+    assert b"<tool>get_time" in with_tools
+    assert b"<tool>" not in without
+
+
+@trio_test
+async def test_choices_share_the_prompt_and_have_their_own_seeds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """n: each index has its own text and end; the prompt is counted once; the first has the seed given."""
+    launcher, scheduler = serving("one", "two two", "three")
+    async with running(scheduler), client_of(scheduler) as client:
+        body = chat(n=3, seed=7, max_tokens=100)
+        whole = (await client.post("/v1/chat/completions", json=body)).json()
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ["one", "two two", "three"]
+    assert whole["usage"]["prompt_tokens"] == len(launcher.submits[0].prompt)
+    assert whole["usage"]["completion_tokens"] == len("one" + "two two" + "three") + 3
+    assert len({tuple(submit.prompt) for submit in launcher.submits}) == 1
+    seeds = [submit.sampling.seed for submit in launcher.submits]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+
+
+@trio_test
+async def test_streamed_choices_come_interleaved_with_their_index(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each has its role and its reason; one usage and one end mark for all."""
+    _, chunks = await ask(
+        "one", "two two", stream=True, n=2, tools=None, stream_options={"include_usage": True}
+    )
+    *chunks, usage, done = chunks
+    assert done == "[DONE]"
+    assert usage["usage"]["completion_tokens"] == len("one" + "two two") + 2
+    assert [joined(chunks, choice)["content"] for choice in (0, 1)] == ["one", "two two"]
+    for choice in (0, 1):
+        own = [entry for chunk in chunks for entry in chunk["choices"] if entry["index"] == choice]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert [entry["finish_reason"] for entry in own if entry["finish_reason"]] == ["stop"]
+    order = [chunk["choices"][0]["index"] for chunk in chunks]
+    assert order != sorted(order)
+
+
+@trio_test
+async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.testing.MockClock) -> None:
+    """One scope, however many rows."""
+    _, scheduler = serving("x" * 900)
+    async with running(scheduler), client_of(scheduler) as client:
+        with trio.move_on_after(0.5):
+            await client.post("/v1/chat/completions", json=chat(n=3, max_tokens=900))
+        await scheduler.wait_idle()
+        outcomes = scheduler.metrics.requests.labels("cancelled")
+    assert outcomes._value.get() == 3
+
+
+@trio_test
+async def test_more_choices_than_the_queue_has_room_for_are_refused_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """429 before anything is queued: never half a request."""
+    launcher = Playback("x")
+    scheduler = make_scheduler(launcher, max_queue=2)
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/chat/completions", json=chat(n=3))
+        assert scheduler.statistics().queued == 0
+    assert response.status_code == 429
+    assert launcher.submits == []
+
+
+@trio_test
+async def test_the_assistants_last_message_can_be_continued(autojump_clock: trio.testing.MockClock) -> None:
+    """As vLLM spells it: continue_final_message, add_generation_prompt false."""
+    launcher, scheduler = serving(" world")
+    messages = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "Hello"}]
+    async with running(scheduler), client_of(scheduler) as client:
+        body = {**chat(continue_final_message=True, add_generation_prompt=False), "messages": messages}
+        answer = (await client.post("/v1/chat/completions", json=body)).json()
+    assert bytes(launcher.submits[0].prompt).endswith(b"<assistant>Hello")
+    assert answer["choices"][0]["message"]["content"] == " world"
+
+
+@trio_test
+async def test_volatile_system_blocks_do_not_reach_the_prompt(autojump_clock: trio.testing.MockClock) -> None:
+    """A part of a list is dropped whole, and so is a message of nothing else."""
+    launcher, scheduler = serving("ok")
+    header = "x-anthropic-billing-header: cc_version=2.1; cch=abc;"
+    system = [{"type": "text", "text": header}, {"type": "text", "text": "Be kind."}]
+    messages = [
+        {"role": "system", "content": header},
+        {"role": "system", "content": system},
+        {"role": "user", "content": header},
+    ]
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json={**chat(), "messages": messages})
+    prompt = bytes(launcher.submits[0].prompt).decode()
+    assert prompt == f"<system>Be kind.\n<user>{header}\n<assistant>"
+
+
+@trio_test
+async def test_an_extra_stop_token_ends_the_answer(autojump_clock: trio.testing.MockClock) -> None:
+    """vLLM's stop_token_ids, also where the end of sequence is ignored."""
+    _, body = await ask("ab.c", stop_token_ids=[ord(".")], ignore_eos=True, tools=None)
+    assert body["choices"][0]["message"]["content"] == "ab"
+    assert body["choices"][0]["finish_reason"] == "stop"

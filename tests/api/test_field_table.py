@@ -1,0 +1,49 @@
+"""The documentation of fields, compared with the schemas that it is made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from api.fields import UNSUPPORTED, Refused
+from tests.api.field_table import DIALECTS, README, Dialect, rewrite
+
+
+def test_the_tables_are_true() -> None:
+    """`python -m tests.api.field_table` writes them anew."""
+    text = README.read_text()
+    assert rewrite(text) == text
+
+
+def marked(schema: type[BaseModel]) -> list[tuple[str, Refused]]:
+    return [
+        (name, mark)
+        for name, field in schema.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Refused)
+    ]
+
+
+CASES = [(dialect, name, mark) for dialect in DIALECTS for name, mark in marked(dialect.schema)]
+
+
+@pytest.mark.parametrize(("dialect", "name", "mark"), CASES, ids=[name for _, name, _ in CASES])
+def test_a_refused_field_is_refused_and_its_neutral_value_is_not(
+    dialect: Dialect, name: str, mark: Refused
+) -> None:
+    """By its name and with its reason."""
+
+    def errors(value: Any) -> list[Any]:
+        try:
+            dialect.schema.model_validate({name: value})
+        except ValidationError as error:
+            return [found for found in error.errors() if found["loc"][:1] == (name,)]
+        return []
+
+    assert not errors(None)
+    for neutral in mark.neutral:
+        assert not errors(neutral)
+    (found,) = errors({"anything": "else"})
+    assert (found["type"], found["msg"]) == (UNSUPPORTED, mark.why)

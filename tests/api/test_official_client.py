@@ -1,0 +1,113 @@
+"""The official async client through the application, with a model whose words are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import trio
+import trio.testing
+from openai.lib.streaming.chat import ChunkEvent
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from trio.testing import trio_test
+
+from api.app import make_app
+from scheduler.service import Scheduler
+from tests.api.client import MODEL
+from tests.api.test_chat_tools import HERMES, SAID
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+# The client leaves its own generators to the garbage collector when a stream has ended.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TOOL: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
+    },
+}
+USER: ChatCompletionMessageParam = {"role": "user", "content": "What time is it?"}
+
+
+@asynccontextmanager
+async def official(scheduler: Scheduler) -> AsyncIterator[openai.AsyncOpenAI]:
+    app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
+    async with (
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
+        openai.AsyncOpenAI(
+            base_url="http://penstock/v1", api_key="unused", http_client=http, max_retries=0
+        ) as client,
+    ):
+        yield client
+
+
+@trio_test
+async def test_a_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
+    """Ask, be called, send the client's own message object back with the result, get the answer."""
+    launcher = Playback(SAID, "It is noon.")
+    scheduler = make_scheduler(launcher, answer_format=HERMES)
+    async with running(scheduler), official(scheduler) as client:
+        first = await client.chat.completions.create(model="tiny", messages=[USER], tools=[TOOL])
+        message = first.choices[0].message
+        assert message.tool_calls is not None
+        (call,) = message.tool_calls
+        assert call.type == "function"
+        assert json.loads(call.function.arguments) == {"zone": "UTC"}
+        # As frameworks do it: the parsed object, dumped with all its nulls.
+        said: Any = message.model_dump()
+        result: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": "12:00"}
+        second = await client.chat.completions.create(
+            model="tiny", messages=[USER, said, result], tools=[TOOL]
+        )
+    assert second.choices[0].message.content == "It is noon."
+    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt)
+
+
+@trio_test
+async def test_the_clients_own_accumulator_reads_our_stream(autojump_clock: trio.testing.MockClock) -> None:
+    """`client.chat.completions.stream` raises on deltas that do not fit each other."""
+    scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
+    async with (
+        running(scheduler),
+        official(scheduler) as client,
+        client.chat.completions.stream(
+            model="tiny", messages=[USER], tools=[TOOL], stream_options={"include_usage": True}
+        ) as stream,
+    ):
+        kinds = [event.type async for event in stream if not isinstance(event, ChunkEvent)]
+        final = await stream.get_final_completion()
+    message = final.choices[0].message
+    assert message.content == "I look."
+    assert message.tool_calls is not None
+    assert json.loads(message.tool_calls[0].function.arguments) == {"zone": "UTC"}
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.usage is not None
+    assert final.usage.completion_tokens_details is not None
+    assert final.usage.completion_tokens_details.reasoning_tokens
+    assert kinds.index("content.delta") < kinds.index("tool_calls.function.arguments.delta")
+
+
+@trio_test
+async def test_a_call_that_cannot_be_read_raises_in_the_stream(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As the client raises every error in a stream."""
+    scheduler = make_scheduler(Playback("<tool_call>time?</tool_call>"), answer_format=HERMES)
+    async with running(scheduler), official(scheduler) as client:
+        stream = await client.chat.completions.create(
+            model="tiny", messages=[USER], tools=[TOOL], stream=True
+        )
+        with pytest.raises(openai.APIError, match=r"time\?") as caught:
+            async for _ in stream:
+                pass
+    assert caught.value.code == "malformed_tool_call"

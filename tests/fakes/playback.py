@@ -1,0 +1,54 @@
+"""A back end that says what it is told to: texts of real models' dialects, a byte a token.
+
+For exact expectations of everything behind the engine. The rest of it is the scripted back end's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.engine import sequence as engine
+from scheduler.engine.backend import Backend
+from scheduler.engine.scripted_backend import ScriptedBackend, _Row
+from scheduler.link.messages import Load, ScriptedPlan, Submit
+from tests.fakes.loopback_engine import LoopbackLauncher
+
+
+class PlaybackBackend(ScriptedBackend):
+    """The first request gets the first text, and so on; the last one serves all that come after."""
+
+    def __init__(self, plan: ScriptedPlan, texts: Sequence[str]) -> None:
+        super().__init__(plan, sleep=lambda seconds: None)
+        self._texts = [text.encode() for text in texts]
+        self._by_request: dict[int, bytes] = {}
+        self.submits: list[Submit] = []
+
+    def admit(self, sequence: engine.Sequence) -> int:
+        cached = super().admit(sequence)
+        text = self._texts[min(len(self.submits), len(self._texts) - 1)]
+        self._by_request[sequence.request_id] = text
+        self.submits.append(sequence.submit)
+        return cached
+
+    def _next_token(self, row: _Row) -> int:
+        text = self._by_request[row.submit.request_id]
+        if row.generated < len(text):
+            return text[row.generated]
+        # A model that is told to ignore the end of its turn writes on.
+        return row.submit.stop_token_ids[0] if row.submit.stop_token_ids else ord(".")
+
+
+class Playback(LoopbackLauncher):
+    """An engine of this process that plays `texts`; `submits` is what it was asked."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(self._make)
+        self._texts = texts
+
+    def _make(self, load: Load) -> Backend:
+        return PlaybackBackend(load.scripted, self._texts)
+
+    @property
+    def submits(self) -> list[Submit]:
+        assert isinstance(self.backend, PlaybackBackend)
+        return self.backend.submits

@@ -1,0 +1,357 @@
+"""What models of each dialect write, and the message that it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Layout, tool_syntax
+from scheduler.answer.assembly import Assembly
+from scheduler.answer.mlx_lm_parts import chat_template
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.events import (
+    AnswerPiece,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStarted,
+)
+from scheduler.request import Tool
+from tests.fakes.byte_tokenizer import ByteTokenizer
+
+WEATHER = Tool(
+    "get_weather",
+    "The weather at a place",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "units": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["city"],
+    },
+)
+TIME = Tool("get_time", "The time", {"type": "object", "properties": {"zone": {"type": "string"}}})
+TOOLS = (WEATHER, TIME)
+
+PARIS: dict[str, Any] = {"city": 'Paris, "FR" é🦊', "days": 3}
+ZONE: dict[str, Any] = {"zone": "UTC"}
+WEATHER_CALL = ("get_weather", PARIS)
+TIME_CALL = ("get_time", ZONE)
+
+
+def form(tools: str | None, reasoning: str | None = None) -> AnswerFormat:
+    return AnswerFormat(
+        reasoning=None if reasoning is None else REASONING_SYNTAXES[reasoning],
+        tools=None if tools is None else tool_syntax(tools),
+    )
+
+
+MUSE = AnswerFormat(
+    tools=tool_syntax("muse_spark"),
+    layout=Layout.MUSE_SPARK,
+    transitions=chat_template("muse_spark").RESPONSE_FORMAT["transitions"],
+)
+KIMI_K3 = AnswerFormat(
+    reasoning=REASONING_SYNTAXES["kimi_k3"],
+    tools=tool_syntax("kimi_k3"),
+    hidden_marks=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+)
+HARMONY = AnswerFormat(layout=Layout.HARMONY)
+
+
+@dataclass(frozen=True)
+class Written:
+    """`raw` is the model's, up to its end of turn; the rest is what a client must get."""
+
+    name: str
+    form: AnswerFormat
+    raw: str
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    in_reasoning: bool = False
+
+
+_J = json.dumps(PARIS, ensure_ascii=False)
+_HERMES = f'<tool_call>\n{{"name": "get_weather", "arguments": {_J}}}\n</tool_call>'
+_ZONE_CALL = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>'
+_XML = "<parameter=city>\n{}\n</parameter>\n<parameter=days>\n3\n</parameter>"
+_DSML = "｜DSML｜"
+
+WRITTEN = (
+    Written("plain", form(None), " some <text> \n", text=" some <text> \n"),
+    Written("think", form(None, "think"), "<think>\nhm\n</think>\n\nYes.", text="Yes.", reasoning="hm"),
+    Written(
+        "think-opened-by-the-prompt",
+        form(None, "think"),
+        "hm\n</think>\n\nYes.\n",
+        text="Yes.\n",
+        reasoning="hm",
+        in_reasoning=True,
+    ),
+    Written(
+        "a-tag-in-a-text-is-text",
+        form("json_tools", "think"),
+        "Use <think> and </think> or <tool_cal> so.",
+        text="Use <think> and </think> or <tool_cal> so.",
+    ),
+    Written(
+        "json_tools",
+        form("json_tools", "think"),
+        f"<think>\nLet me see.\n</think>\n\nI look.\n{_HERMES}\n{_ZONE_CALL}",
+        text="I look.",
+        reasoning="Let me see.",
+        calls=(WEATHER_CALL, TIME_CALL),
+    ),
+    Written(
+        "json_tools-coerced",
+        form("json_tools"),
+        '<tool_call>{"name":"get_weather","arguments":{"city":"a\\n\\"b\\u00e9","days":"3","units":"[\\"C\\"]"}}'
+        "</tool_call>",
+        calls=(("get_weather", {"city": 'a\n"bé', "days": 3, "units": ["C"]}),),
+    ),
+    Written(
+        "json_tools-arguments-first",
+        form("json_tools"),
+        '<tool_call>{"arguments": {"zone": "UTC"}, "name": "get_time"}</tool_call>',
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "json_tools-called-in-reasoning",
+        form("json_tools", "think"),
+        f"<think>quick{_ZONE_CALL}",
+        reasoning="quick",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "words-about-a-call-in-reasoning",
+        form("json_tools", "think"),
+        "<think>I could write <tool_call>x</tool_call> or <tool_call> so.</think>No.",
+        text="No.",
+        reasoning="I could write <tool_call>x</tool_call> or <tool_call> so.",
+    ),
+    Written(
+        "qwen3_coder",
+        form("qwen3_coder"),
+        f"Now.\n<tool_call>\n<function=get_weather>\n{_XML.format(PARIS['city'])}\n</function>\n</tool_call>",
+        text="Now.",
+        calls=(WEATHER_CALL,),
+    ),
+    Written(
+        "qwen3_coder-no-integer-where-one-should-be",
+        form("qwen3_coder"),
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\nsoon\n</parameter>\n</function>\n</tool_call>",
+        calls=(("get_weather", {"days": "soon"}),),
+    ),
+    Written(
+        "glm47",
+        form("glm47", "think"),
+        "<think>so</think>\n<tool_call>get_weather<arg_key>city</arg_key><arg_value>007</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+        reasoning="so",
+        calls=(("get_weather", {"city": "007", "days": 3}),),
+    ),
+    Written(
+        "laguna",
+        form("laguna"),
+        "<tool_call>get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value></tool_call>",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "longcat",
+        form("longcat", "longcat"),
+        "<longcat_think>a</longcat_think><longcat_tool_call>get_time\n<longcat_arg_key>zone</longcat_arg_key>"
+        "<longcat_arg_value>UTC</longcat_arg_value></longcat_tool_call>",
+        reasoning="a",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "minimax_m2",
+        form("minimax_m2", "think"),
+        '<minimax:tool_call>\n<invoke name="get_time"><parameter name="zone">UTC</parameter></invoke>\n'
+        '<invoke name="get_weather"><parameter name="city">x</parameter><parameter name="days">3</parameter>'
+        "</invoke>\n</minimax:tool_call>",
+        calls=(TIME_CALL, ("get_weather", {"city": "x", "days": 3})),
+    ),
+    Written(
+        "minicpm5",
+        form("minicpm5"),
+        'ok <function name="get_time"><param name="zone">UTC</param></function>',
+        text="ok",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "mistral",
+        form("mistral", "magistral"),
+        f'[THINK]a[/THINK]Sure.[TOOL_CALLS]get_weather[ARGS]{_J}[TOOL_CALLS]get_time[ARGS]{{"zone": "UTC"}}',
+        text="Sure.",
+        reasoning="a",
+        calls=(WEATHER_CALL, TIME_CALL),
+    ),
+    Written(
+        "mistral-list",
+        form("mistral"),
+        '[TOOL_CALLS][{"name": "get_time", "arguments": {"zone": "UTC"}}]',
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "pythonic",
+        form("pythonic"),
+        "<|tool_call_start|>[get_weather(city='x', days=3), get_time(zone=\"UTC\")]<|tool_call_end|>",
+        calls=(("get_weather", {"city": "x", "days": 3}), TIME_CALL),
+    ),
+    Written(
+        "kimi_k2",
+        form("kimi_k2"),
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+        f"{_J}<|tool_call_end|><|tool_call_begin|>functions.get_time:1<|tool_call_argument_begin|>"
+        '{"zone": "UTC"}<|tool_call_end|><|tool_calls_section_end|>',
+        calls=(WEATHER_CALL, TIME_CALL),
+    ),
+    Written(
+        "kimi_k3",
+        KIMI_K3,
+        "<|open|>think<|sep|>why<|close|>think<|sep|><|open|>response<|sep|>ok<|close|>response<|sep|>"
+        '<|open|>tools<|sep|><|open|>call tool="get_time" index="1"<|sep|>'
+        '<|open|>argument key="zone" type="string"<|sep|>UTC<|close|>argument<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|><|close|>message<|sep|>",
+        text="ok",
+        reasoning="why",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "gemma4",
+        form("gemma4", "gemma4"),
+        '<|channel>thought\nwhy<channel|>ok<|tool_call>call:get_weather{city:<|"|>a{b}<|"|>,days:3}<tool_call|>',
+        text="ok",
+        reasoning="why",
+        calls=(("get_weather", {"city": "a{b}", "days": 3}),),
+    ),
+    Written(
+        "function_gemma",
+        form("function_gemma"),
+        "<start_function_call>call:get_weather{city:<escape>x<escape>,days:3}<end_function_call>",
+        calls=(("get_weather", {"city": "x", "days": 3}),),
+    ),
+    Written(
+        "dsml",
+        form("dsml", "think"),
+        f'hm</think>\n\n<{_DSML}function_calls>\n<{_DSML}invoke name="get_weather">\n'
+        f'<{_DSML}parameter name="city" string="true">x</{_DSML}parameter>\n'
+        f'<{_DSML}parameter name="days" string="false">3</{_DSML}parameter>\n</{_DSML}invoke>\n'
+        f"</{_DSML}function_calls>",
+        reasoning="hm",
+        calls=(("get_weather", {"city": "x", "days": 3}),),
+        in_reasoning=True,
+    ),
+    Written(
+        "muse_spark",
+        MUSE,
+        "to=self<|message|>why<|eom|><|start|>assistant to=get_time<|message|><atem:function_calls>"
+        '<atem:invoke name="get_time"><atem:parameter name="zone">"UTC"</atem:parameter></atem:invoke>'
+        "</atem:function_calls><|eom|><|start|>assistant to=user<|message|>ok<|eot|>",
+        text="ok",
+        reasoning="why",
+        calls=(TIME_CALL,),
+    ),
+    Written(
+        "harmony",
+        HARMONY,
+        "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>commentary"
+        f" to=functions.get_weather <|constrain|>json<|message|>{_J}",
+        reasoning="why",
+        calls=(WEATHER_CALL,),
+    ),
+    Written(
+        "harmony-several",
+        HARMONY,
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get_time<|channel|>"
+        'commentary <|constrain|>json<|message|>{"zone":"UTC"}<|call|><|start|>assistant<|channel|>final'
+        "<|message|> Done.",
+        text="I look.Done.",
+        calls=(TIME_CALL,),
+    ),
+)
+
+MALFORMED = (
+    ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": }}</tool_call>'),
+    ("json_tools", "<tool_call>get the time</tool_call>"),
+    ("json_tools", '<tool_call>{"name": "get_time"'),
+    ("json_tools", "<tool_call>[]</tool_call>"),
+    ("json_tools", '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}}</tool_call>'),
+    ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": "\\d"}}</tool_call>'),
+    ("qwen3_coder", "<tool_call>\n<function=get_time>\n<parameter=zone>\nUTC"),
+    ("glm47", "<tool_call>what is the time</tool_call>"),
+    ("longcat", "<longcat_tool_call>nothing</longcat_tool_call>"),
+    ("minimax_m2", "<minimax:tool_call><invoke name=a</minimax:tool_call>"),
+    ("mistral", '[TOOL_CALLS]get_time[ARGS]{"zone": "UT'),
+    ("pythonic", "<|tool_call_start|>what<|tool_call_end|>"),
+    ("kimi_k2", "<|tool_calls_section_begin|>what<|tool_calls_section_end|>"),
+    ("gemma4", "<|tool_call>call:<tool_call|>"),
+    ("function_gemma", "<start_function_call>call:a{b}<end_function_call>"),
+    ("dsml", f'<{_DSML}function_calls><{_DSML}invoke name="a">'),
+)
+
+
+@dataclass
+class Message:
+    """What a client joins the pieces to."""
+
+    text: str = ""
+    reasoning: str = ""
+    names: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+
+    def add(self, piece: AnswerPiece) -> None:
+        match piece:
+            case TextDelta(text=text):
+                self.text += text
+            case ReasoningDelta(text=text):
+                self.reasoning += text
+            case ToolCallStarted(index=index, call_id=call_id, name=name):
+                assert index == len(self.names)
+                self.names.append(name)
+                self.ids.append(call_id)
+                self.arguments.append("")
+            case ToolCallArguments(index=index, text=text):
+                assert index == len(self.names) - 1, "a piece of a call that is over"
+                self.arguments[index] += text
+
+    @property
+    def calls(self) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, json.loads(text)) for name, text in zip(self.names, self.arguments, strict=True))
+
+
+def pipeline(
+    form: AnswerFormat,
+    *,
+    in_reasoning: bool = False,
+    stop: Sequence[str] = (),
+    parallel: bool = True,
+    tools: Sequence[Tool] = TOOLS,
+) -> AnswerPipeline:
+    splitter = form.splitter(tools=bool(tools), in_reasoning=in_reasoning)
+    assembly = Assembly(form, splitter, tools, lambda index: f"call_{index}", parallel_calls=parallel)
+    return AnswerPipeline(ByteTokenizer().detokenizer(), stop, assembly)
+
+
+def message_of(
+    answer: AnswerPipeline, chunks: Iterable[bytes], end: FinishReason = FinishReason.STOP
+) -> tuple[Message, FinishReason]:
+    """As the multiplexer feeds it: tokens until it stops, then the end."""
+    message = Message()
+    for chunk in chunks:
+        for piece in answer.feed(chunk):
+            message.add(piece)
+        if answer.stopped:
+            end = FinishReason.STOP
+            break
+    for piece in answer.finish(end):
+        message.add(piece)
+    return message, answer.finish_reason(end)

@@ -1,0 +1,116 @@
+"""Which dialect a model speaks: by its template and vocabulary, or as the operator says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from scheduler.answer.answer_format import REASONING_PARSERS, Layout, answer_format, tool_parsers
+from scheduler.errors import OptionError
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.tokenizer import HubTokenizer
+
+
+@dataclass
+class Tokenizer:
+    """As much of transformers' as is looked at."""
+
+    chat_template: str | None = None
+    vocabulary: tuple[str, ...] = ()
+    init_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.vocabulary)}
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return []
+
+
+THINK = ("<think>", "</think>")
+TEMPLATES = [
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("<|tool_call><tool_call|>", "gemma4"),
+    ("<start_function_call>", "function_gemma"),
+    ("<longcat_tool_call>", "longcat"),
+    ("<arg_key>", "glm47"),
+    ("<|tool_list_start|>", "pythonic"),
+    ("<tool_call>\n<function=", "qwen3_coder"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ('<function name="<param name="', "minicpm5"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<atem:function_calls>", "muse_spark"),
+    ("<tool_call>{{ tool_call.name }}", "json_tools"),
+]
+
+
+@pytest.mark.parametrize(("template", "parser"), TEMPLATES)
+def test_the_template_shows_the_tool_syntax(template: str, parser: str) -> None:
+    """As mlx-lm infers it."""
+    found = answer_format(Tokenizer(template), "")
+    assert found.tools is not None
+    assert found.tools.name == parser
+
+
+def test_the_vocabulary_shows_the_reasoning() -> None:
+    """As mlx-lm infers it, and Mistral's, which it does not know."""
+    for vocabulary, start in ((THINK, "<think>"), (("[THINK]", "[/THINK]"), "[THINK]")):
+        found = answer_format(Tokenizer("x", vocabulary), "")
+        assert found.reasoning is not None
+        assert found.reasoning.start == start
+    assert answer_format(Tokenizer("x"), "").reasoning is None
+
+
+def test_harmony_is_known_by_its_tokens() -> None:
+    """gpt-oss."""
+    tokens = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>")
+    found = answer_format(Tokenizer("x", tokens), "gpt_oss")
+    assert found.layout is Layout.HARMONY
+    assert found.has_tool_calls
+    assert set(tokens) <= found.spelled(tools=False)
+
+
+def test_a_model_may_name_its_parser_and_its_template() -> None:
+    """`tool_parser_type` and `chat_template_type`, in the folder or by the model's type."""
+    named = answer_format(Tokenizer(init_kwargs={"tool_parser_type": "laguna"}), "")
+    assert named.tools is not None
+    assert named.tools.name == "laguna"
+    deepseek = answer_format(Tokenizer(None, THINK, {"chat_template_type": "deepseek_v32"}), "")
+    assert deepseek.tools is not None
+    assert deepseek.tools.name == "dsml"
+    muse = answer_format(Tokenizer(), "muse_spark")
+    assert muse.layout is Layout.MUSE_SPARK
+    with pytest.raises(OptionError, match="no_such"):
+        answer_format(Tokenizer(init_kwargs={"tool_parser_type": "no_such"}), "")
+
+
+@pytest.mark.parametrize("name", [name for name in tool_parsers() if name not in ("auto", "none")])
+def test_the_operator_may_name_any_tool_parser(name: str) -> None:
+    """Whatever the template shows."""
+    assert answer_format(Tokenizer("<arg_key>"), "", tool_parser=name).has_tool_calls
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in REASONING_PARSERS if name not in ("auto", "none", "harmony")]
+)
+def test_the_operator_may_name_any_reasoning_parser(name: str) -> None:
+    """Whatever the vocabulary shows."""
+    assert answer_format(Tokenizer("x"), "", reasoning_parser=name).reasoning is not None
+
+
+def test_none_turns_either_off() -> None:
+    """And names that are none are refused by the option's name."""
+    found = answer_format(Tokenizer("<arg_key>", THINK), "", tool_parser="none", reasoning_parser="none")
+    assert (found.tools, found.reasoning) == (None, None)
+    for option in ("tool_parser", "reasoning_parser"):
+        with pytest.raises(OptionError, match=option.replace("_", "-")):
+            answer_format(Tokenizer(), "", **{option: "nope"})
+
+
+def test_control_tokens_of_the_dialect_are_seen_and_no_others() -> None:
+    """A mark that is a special token would otherwise never be found."""
+    hub = HubTokenizer(TOKENIZER_FOLDER)
+    ids = hub.encode("a<|im_start|>b<|im_end|>c")
+    assert hub.detokenizer(frozenset({"<|im_start|>"})).feed(ids) == "a<|im_start|>bc"
+    assert hub.detokenizer().feed(ids) == "abc"

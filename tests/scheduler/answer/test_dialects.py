@@ -1,0 +1,177 @@
+"""Every dialect's reasoning and calls, however the tokens cut them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.mlx_lm_parts import tool_parser_names
+from scheduler.answer.stop_strings import possible_beginning
+from scheduler.errors import MalformedToolCall
+from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
+from tests.scheduler.answer.dialects import (
+    HARMONY,
+    MALFORMED,
+    WRITTEN,
+    Message,
+    Written,
+    form,
+    message_of,
+    pipeline,
+)
+
+names = [written.name for written in WRITTEN]
+
+
+def read(written: Written, chunks: list[bytes]) -> Message:
+    message, reason = message_of(pipeline(written.form, in_reasoning=written.in_reasoning), chunks)
+    assert reason is (FinishReason.TOOL_CALLS if written.calls else FinishReason.STOP)
+    return message
+
+
+def check(written: Written, message: Message) -> None:
+    assert message.calls == written.calls
+    assert message.text == written.text
+    assert message.reasoning == written.reasoning
+
+
+def test_every_parser_of_mlx_lm_has_a_transcript() -> None:
+    """A new one in a newer mlx-lm is seen here."""
+    read_by = {written.form.tools.name for written in WRITTEN if written.form.tools}
+    assert set(tool_parser_names()) <= read_by
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=names)
+def test_whole(written: Written) -> None:
+    """All in one piece."""
+    check(written, read(written, [written.raw.encode()]))
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=names)
+def test_byte_by_byte(written: Written) -> None:
+    """The pieces join to the same message, arguments to the same text."""
+    data = written.raw.encode()
+    message = read(written, [data[i : i + 1] for i in range(len(data))])
+    check(written, message)
+    assert message == read(written, [data])
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=names)
+def test_cut_at_every_byte(written: Written) -> None:
+    """Two pieces, wherever the cut is."""
+    data = written.raw.encode()
+    whole = read(written, [data])
+    for cut in range(1, len(data)):
+        assert read(written, [data[:cut], data[cut:]]) == whole, data[:cut]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_cutting_gives_the_same_message(data: st.DataObject) -> None:
+    """As many pieces as may be."""
+    written = data.draw(st.sampled_from(WRITTEN))
+    raw = written.raw.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(raw) - 1)))))
+    chunks = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    check(written, read(written, chunks))
+
+
+@pytest.mark.parametrize(("parser", "raw"), MALFORMED)
+def test_a_call_that_cannot_be_read_is_an_error_with_the_raw_text(parser: str, raw: str) -> None:
+    """Whatever mlx-lm's reader raises, or skips; and however it is cut."""
+    for chunks in ([raw.encode()], [bytes([byte]) for byte in raw.encode()]):
+        with pytest.raises(MalformedToolCall) as caught:
+            message_of(pipeline(form(parser)), chunks)
+        syntax = tool_syntax(parser)
+        inside = raw.removeprefix(syntax.start).removesuffix(syntax.end or "\n")
+        assert f": {inside[:10]}" in caught.value.message
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=names)
+def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written: Written) -> None:
+    """Half a call is never text, and never a failure; whole ones before it stay."""
+    data = written.raw.encode()
+    marks = sorted(written.form.spelled(tools=True))
+    for end in range(len(data)):
+        if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
+            continue  # Half a mark may be text, and is given as such.
+        answer = pipeline(written.form, in_reasoning=written.in_reasoning)
+        message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
+        assert reason is FinishReason.LENGTH
+        assert written.text.startswith(message.text.rstrip("\ufffd\n "))
+        assert message.names == [name for name, _ in written.calls][: len(message.names)]
+
+
+def test_the_name_comes_first_and_a_long_string_comes_while_it_is_written() -> None:
+    """A file's content takes a model minutes; a client sees it grow."""
+    answer = pipeline(form("json_tools"))
+    pieces = list(answer.feed(b'<tool_call>{"name": "get_time", "arguments": {"zone": "U'))
+    assert pieces[:2] == [ToolCallStarted(0, "call_0", "get_time"), ToolCallArguments(0, '{"zone": "U')]
+    assert list(answer.feed(b"T")) == [ToolCallArguments(0, "T")]
+
+
+def test_one_call_is_all_where_the_client_wants_no_more() -> None:
+    """parallel_tool_calls false ends the row after the first."""
+    raw = next(written for written in WRITTEN if written.name == "json_tools").raw.encode()
+    answer = pipeline(form("json_tools", "think"), parallel=False)
+    message, reason = message_of(answer, [raw])
+    assert (answer.stopped, reason, message.names) == (True, FinishReason.TOOL_CALLS, ["get_weather"])
+
+
+def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:
+    """The client asked for the cut. Before the call, it is as ever."""
+    raw = b'ok <tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
+    message, reason = message_of(pipeline(form("json_tools"), stop=("UTC",)), [raw])
+    assert (message.text, reason) == ("ok", FinishReason.STOP)
+    message, reason = message_of(pipeline(form("json_tools"), stop=("</tool_call>",)), [raw])
+    assert (message.calls, reason) == ((("get_time", {"zone": "UTC"}),), FinishReason.STOP)
+
+
+def test_without_tools_nothing_is_taken_for_a_call() -> None:
+    """Who offered none expects none: it is text."""
+    raw = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    message, _ = message_of(pipeline(form("json_tools", "think"), tools=()), [raw.encode()])
+    assert (message.text, message.names) == (raw, [])
+
+
+def test_reasoning_tokens_are_counted() -> None:
+    """Those that the model wrote between the marks, as the engine counts tokens."""
+    answer = pipeline(form(None, "think"), in_reasoning=True)
+    message_of(answer, [bytes([byte]) for byte in b"abc</think>def"])
+    assert answer.reasoning_tokens == len(b"abc</think>")
+
+
+def test_harmonys_analysis_is_reasoning_when_it_is_cut_off() -> None:
+    """gpt-oss at its limit: no answer yet, and nothing lost."""
+    raw = b"<|channel|>analysis<|message|>thinking about"
+    message, reason = message_of(pipeline(HARMONY), [raw], FinishReason.LENGTH)
+    assert (message.reasoning, reason) == ("thinking about", FinishReason.LENGTH)
+
+
+JUNK = (
+    "<invoke name=",
+    "<function=",
+    "<arg_key>",
+    "call:a{",
+    "<|open|>call<|sep|>",
+    "[a(",
+    "{",
+    '<atem:invoke name="a">',
+)
+
+
+@pytest.mark.parametrize("parser", [*tool_parser_names(), "dsml"])
+def test_no_junk_takes_a_reader_long(parser: str) -> None:
+    """It runs where every stream's tokens pass. The bound is a hundred times what it takes."""
+    syntax = tool_syntax(parser)
+    for junk in (*JUNK, '<｜DSML｜invoke name="a">', "<longcat_arg_key>"):
+        raw = syntax.start + junk * (10_000 // len(junk))
+        started = time.perf_counter()
+        with suppress(MalformedToolCall):
+            message_of(pipeline(form(parser)), [raw.encode()])
+        assert time.perf_counter() - started < 2.0, junk
