@@ -139,7 +139,7 @@ def test_salts_do_not_share(family: str) -> None:
     ours, theirs = engine.ask(engine.submit(_TRUNK, salt="ours"), engine.submit(_TRUNK, salt="theirs"))
     assert (ours.cached, theirs.cached) == (0, 0)
     (again,) = engine.ask(engine.submit(_TRUNK, salt="theirs", boundaries=(60,)))
-    assert again.cached == (60 if family == "qwen3" else 0)
+    assert again.cached == 60
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
