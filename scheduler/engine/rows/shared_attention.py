@@ -23,8 +23,11 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import base
 
-_MOST_SCORES = 1 << 26
-"""Of one product, in numbers: 256 MB in float32. A long chunk before a long run is done in pieces."""
+from scheduler.engine.rows.exponential import IS_SLOW, UNIT, weight
+
+_MOST_SCORES = 1 << 18 if IS_SLOW else 1 << 26
+"""Of one product, in numbers: a long chunk before a long run is done in pieces. 256 MB in float32; on a CPU
+what stays in its cache, because a dozen operations pass over them."""
 _MASKED = -1e30
 """Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
 
@@ -51,7 +54,7 @@ class _Part:
 
     def merge(self, other: _Part) -> _Part:
         most = mx.maximum(self.most, other.most)
-        ours, theirs = mx.exp(self.most - most), mx.exp(other.most - most)
+        ours, theirs = weight(self.most - most), weight(other.most - most)
         return _Part(
             most,
             self.total * ours + other.total * theirs,
@@ -74,15 +77,34 @@ def shared_attention(
     rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
     """
     rows, heads, length, size = queries.shape
+    longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
+    piece = max(1, _MOST_SCORES // (rows * heads * longest))
+    if length > piece and (mask is None or mask.shape[-2] == length):
+        pieces = [slice(start, start + piece) for start in range(0, length, piece)]
+        return mx.concatenate(
+            [
+                shared_attention(
+                    queries[:, :, span],
+                    keys,
+                    values,
+                    groups,
+                    scale,
+                    None if mask is None else mask[..., span, :],
+                    sinks,
+                )
+                for span in pieces
+            ],
+            axis=2,
+        )
     kv_heads = keys.shape[1]
-    queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
+    queries = (queries * (scale * UNIT)).reshape(rows, kv_heads, heads // kv_heads * length, size)
     part = _attend(queries, keys, values, mask, length)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
         found = _attend_run(chosen, group.keys, group.values)
         part = part.merge(found if group.index is None else _spread(found, group.index, part))
     if sinks is not None:
-        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
+        by_query = mx.repeat((sinks.astype(mx.float32) * UNIT).reshape(1, heads), length, axis=-1)
         most = by_query.reshape(1, kv_heads, -1, 1)
         part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
     answer = (part.weighted / part.total).astype(values.dtype)
@@ -95,11 +117,17 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
     if mask is not None:
         shape = scores.shape
         scores = scores.reshape(*shape[:2], -1, length, shape[-1])
-        mask = mask[:, :, None] if mask.ndim == 4 else mask
-        scores = mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else scores + mask
+        if mask.ndim == 4:  # (rows, 1 or heads, queries, keys): MLA adds scores of its own by head.
+            by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
+            mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
+        scores = (
+            mx.where(mask, scores, _MASKED)
+            if mask.dtype == mx.bool_
+            else mx.maximum(scores + mask * UNIT, _MASKED)
+        )
         scores = scores.reshape(shape)
     most = mx.max(scores, axis=-1, keepdims=True)
-    weights = mx.exp(scores - most)
+    weights = weight(scores - most)
     total = mx.sum(weights, axis=-1, keepdims=True)
     return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
 
@@ -151,9 +179,12 @@ def _dispatch(
     mask: Any,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """What models call: the cache says whether its rows share."""
+    """What models call: the cache says whether its rows share. Where the ordinary way is the slower one (its
+    exponential), everything comes here."""
     groups = getattr(cache, "groups", ())
-    if groups:
+    if groups or (IS_SLOW and not hasattr(cache, "bits")):
+        if isinstance(mask, str):
+            mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
         return shared_attention(queries, keys, values, groups, scale, mask, sinks)
     return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
