@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
+from scheduler.engine.memory_plan import Memory
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
@@ -53,6 +54,9 @@ class EngineLoop:
         self._inspections: list[Inspection] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
         self._tending = False
+        self._token_bytes = backend.describe().kv_bytes_per_token
+        self._preemptions = 0
+        self._re_prefilled_tokens = 0
         self._steps = 0
         self._prefilled_tokens = 0
         self._generated_tokens = 0
@@ -76,6 +80,7 @@ class EngineLoop:
     def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
         """One turn of the loop. Empty when nothing happened that the parent must hear of."""
         self._drain(commands)
+        self._preempt()
         self._admit()
         frames = self._emit(self._step())
         self._tending = self._backend.tend(idle=not self._slots)
@@ -85,7 +90,7 @@ class EngineLoop:
         for command in commands:
             match command:
                 case Submit():
-                    self._waiting[command.request_id] = Sequence.of(command)
+                    self._receive(Sequence.of(command, self._clock()))
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
@@ -98,6 +103,29 @@ class EngineLoop:
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
                     assert_never(command)
+
+    def _receive(self, sequence: Sequence) -> None:
+        memory = self._memory()
+        if memory is not None and (refusal := memory.refusal(sequence)) is not None:
+            self._retired.append(Retired(sequence.request_id, "refused", refusal))
+        else:
+            self._waiting[sequence.request_id] = sequence
+
+    def _memory(self) -> Memory | None:
+        prefixes = self._backend.prefixes
+        if prefixes is None:
+            return None
+        return Memory(prefixes.budget_bytes, self._token_bytes, prefixes.pinned_bytes())
+
+    def _preempt(self) -> None:
+        """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is
+        room, and they are first in line to go on."""
+        while (memory := self._memory()) is not None and (victim := memory.victim(self._slots)) is not None:
+            self._backend.remove(victim.request_id)
+            self._slots.release(victim.request_id)
+            victim.go_on_later()
+            self._waiting = {victim.request_id: victim, **self._waiting}
+            self._preemptions += 1
 
     def _cancel(self, request_id: int) -> None:
         if (waiting := self._waiting.pop(request_id, None)) is not None:
@@ -119,13 +147,16 @@ class EngineLoop:
                 self._slots.free,
                 self._backend.restorable,
                 self._cached_tokens,
+                self._memory(),
+                self._clock(),
             )
             for kept in todo.keep:
                 self._backend.keep(kept.request_id, kept.tokens)
             for sequence in todo.admit:
                 del self._waiting[sequence.request_id]
                 try:
-                    sequence.prefilled_tokens = self._backend.admit(sequence)
+                    sequence.cached_tokens = self._backend.admit(sequence)
+                    sequence.prefilled_tokens = sequence.cached_tokens
                 except RequestRefused as refusal:
                     refused = True
                     self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
@@ -151,10 +182,12 @@ class EngineLoop:
         self._steps += 1
         self._generated_tokens += len(result.tokens)
         for token in result.tokens:
-            self._slots[token.request_id].generated_tokens += 1
+            self._slots[token.request_id].output.append(token.token)
         for prefill in result.prefills:
             sequence = self._slots[prefill.request_id]
             self._prefilled_tokens += prefill.done - sequence.prefilled_tokens
+            if sequence.preemptions:
+                self._re_prefilled_tokens += prefill.done - sequence.prefilled_tokens
             sequence.prefilled_tokens = prefill.done
         for retired in result.retired:
             self._slots.release(retired.request_id)
@@ -164,11 +197,16 @@ class EngineLoop:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[StepOutput | Inspection] = []
-        if result.tokens or result.prefills or retired:
-            frames.append(StepOutput(list(result.tokens), list(result.prefills), retired, self._counters()))
+        # A request that goes on after a preemption has told of its prompt already.
+        prefills = [told for told in result.prefills if self._is_first(told.request_id)]
+        if result.tokens or prefills or retired:
+            frames.append(StepOutput(list(result.tokens), prefills, retired, self._counters()))
         frames += self._inspections
         self._inspections = []
         return frames
+
+    def _is_first(self, request_id: int) -> bool:
+        return request_id not in self._slots or self._slots[request_id].submit.done_tokens == 0
 
     def _counters(self) -> Counters:
         return Counters(
@@ -178,6 +216,8 @@ class EngineLoop:
             busy_seconds=self._busy_seconds,
             running=len(self._slots),
             waiting=len(self._waiting),
+            preemptions=self._preemptions,
+            re_prefilled_tokens=self._re_prefilled_tokens,
             kv_bytes=self._backend.kv_bytes(),
             cache=self._watch.counters(),
         )

@@ -122,15 +122,16 @@ class MlxBackend:
         submit = sequence.submit
         self._refuse_unusable(submit)
         params = submit.sampling
+        prompt_tokens = len(submit.prompt) - submit.done_tokens
         cached = self._rows.start(submit, sequence.tokens)
         row = _Row(
             uid=-1,
             request_id=submit.request_id,
             tokens=sequence.tokens,
             cached=cached,
-            sampler=RowSampler(params) if params.temperature > 0 else None,
+            sampler=RowSampler(params, submit.done_tokens) if params.temperature > 0 else None,
             adjustment=(
-                LogitsAdjustment(params, len(submit.prompt), self._description.vocabulary)
+                LogitsAdjustment(params, prompt_tokens, self._description.vocabulary)
                 if LogitsAdjustment.wanted(params)
                 else None
             ),
@@ -138,7 +139,7 @@ class MlxBackend:
         known = cached.cached_tokens
         (row.uid,) = self._generator.insert_segments(
             [_segments(submit.prompt, known, sequence.stops)],
-            max_tokens=[submit.max_tokens],
+            max_tokens=[submit.max_tokens - submit.done_tokens],
             caches=[cached.layers],
             all_tokens=[submit.prompt[:known]],
             samplers=[row.sampler or greedy],

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import Restorable
+from scheduler.engine.memory_plan import Memory
 from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
 from scheduler.engine.sequence import Sequence
+
+PATIENCE_SECONDS = 10.0
+"""For so long a request that does not fit yet lets smaller ones pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,14 @@ def plan(
     free_slots: int,
     restorable: Restorable,
     cached_tokens: Callable[[Sequence], int],
+    memory: Memory | None = None,
+    now: float = 0.0,
 ) -> Plan:
     """Who joins now. Sets the stops of those that do.
 
-    `cached_tokens` tells how much of a prompt the prefix cache has.
+    `cached_tokens` tells how much of a prompt the prefix cache has. `memory` None: slots alone bind.
     """
+    running = list(running)
     waiting = list(waiting) if free_slots > 0 else []
     leaders = [] if restorable == "never" else [sequence for sequence in running if sequence.prefilling]
     keep: dict[int, int] = {}
@@ -58,6 +65,11 @@ def plan(
             if restorable == "anywhere":
                 keep[leader.request_id] = max(shared, keep.get(leader.request_id, 0))
                 known = shared
+        if memory is not None and not memory.fits(sequence, known, [*running, *admit]):
+            if now - sequence.arrived_at > PATIENCE_SECONDS:
+                break  # Smaller ones have passed it for long enough: what they free is its, from now on.
+            continue
+        sequence.cached_tokens = known
         # Provisional: whoever admits it says how much was found in the end.
         sequence.prefilled_tokens = known
         if restorable == "at_stops":

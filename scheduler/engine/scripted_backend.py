@@ -132,7 +132,12 @@ class ScriptedBackend:
             lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
         # The prompt as the tree keeps it, and then the answer: a list of its own.
         row = _Row(
-            submit, sequence.tokens[:], lease, digest(submit.prompt), 0 if lease is None else lease.length
+            submit,
+            sequence.tokens[:],
+            lease,
+            digest(submit.prompt[: len(submit.prompt) - submit.done_tokens]),
+            prefilled=0 if lease is None else lease.length,
+            generated=submit.done_tokens,
         )
         self._rows[submit.request_id] = row
         return row.prefilled
@@ -225,4 +230,5 @@ class ScriptedBackend:
         return Retired(row.submit.request_id, reason)
 
     def kv_bytes(self) -> int:
-        return KV_BYTES_PER_TOKEN * sum(row.prefilled + row.generated for row in self._rows.values())
+        held = (row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
+        return KV_BYTES_PER_TOKEN * sum(held)

@@ -93,6 +93,9 @@ class Submit(_Message, frozen=True, tag="submit"):
     """Where the system prompt ends; 0: there is none."""
     boundaries: tuple[int, ...] = ()
     """Positions at which another prompt is likely to leave this one: where messages begin and end."""
+    done_tokens: int = 0
+    """The last so many of `prompt` are the beginning of its answer, which goes on behind them: nothing of it
+    changes. `max_tokens` counts them."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -194,6 +197,9 @@ class Counters(_Message, frozen=True):
     running: int = 0
     waiting: int = 0
     kv_bytes: int = 0
+    preemptions: int = 0
+    re_prefilled_tokens: int = 0
+    """Of `prefilled_tokens`: computed again after a preemption."""
     cache: CacheCounters = CacheCounters()
 
 

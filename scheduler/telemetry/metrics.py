@@ -89,6 +89,12 @@ class Metrics:
         )
         self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
         self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
+        self.preemptions = self._counter(
+            "penstock_preemptions", "Times that a running request gave way for lack of memory."
+        )
+        self.re_prefilled_tokens = self._counter(
+            "penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption."
+        )
         self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
         self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
         self.ttft = self._histogram(
@@ -127,6 +133,8 @@ class EngineTotals:
         metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
         metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
         metrics.step_seconds.inc(now.busy_seconds - last.busy_seconds)
+        metrics.preemptions.inc(now.preemptions - last.preemptions)
+        metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
         metrics.running.set(now.running)
         metrics.kv_bytes.set(now.kv_bytes)
         self._take_cache(now.cache, last.cache)

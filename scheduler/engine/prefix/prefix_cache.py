@@ -120,6 +120,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             if node.snapshot is not None and node.end <= match.length
         ]
 
+    def pinned_bytes(self) -> int:
+        """What leases keep from being evicted. O(leases * depth)."""
+        nodes: set[Node[SegmentT, SnapshotT]] = set()
+        for lease in self._tree.leases:
+            if lease.node is not None and lease.node not in nodes:
+                nodes.update((lease.node, *self._tree.parents(lease.node)))
+        return self._tree.replaced_bytes + sum(node.nbytes for node in nodes)
+
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
         """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
         node = lease.node

@@ -104,7 +104,7 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
         st.lists(st.builds(Retired, numbers, reasons, words), max_size=4),
         st.builds(
             Counters,
-            *(numbers, numbers, numbers, floats, numbers, numbers, numbers),
+            *(numbers, numbers, numbers, floats, numbers, numbers, numbers, numbers, numbers),
             st.builds(CacheCounters, *[numbers] * 14),
         ),
     ),

@@ -1,0 +1,65 @@
+"""Who fits into the bytes for keys and values, and who must give way: plain arithmetic, known in advance.
+
+A row is charged what it holds for itself (what it shares lies in the prefix cache, which is charged as
+pinned) and a part of what it may still say: a reserve for every row's full max_tokens would leave most of the
+memory idle (vLLM reserves nothing and preempts more, SGLang a clipped share as here).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.engine.sequence import Sequence
+
+GROWTH_TOKENS = 512
+"""Of an answer to come, reserved at admission; SGLang clips at 4096, on devices with ten times the memory."""
+MOST_PREEMPTIONS = 3
+"""Of one request: vLLM's healthy traces show up to 4 (inference-sim#963); then it keeps its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`pinned_bytes`: what of the prefix cache running rows stand on and cannot be evicted."""
+
+    budget_bytes: int
+    token_bytes: int
+    pinned_bytes: int
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Why this request could never run here."""
+        needed = len(sequence.tokens) * self.token_bytes
+        if needed <= self.budget_bytes:
+            return None
+        return (
+            f"the prompt's {len(sequence.tokens)} tokens need {needed} bytes of keys and values,"
+            f" and there are {self.budget_bytes} (--kv-cache-bytes)"
+        )
+
+    def fits(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> bool:
+        """Whether a request of which so much is kept may join these."""
+        rows = list(running)
+        if not rows:
+            return True  # It has been found possible; what else is held will be evicted.
+        held = sum(map(charged_tokens, rows)) + _charge(sequence, known_tokens)
+        return held * self.token_bytes + self.pinned_bytes <= self.budget_bytes
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence | None:
+        """Who gives way now, if anyone must: the fewest tokens said, so that the least is computed again."""
+        rows = list(running)
+        held = sum(map(charged_tokens, rows))
+        if len(rows) < 2 or held * self.token_bytes + self.pinned_bytes <= self.budget_bytes:
+            return None
+        movable = [row for row in rows if row.preemptions < MOST_PREEMPTIONS]
+        return min(movable, key=lambda row: (row.generated_tokens, -row.request_id), default=None)
+
+
+def charged_tokens(sequence: Sequence) -> int:
+    """What a running row holds for itself, with its reserve."""
+    return _charge(sequence, sequence.cached_tokens)
+
+
+def _charge(sequence: Sequence, known_tokens: int) -> int:
+    still = min(sequence.submit.max_tokens - sequence.submit.done_tokens, GROWTH_TOKENS)
+    answer = max(still, sequence.generated_tokens - sequence.submit.done_tokens + 1)
+    return len(sequence.tokens) - known_tokens + answer

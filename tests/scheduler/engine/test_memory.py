@@ -1,0 +1,161 @@
+"""Bytes bind as slots do: nothing exceeds them, everybody finishes, and the answers are the same."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.memory_plan import GROWTH_TOKENS, MOST_PREEMPTIONS, Memory, charged_tokens
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.planner import PATIENCE_SECONDS, plan
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
+from tests.contracts.check_backend import alone, prompt_of, request
+
+_HEALTHY = ScriptedPlan(prefill_tokens_per_step=64)
+
+
+class _Farm:
+    """A loop over the scripted back end with few bytes, and all that is heard of it."""
+
+    def __init__(self, budget_tokens: int, slots: int = 8) -> None:
+        backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=budget_tokens * (KV_BYTES_PER_TOKEN + 4))
+        self.backend = backend
+        self.now = 0.0
+        self.loop = EngineLoop(backend, slots, PrefillPace(512), clock=lambda: self.now)
+        self.tokens: dict[int, list[int]] = {}
+        self.ends: dict[int, Retired] = {}
+        self.preemptions = 0
+
+    def turn(self, submits: list[Submit]) -> None:
+        self.now += 0.01
+        for submit in submits:
+            self.tokens[submit.request_id] = []
+        for frame in self.loop.turn(submits):
+            assert isinstance(frame, StepOutput)
+            for token in frame.tokens:
+                self.tokens[token.request_id].append(token.token)
+            for retired in frame.retired:
+                assert retired.request_id not in self.ends
+                self.ends[retired.request_id] = retired
+            self.preemptions = frame.counters.preemptions
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 400), st.integers(1, 900)), min_size=1, max_size=16),
+    budget_tokens=st.integers(420, 4000),
+    seed=st.integers(0, 999),
+)
+def test_everybody_finishes_within_the_bytes(
+    sizes: list[tuple[int, int]], budget_tokens: int, seed: int
+) -> None:
+    """Any prompts and answers in any order, some behind common prefixes: no livelock, no lost or repeated
+    token, bounded preemptions; what is kept and what runs never exceeds the budget, but for the growth of
+    rows that have given way often enough."""
+    generator = random.Random(seed)
+    trunk = prompt_of(300, seed)
+    submits = [
+        request(number, (trunk[: generator.choice([0, 200])] + prompt_of(length, number))[:400], answer)
+        for number, (length, answer) in enumerate(sizes)
+    ]
+    arrivals = {submit.request_id: generator.randrange(60) for submit in submits}
+    farm = _Farm(budget_tokens)
+    for turn in range(30_000):
+        farm.turn([submit for submit in submits if arrivals[submit.request_id] == turn])
+        if turn > 60 and farm.loop.idle:
+            break
+    assert farm.ends.keys() == arrivals.keys()
+    for submit in submits:
+        oracle = ScriptedBackend(_HEALTHY)
+        assert farm.ends[submit.request_id].reason == "length"
+        assert farm.tokens[submit.request_id] == alone(oracle, submit)
+    assert farm.preemptions <= MOST_PREEMPTIONS * len(submits)
+    assert farm.backend.prefixes is not None
+    assert not farm.backend.prefixes.check_integrity()
+
+
+def test_growth_makes_the_youngest_answer_give_way() -> None:
+    """The one with the fewest tokens said is computed again; it goes on where it was."""
+    farm = _Farm(budget_tokens=1500)
+    submits = [request(number, prompt_of(100, number), 1100) for number in range(2)]
+    farm.turn(submits[:1])
+    for _ in range(30):
+        farm.turn([])
+    farm.turn(submits[1:])
+    while not farm.loop.idle:
+        farm.turn([])
+    assert farm.preemptions >= 1
+    for submit in submits:
+        assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
+
+
+def test_what_can_never_fit_is_refused_in_words() -> None:
+    """Both numbers are named, nothing else is disturbed."""
+    farm = _Farm(budget_tokens=500)
+    farm.turn([request(1, prompt_of(600, 1), 5), request(2, prompt_of(50, 2), 5)])
+    while not farm.loop.idle:
+        farm.turn([])
+    assert farm.ends[1].reason == "refused"
+    assert str(600 * KV_BYTES_PER_TOKEN) in farm.ends[1].detail
+    assert farm.ends[2].reason == "length"
+
+
+def _sequence(number: int, prompt: int, answer: int = 10, **fields: object) -> Sequence:
+    sequence = Sequence.of(request(number, prompt_of(prompt, number), answer))
+    for name, value in fields.items():
+        setattr(sequence, name, value)
+    return sequence
+
+
+def test_a_large_prompt_lets_smaller_ones_pass_but_not_for_ever() -> None:
+    """vllm#31731: it does not block them; and after a while nobody passes it any more."""
+    memory = Memory(budget_bytes=1000, token_bytes=1, pinned_bytes=0)
+    running = [_sequence(1, 500)]
+    waiting = [_sequence(2, 600), _sequence(3, 100)]
+    early = plan(waiting, running, 4, "never", lambda sequence: 0, memory, now=1.0)
+    assert [sequence.request_id for sequence in early.admit] == [3]
+    late = plan(waiting, running, 4, "never", lambda sequence: 0, memory, now=PATIENCE_SECONDS + 1)
+    assert late.admit == ()
+    alone_now = plan(waiting, [], 4, "never", lambda sequence: 0, memory, now=PATIENCE_SECONDS + 1)
+    assert alone_now.admit[0].request_id == 2
+
+
+def test_a_hit_is_charged_for_what_it_computes() -> None:
+    """What is kept already is not needed twice."""
+    memory = Memory(budget_bytes=1000, token_bytes=1, pinned_bytes=400)
+    assert not memory.fits(_sequence(2, 500), 0, [_sequence(1, 200)])
+    assert memory.fits(_sequence(2, 500), 400, [_sequence(1, 200)])
+
+
+@pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
+def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) -> None:
+    """All of a short answer, a clipped share of a long one, and what it has said in any case."""
+    assert charged_tokens(_sequence(1, 100, answer)) == charged
+    assert charged_tokens(_sequence(1, 100, 100_000)) == 100 + GROWTH_TOKENS
+    assert charged_tokens(_sequence(1, 100, 100_000, output=[1] * 900)) == 100 + 901
+
+
+def test_who_gave_way_often_enough_stays() -> None:
+    """Fewest tokens first, the younger of two; nobody more than a few times; a lone row never."""
+    memory = Memory(budget_bytes=1, token_bytes=1, pinned_bytes=0)
+    rows = [_sequence(1, 5, output=[1, 2]), _sequence(2, 5, output=[1]), _sequence(3, 5, output=[1])]
+    assert memory.victim(rows) is rows[2]
+    rows[2].preemptions = MOST_PREEMPTIONS
+    assert memory.victim(rows) is rows[1]
+    assert memory.victim(rows[:1]) is None
+    assert Memory(10_000, 1, 0).victim(rows) is None
+
+
+def test_an_answer_goes_on_as_part_of_its_prompt() -> None:
+    """Its limit counts what was said; its sampling position goes on."""
+    sequence = _sequence(1, 5, answer=10, output=[7, 8])
+    sequence.go_on_later()
+    assert sequence.submit == msgspec.structs.replace(request(1, [*prompt_of(5, 1), 7, 8], 10), done_tokens=2)
+    assert (sequence.generated_tokens, sequence.output) == (2, [])
