@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
@@ -16,9 +16,13 @@ from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 _T = TypeVar("_T")
-Offload = Callable[[Callable[[], _T]], Awaitable[_T]]
-"""Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
-thread under a virtual clock would let the time jump)."""
+
+
+class Offload(Protocol):
+    """Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
+    thread under a virtual clock would let the time jump)."""
+
+    async def __call__(self, work: Callable[[], _T], /) -> _T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,19 @@ class Preparation:
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
         )
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """The ids that `prompt` would become, however many. As slow as `prepare`.
+
+        Raises TemplateFailed, InvalidRequest.
+        """
+        self._check_tools(prompt)
+        return self._token_ids(prompt)[0]
+
+    def detokenize(self, token_ids: Sequence[int], field: str) -> str:
+        """The text of these ids. Raises InvalidRequest for one outside of the vocabulary."""
+        self._check_vocabulary(token_ids, field)
+        return self.tokenizer.decode(token_ids)
 
     def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
         """A new way from this answer's token ids to its events; one for each choice."""

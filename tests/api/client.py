@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from api.app import make_app
-from api.openai.routes import ServedModel
+from api.served_model import ServedModel
 from scheduler.service import Scheduler
 
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
