@@ -145,6 +145,7 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
 _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
 )
+_LONGEST_HEAD = 1024
 _TAIL = re.compile(r"\s*\}\s*")
 
 
@@ -168,7 +169,8 @@ class JsonReader:
         yield from self._block.feed(text)
         if self._arguments is None:
             self._head += text
-            if (head := _HEAD.match(self._head)) is None:
+            # Bounded, or a name without end would be read again with each of its tokens.
+            if (head := _HEAD.match(self._head, 0, _LONGEST_HEAD)) is None:
                 return
             self._arguments = ObjectReader(str(loads(head[1], strict=False)), self._calls)
             text = self._head[head.end() :]

@@ -1,0 +1,92 @@
+"""How a conversation becomes a prompt: what reaches the template, and the templates that are programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.chat_template import renderer
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, Message, Reasoning, Tool, ToolChoice
+
+TOOL = Tool("get_time", "The time", {"type": "object", "properties": {"zone": {"type": "string"}}})
+CALL: dict[str, Any] = {
+    "id": "1",
+    "type": "function",
+    "function": {"name": "get_time", "arguments": {"zone": "UTC"}},
+}
+TURN: tuple[Message, ...] = (
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "What time is it?"},
+    {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [CALL]},
+    {"role": "tool", "content": "12:00", "tool_call_id": "1"},
+)
+
+
+class Spy:
+    """A transformers tokenizer that only notes what it is asked."""
+
+    chat_template: str | None = "x"
+
+    def __init__(self, **init_kwargs: Any) -> None:
+        self.init_kwargs = init_kwargs
+        self.asked: dict[str, Any] = {}
+
+    def apply_chat_template(self, messages: list[Message], **options: Any) -> str:
+        self.asked = options
+        return "rendered"
+
+
+def asked(prompt: ChatPrompt) -> dict[str, Any]:
+    spy = Spy()
+    render = renderer(spy, None)
+    assert render is not None
+    assert render(prompt) == "rendered"
+    return spy.asked
+
+
+def test_the_embedded_template_writes_tools_calls_and_results() -> None:
+    """A whole agent's turn, arguments as JSON."""
+    text = HubTokenizer(TOKENIZER_FOLDER).render(ChatPrompt(TURN, tools=(TOOL,)))
+    assert '"name": "get_time"' in text
+    assert '{"name": "get_time", "arguments": {"zone": "UTC"}}' in text
+    assert "<tool_response>\n12:00\n</tool_response>" in text
+    assert text.endswith("<|im_start|>assistant\n")
+
+
+def test_the_last_message_can_be_continued() -> None:
+    """No end of turn, no new turn."""
+    prompt = ChatPrompt((*TURN[:2], {"role": "assistant", "content": "It is"}), continue_final=True)
+    assert HubTokenizer(TOKENIZER_FOLDER).render(prompt).endswith("It is")
+
+
+def test_reasoning_is_switched_by_the_names_that_templates_know() -> None:
+    """Nothing is said where the client says nothing; and the client's own template options win."""
+    assert "enable_thinking" not in asked(ChatPrompt(TURN))
+    off = asked(ChatPrompt(TURN, reasoning=Reasoning(enabled=False)))
+    assert (off["enable_thinking"], off["thinking"]) == (False, False)
+    hard = ChatPrompt(TURN, {"enable_thinking": False}, reasoning=Reasoning(True, "high"))
+    assert asked(hard)["reasoning_effort"] == "high"
+    assert asked(hard)["enable_thinking"] is False
+
+
+def test_tools_are_offered_unless_none_may_be_called() -> None:
+    """A template asks `if tools`, so none is None and not an empty list."""
+    assert asked(ChatPrompt(TURN, tools=(TOOL,)))["tools"] == [TOOL.definition()]
+    assert asked(ChatPrompt(TURN, tools=(TOOL,), tool_choice=ToolChoice.NONE))["tools"] is None
+    assert asked(ChatPrompt(TURN))["tools"] is None
+
+
+@pytest.mark.parametrize(("thinking", "end"), [(None, "<think>"), (True, "<think>"), (False, "</think>")])
+def test_deepseeks_template_is_mlx_lms_program(thinking: bool | None, end: str) -> None:
+    """No Jinja: the folder names it, and calls are written as the model's reader reads them."""
+    spy = Spy(chat_template_type="deepseek_v32")
+    render = renderer(spy, "deepseek_v32")
+    assert render is not None
+    text = render(ChatPrompt(TURN, tools=(TOOL,), reasoning=Reasoning(thinking)))
+    assert '<｜DSML｜invoke name="get_time">' in text
+    assert '<｜DSML｜parameter name="zone" string="true">UTC</｜DSML｜parameter>' in text
+    assert text.endswith(end)
+    assert spy.asked == {}
