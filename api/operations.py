@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+import msgspec
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 
 
@@ -46,4 +48,33 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         """Prometheus text format."""
         return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    @router.get("/v1/cache")
+    async def cache(
+        top: Annotated[int, Query(ge=0, le=1000)] = 10,
+        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
+    ) -> JSONResponse:
+        """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
+        inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
+        return JSONResponse(_cache_object(inspection, scheduler if text_tokens else None))
+
+    @router.delete("/v1/cache")
+    async def clear_cache() -> JSONResponse:
+        """Let go of every prefix that no running request stands on."""
+        inspection = await scheduler.inspect_cache(clear=True)
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **_cache_object(inspection, None)})
+
     return router
+
+
+def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
+    report = inspection.cache
+    if report is None:
+        return {"enabled": False}
+    trunks = [
+        {"tokens": trunk.tokens, "references": trunk.references, "hits": trunk.hits}
+        | ({"text": reader.decode(trunk.head)} if reader is not None else {})
+        for trunk in report.trunks
+    ]
+    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
+    disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
+    return {"enabled": True, **plain, "trunks": trunks, "disk": disk}

@@ -6,6 +6,7 @@ so an option cannot exist in one and not in the other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -44,6 +45,23 @@ def _scripted_plan(text: Any) -> Any:
         return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    f"{letter}i": 1 << shift for letter, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40))
+}
+
+
+def _byte_count(text: Any) -> Any:
+    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
+    if not isinstance(text, str):
+        return text
+    if text.strip().lower() == "auto":
+        return -1
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("bytes are given as 8GiB, 500MB, a number, or auto")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 class ServeSettings(BaseModel):
@@ -111,6 +129,20 @@ class ServeSettings(BaseModel):
         "Scheduling", "Prompt tokens of one request computed between two decode steps.", 512, ge=16, le=65536
     )
 
+    kv_cache_bytes: Annotated[int, BeforeValidator(_byte_count)] = _option(
+        "Prefix cache",
+        "Bytes for kept prefixes and running rows, as 8GiB or a number; 0 keeps none, auto asks the device.",
+        -1,
+        ge=-1,
+    )
+
+    kv_disk: Path | None = _option(
+        "Prefix cache", "Folder in which prefixes outlive a restart; none if not given.", None
+    )
+    kv_disk_bytes: Annotated[int, BeforeValidator(_byte_count)] = _option(
+        "Prefix cache", "Most bytes in that folder.", 32 << 30, ge=1 << 20
+    )
+
     engine: Literal["mlx", "scripted"] = _option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
     )
@@ -152,6 +184,9 @@ class ServeSettings(BaseModel):
                 prefill_chunk_tokens=self.prefill_chunk_tokens,
                 weights_dtype=self.weights_dtype,
                 scripted=self.scripted,
+                kv_cache_bytes=self.kv_cache_bytes,
+                kv_disk=self.kv_disk,
+                kv_disk_bytes=self.kv_disk_bytes,
             ),
             supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
             intake=IntakeConfig(max_queue=self.max_queue),

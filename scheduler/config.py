@@ -23,6 +23,10 @@ class EngineConfig:
     prefill_chunk_tokens: int = 512
     prefill_rows: int = 8
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    kv_cache_bytes: int = -1
+    """For kept prefixes and running rows; 0 keeps no prefixes, -1 takes what the device allows."""
+    kv_disk: Path | None = None
+    kv_disk_bytes: int = 32 << 30
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
 
     def load_message(self) -> Load:
@@ -35,6 +39,9 @@ class EngineConfig:
             prefill_rows=self.prefill_rows,
             weights_dtype=self.weights_dtype,
             scripted=self.scripted,
+            kv_cache_bytes=self.kv_cache_bytes,
+            kv_disk="" if self.kv_disk is None else str(self.kv_disk),
+            kv_disk_bytes=self.kv_disk_bytes,
         )
 
 

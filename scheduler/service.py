@@ -22,7 +22,8 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
 from scheduler.lifecycle import Event
-from scheduler.link.messages import Ready, StepOutput, ToEngine
+from scheduler.link.inquiries import Inquiries
+from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
@@ -73,6 +74,7 @@ class Scheduler:
         self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits)
         self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
         self._totals = EngineTotals(self.metrics)
+        self._inquiries = Inquiries()
         self._last_progress_at = 0.0
         self._change = trio.Event()
 
@@ -138,6 +140,18 @@ class Scheduler:
         while (ready := self._supervisor.statistics().ready) is None:
             await self._change.wait()
         return ready
+
+    async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
+        """What the prefix cache holds, after clearing what is not in use if asked to. Raises Unavailable
+        where there is no engine to ask."""
+        if self._send_to_engine is None:
+            raise Unavailable("the engine is not running", retry_after_seconds=1.0)
+        return await self._inquiries.inspect(self._send_to_engine, clear, top, head_tokens)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Token ids as text."""
+        detokenizer = self._preparation.tokenizer.detokenizer()
+        return detokenizer.feed(token_ids) + detokenizer.finish()
 
     def start_drain(self) -> None:
         """Admit nothing more; what was accepted goes on."""
@@ -243,12 +257,16 @@ class Scheduler:
         self._totals.take(output.counters)
         self._multiplexer.route(output)
 
+    def engine_inspected(self, inspection: Inspection) -> None:
+        self._inquiries.answered(inspection)
+
     def engine_lost(self, cause: str) -> None:
         self._send_to_engine = None
         self._dispatcher.engine_ready = False
         self.metrics.engine_up.set(0)
         self.metrics.engine_deaths.inc()
         self._totals.forget()
+        self._inquiries.engine_lost()
         self._multiplexer.lose_all(cause)
         if self._supervisor.statistics().failed_starts >= _STARTS_UNTIL_BLOCKED:
             reason = f"the engine does not start: {cause}"

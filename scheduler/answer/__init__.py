@@ -1,1 +1,1 @@
-"""From token ids to the events a client reads: text and stop strings."""
+"""From token ids to the events a client reads: text, stop strings, reasoning, tool calls."""

@@ -50,6 +50,9 @@ class ToolSyntax:
     tokens: tuple[str, ...] = ()
     call_mark: str = ""
     streams: bool = False
+    string_mark: str = ""
+    """What stands around strings, in syntaxes with braces. Braces outside of strings must match: mlx-lm's
+    reader takes time that grows with the square of what it cannot match, and every stream waits for it."""
     guesses: bool = False
     """Its reader gives text that it cannot read as an argument called `raw`."""
     short_ids: bool = False
@@ -151,8 +154,8 @@ _TOOL_TRAITS: dict[str, dict[str, Any]] = {
     "json_tools": {"streams": True},
     "glm47": {"guesses": True},
     "laguna": {"guesses": True},
-    "gemma4": {"tokens": ('<|"|>',)},
-    "function_gemma": {"tokens": ("<escape>",)},
+    "gemma4": {"tokens": ('<|"|>',), "string_mark": '<|"|>'},
+    "function_gemma": {"tokens": ("<escape>",), "string_mark": "<escape>"},
     "kimi_k2": {
         "tokens": (_K2_CALL, "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         "call_mark": _K2_CALL,

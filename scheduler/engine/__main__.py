@@ -70,21 +70,26 @@ def _expect_load(command: ToEngine) -> Load:
 def _make_backend(command: Load, inbox: Inbox) -> Backend:
     match command.backend:
         case "scripted":
-            return ScriptedBackend(command.scripted)
+            return ScriptedBackend(command.scripted, kv_cache_bytes=command.kv_cache_bytes)
         case "mlx":
             inbox.send(Loading("importing mlx"))
             # Here and not above: a scripted engine starts without the 2 seconds of this import.
-            from scheduler.engine import mlx_backend
+            from scheduler.engine import model_loading
 
-            return mlx_backend.load(command, lambda stage: inbox.send(Loading(stage)))
+            return model_loading.load(command, lambda stage: inbox.send(Loading(stage)))
 
 
 def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
     """Ends with the process: when the parent closes the link, the inbox thread leaves for all."""
     while True:
-        output = loop.turn(inbox.wait_burst() if loop.idle else inbox.drain_nowait())
-        if output is not None:
-            inbox.send(output)
+        if loop.resting:
+            commands = inbox.wait_burst()
+        elif loop.pausing:
+            commands = inbox.wait_briefly()
+        else:
+            commands = inbox.drain_nowait()
+        for frame in loop.turn(commands):
+            inbox.send(frame)
 
 
 if __name__ == "__main__":

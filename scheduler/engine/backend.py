@@ -6,11 +6,18 @@ Two implementations pass the same contract tests (`tests/contracts/check_backend
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
-from scheduler.link.messages import PrefillOut, Ready, Retired, Submit, TokenOut
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import PrefillOut, Ready, Retired, TokenOut
+
+Restorable: TypeAlias = Literal["anywhere", "at_stops", "never"]
+"""Where a prompt can be continued by another: after any token, where a state was kept, or nowhere (no
+prefixes are kept)."""
 
 
 class RequestRefused(Exception):
@@ -21,9 +28,18 @@ class RequestRefused(Exception):
 class StepResult:
     """What one step did. A row that ended has its last token in `tokens` and its end in `retired`."""
 
-    tokens: Sequence[TokenOut]
-    prefills: Sequence[PrefillOut]
-    retired: Sequence[Retired]
+    tokens: abc.Sequence[TokenOut]
+    prefills: abc.Sequence[PrefillOut]
+    retired: abc.Sequence[Retired]
+
+
+class DiskWatch(Protocol):
+    """What is reported of the disk tier."""
+
+    @property
+    def tier(self) -> DiskTier: ...
+    @property
+    def disk_tokens(self) -> int: ...
 
 
 class Backend(Protocol):
@@ -33,12 +49,45 @@ class Backend(Protocol):
         """What was loaded."""
         ...
 
-    def admit(self, submit: Submit) -> None:
-        """Join the running batch with the next step. Raises RequestRefused, with nothing changed."""
+    @property
+    def prefixes(self) -> PrefixCache[Any, Any] | None:
+        """What is kept of prompts and answers; None where nothing is. The back end alone changes it,
+        except for `clear`."""
+        ...
+
+    @property
+    def restorable(self) -> Restorable: ...
+
+    def admit(self, sequence: Sequence) -> int:
+        """Join the running batch with the next step. How many tokens of its prompt were there already.
+
+        Raises RequestRefused, with nothing changed."""
+        ...
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        """Put the first `tokens` computed tokens of a running row where others find them."""
+        ...
+
+    def warming(self, sequence: Sequence) -> bool:
+        """Whether a waiting request should wait on: what is kept of its prompt is being read from disk."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """A waiting request was cancelled."""
+        ...
+
+    def tend(self, idle: bool) -> bool:
+        """A little work that no step waits for. Whether there is more of it."""
+        ...
+
+    @property
+    def disk(self) -> DiskWatch | None:
+        """The disk tier, to be reported."""
         ...
 
     def remove(self, request_id: int) -> None:
-        """Leave the batch now and free the row's cache; unknown ids are an error (KeyError)."""
+        """Leave the batch now and free the row's cache; unknown ids are an error (KeyError). What was
+        computed is kept for whoever asks again."""
         ...
 
     def step(self) -> StepResult:

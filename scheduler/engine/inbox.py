@@ -54,6 +54,14 @@ class Inbox:
                 break
         return commands
 
+    def wait_briefly(self) -> list[ToEngine]:
+        """What comes within 2 ms: for an engine that has no step to take and looks after its disk."""
+        try:
+            first = self._commands.get(timeout=_SILENCE_SECONDS)
+        except queue.Empty:
+            return []
+        return [first, *self.drain_nowait()]
+
     def drain_nowait(self) -> list[ToEngine]:
         """All commands that have arrived."""
         commands: list[ToEngine] = []

@@ -1,7 +1,7 @@
 """The engine's loop: drain, plan, step, emit.
 
-Plain and synchronous: `turn` takes the commands that have arrived and returns the one frame to send.
-Who waits for commands and who sends the frame is the caller's affair (`__main__` over a socket, the
+Plain and synchronous: `turn` takes the commands that have arrived and returns the frames to send.
+Who waits for commands and who sends the frames is the caller's affair (`__main__` over a socket, the
 tests over memory streams).
 """
 
@@ -13,9 +13,21 @@ from typing import assert_never
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
 from scheduler.engine.planner import plan
-from scheduler.engine.slots import Slot, Slots
+from scheduler.engine.prefix.cache_report import CacheWatch, inspection
+from scheduler.engine.sequence import Sequence
+from scheduler.engine.slots import Slots
 from scheduler.errors import LinkError
-from scheduler.link.messages import Cancel, Counters, Load, Retired, StepOutput, Submit, ToEngine
+from scheduler.link.messages import (
+    Cancel,
+    Counters,
+    Inspect,
+    Inspection,
+    Load,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+)
 
 _NOTHING = StepResult((), (), ())
 
@@ -30,8 +42,11 @@ class EngineLoop:
         self._clock = clock
         self._slots = Slots(max_slots)
         # Arrival order; a dict, because a cancel must find its request without a scan.
-        self._waiting: dict[int, Submit] = {}
+        self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
+        self._inspections: list[Inspection] = []
+        self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
+        self._tending = False
         self._steps = 0
         self._prefilled_tokens = 0
         self._generated_tokens = 0
@@ -39,29 +54,49 @@ class EngineLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether a step would have nothing to do."""
+        """Whether there is no request."""
         return not self._slots and not self._waiting
 
-    def turn(self, commands: Iterable[ToEngine]) -> StepOutput | None:
-        """One turn of the loop. None when nothing happened that the parent must hear of."""
+    @property
+    def resting(self) -> bool:
+        """Whether nothing can be done before a command comes."""
+        return self.idle and not self._tending
+
+    @property
+    def pausing(self) -> bool:
+        """Whether there is no step to take, but something goes on that is to be looked after soon."""
+        return not self._slots and not self.resting
+
+    def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
+        """One turn of the loop. Empty when nothing happened that the parent must hear of."""
         self._drain(commands)
         self._admit()
-        return self._emit(self._step())
+        frames = self._emit(self._step())
+        self._tending = self._backend.tend(idle=not self._slots)
+        return frames
 
     def _drain(self, commands: Iterable[ToEngine]) -> None:
         for command in commands:
             match command:
                 case Submit():
-                    self._waiting[command.request_id] = command
+                    self._waiting[command.request_id] = Sequence.of(command)
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
+                case Inspect():
+                    self._inspections.append(
+                        inspection(
+                            command, self._backend.prefixes, self._backend.disk, self._backend.kv_bytes()
+                        )
+                    )
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
                     assert_never(command)
 
     def _cancel(self, request_id: int) -> None:
-        if self._waiting.pop(request_id, None) is None:
+        if (waiting := self._waiting.pop(request_id, None)) is not None:
+            self._backend.forget(waiting)
+        else:
             if self._slots.release(request_id) is None:
                 return  # It had ended by itself; its Retired is on the way or has arrived.
             self._backend.remove(request_id)
@@ -69,15 +104,31 @@ class EngineLoop:
 
     def _admit(self) -> None:
         # Again after refusals: a refused request leaves its slot to the next in line in this very step.
-        while admitted := plan(self._waiting.values(), self._slots.free).admit:
-            for submit in admitted:
-                del self._waiting[submit.request_id]
+        refused = True
+        while refused and self._waiting and self._slots.free:
+            refused = False
+            todo = plan(
+                [waiting for waiting in self._waiting.values() if not self._backend.warming(waiting)],
+                self._slots,
+                self._slots.free,
+                self._backend.restorable,
+                self._cached_tokens,
+            )
+            for kept in todo.keep:
+                self._backend.keep(kept.request_id, kept.tokens)
+            for sequence in todo.admit:
+                del self._waiting[sequence.request_id]
                 try:
-                    self._backend.admit(submit)
+                    sequence.prefilled_tokens = self._backend.admit(sequence)
                 except RequestRefused as refusal:
-                    self._retired.append(Retired(submit.request_id, "refused", str(refusal)))
+                    refused = True
+                    self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
                 else:
-                    self._slots.take(Slot(submit.request_id, len(submit.prompt)))
+                    self._slots.take(sequence)
+
+    def _cached_tokens(self, sequence: Sequence) -> int:
+        prefixes = self._backend.prefixes
+        return 0 if prefixes is None else prefixes.peek(sequence.tokens, sequence.submit.salt)
 
     def _step(self) -> StepResult:
         if not self._slots:
@@ -90,18 +141,22 @@ class EngineLoop:
         for token in result.tokens:
             self._slots[token.request_id].generated_tokens += 1
         for prefill in result.prefills:
-            slot = self._slots[prefill.request_id]
-            self._prefilled_tokens += prefill.done - slot.prefilled_tokens
-            slot.prefilled_tokens = prefill.done
+            sequence = self._slots[prefill.request_id]
+            self._prefilled_tokens += prefill.done - sequence.prefilled_tokens
+            sequence.prefilled_tokens = prefill.done
         for retired in result.retired:
             self._slots.release(retired.request_id)
         return result
 
-    def _emit(self, result: StepResult) -> StepOutput | None:
+    def _emit(self, result: StepResult) -> list[StepOutput | Inspection]:
+        self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
-        if not (result.tokens or result.prefills or retired):
-            return None
-        return StepOutput(list(result.tokens), list(result.prefills), retired, self._counters())
+        frames: list[StepOutput | Inspection] = []
+        if result.tokens or result.prefills or retired:
+            frames.append(StepOutput(list(result.tokens), list(result.prefills), retired, self._counters()))
+        frames += self._inspections
+        self._inspections = []
+        return frames
 
     def _counters(self) -> Counters:
         return Counters(
@@ -112,4 +167,5 @@ class EngineLoop:
             running=len(self._slots),
             waiting=len(self._waiting),
             kv_bytes=self._backend.kv_bytes(),
+            cache=self._watch.counters(),
         )

@@ -11,30 +11,35 @@ Metal and CUDA take the same path through this file; only the CPU build was run 
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator, StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
-from mlx_lm.utils import dequantize_model, load_model
 
-from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease, compact
+from scheduler.engine.rows.cache_layout import CacheLayout, RowState
+from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
+from scheduler.engine.rows.kv_segment import KvSegment
+from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.rows.prefix_disk import PrefixDisk
+from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.rows.shared_attention import take_over
+from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
-from scheduler.link.messages import (
-    PROTOCOL_VERSION,
-    Load,
-    PrefillOut,
-    Ready,
-    Retired,
-    Submit,
-    TokenOut,
-)
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
-_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+# Before any model's module is imported, and also where one was.
+take_over()
 
 _PADDED_PREFILL_IS_EXACT = frozenset(
     {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
@@ -43,16 +48,15 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
 through the state, so that answers change with the neighbours. Others are prefilled row by row."""
 
-_ONE_ROW_ONLY = frozenset({"gemma2"})
-"""Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
-
 
 @dataclass(slots=True)
 class _Row:
-    """One request in the batch: its two ids and what may fail in it."""
+    """One request in the batch: its two ids, its ties to the prefix cache, and what may fail in it."""
 
     uid: int
     request_id: int
+    tokens: array[int]
+    cached: CachedRow
     sampler: RowSampler | None
     adjustment: LogitsAdjustment | None
 
@@ -67,11 +71,29 @@ class _Row:
 class MlxBackend:
     """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
 
-    def __init__(self, model: Any, load: Load, description: Ready) -> None:
+    def __init__(
+        self,
+        model: Any,
+        load: Load,
+        description: Ready,
+        clock: Callable[[], float] = time.monotonic,
+        tier: DiskTier | None = None,
+        group_cost_tokens: int = GROUP_COST_TOKENS,
+    ) -> None:
         self._description = description
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
+        layout = CacheLayout(model)
+        self._needs_state = layout.needs_state
+        self._prefixes = _prefix_cache(layout, load, description, clock)
+        in_place = self._prefixes is not None and shares_exactly(model)
+        self._layout = layout
+        self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
+        self._joined = False
+        self._disk: PrefixDisk | None = None
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, layout)
         self._generator = BatchGenerator(
             model,
             sampler=greedy,
@@ -83,12 +105,26 @@ class MlxBackend:
     def describe(self) -> Ready:
         return self._description
 
-    def admit(self, submit: Submit) -> None:
+    @property
+    def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
+        return self._prefixes
+
+    @property
+    def restorable(self) -> Restorable:
+        if self._prefixes is None:
+            return "never"
+        return "at_stops" if self._needs_state else "anywhere"
+
+    def admit(self, sequence: Sequence) -> int:
+        submit = sequence.submit
         self._refuse_unusable(submit)
         params = submit.sampling
+        cached = self._rows.start(submit, sequence.tokens)
         row = _Row(
             uid=-1,
             request_id=submit.request_id,
+            tokens=sequence.tokens,
+            cached=cached,
             sampler=RowSampler(params) if params.temperature > 0 else None,
             adjustment=(
                 LogitsAdjustment(params, len(submit.prompt), self._description.vocabulary)
@@ -96,14 +132,20 @@ class MlxBackend:
                 else None
             ),
         )
-        (row.uid,) = self._generator.insert(
-            [submit.prompt],
+        known = cached.cached_tokens
+        (row.uid,) = self._generator.insert_segments(
+            [_segments(submit.prompt, known, sequence.stops)],
             max_tokens=[submit.max_tokens],
+            caches=[cached.layers],
+            all_tokens=[submit.prompt[:known]],
             samplers=[row.sampler or greedy],
             logits_processors=[[row.adjustment] if row.adjustment else []],
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
+        self._joined = True
+        self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
+        return known
 
     def _refuse_unusable(self, submit: Submit) -> None:
         """What would index outside an array on the device, where nothing checks."""
@@ -124,14 +166,67 @@ class MlxBackend:
             self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
         return self._stop_sequences[token_ids]
 
-    def remove(self, request_id: int) -> None:
-        self._generator.remove([self._forget(self._by_request[request_id]).uid])
+    @property
+    def disk(self) -> PrefixDisk | None:
+        return self._disk
 
-    def _forget(self, row: _Row) -> _Row:
+    def warming(self, sequence: Sequence) -> bool:
+        return self._disk is not None and self._disk.warming(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        if self._disk is not None:
+            self._disk.forget(sequence.request_id)
+
+    def tend(self, idle: bool) -> bool:
+        return self._disk is not None and self._disk.advance(idle)
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        self._keep(self._by_request[request_id], tokens)
+
+    def remove(self, request_id: int) -> None:
+        self._remove(self._by_request[request_id])
+
+    def _remove(self, row: _Row) -> None:
+        self._keep(row)
+        self._generator.remove([row.uid])
+        self._forget(row)
+
+    def _keep(self, row: _Row, limit: int | None = None, session_end: bool = False) -> None:
+        """Keep the first `limit` tokens (or all) of what the row has in the batch."""
+        layers, tokens = self._generator.extract_cache([row.uid])[row.uid]
+        if tokens and len(tokens) > row.cached.cached_tokens:  # Else it has computed nothing yet.
+            whole = limit is None or limit == len(tokens)
+            self._put(row, tokens[:limit], layers, whole, session_end)
+
+    def _put(self, row: _Row, tokens: list[int], layers: Any, whole: bool, session_end: bool) -> None:
+        kept = compact(tokens)
+        self._rows.keep(row.cached, kept, layers, whole, session_end)
+        if self._disk is not None and whole:
+            self._disk.note(kept, row.cached.submit.salt)
+
+    def _forget(self, row: _Row) -> None:
+        self._rows.end(row.cached)
         del self._by_uid[row.uid], self._by_request[row.request_id]
-        return row
+
+    def _regroup(self) -> None:
+        """Rows have come: what they share with those that are there, all attend to in place from now on."""
+        self._joined = False
+        shared = self._rows.regroup({uid: row.cached for uid, row in self._by_uid.items()})
+        by_batch: dict[int, dict[int, tuple[Lease[KvSegment, RowState], int]]] = {1: {}, 2: {}}
+        for uid, (stage, place) in self._generator._find_uids(shared).items():
+            cached = self._by_uid[uid].cached
+            if stage == 0:
+                self._rows.restart(cached, shared[uid])
+            elif cached.lease is not None:
+                by_batch[stage][place] = (cached.lease, shared[uid])
+        batches = {1: self._generator._prompt_batch, 2: self._generator._generation_batch}
+        for stage, leases in by_batch.items():
+            if leases:
+                self._layout.rebase(batches[stage].prompt_cache, leases)
 
     def step(self) -> StepResult:
+        if self._joined:
+            self._regroup()
         prompts, answers = self._generator.next()
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
@@ -139,49 +234,53 @@ class MlxBackend:
             row = self._by_uid[answer.uid]
             tokens.append(TokenOut(row.request_id, answer.token))
             if answer.finish_reason is not None:
+                self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
-        prefills = [PrefillOut(self._by_uid[p.uid].request_id, *p.progress) for p in prompts]
-        return StepResult(tokens, prefills, [*retired, *self._retire_failed()])
+        prefills = [self._progress(prompt) for prompt in prompts]
+        retired += self._retire_failed()
+        self._rows.reserve(self.kv_bytes())
+        return StepResult(tokens, prefills, retired)
+
+    def _progress(self, prompt: Any) -> PrefillOut:
+        """A chunk of one row's prompt is computed. At its end, and where a state is wanted, it is kept."""
+        row = self._by_uid[prompt.uid]
+        total = len(row.tokens)
+        done = total - (prompt.progress[1] - prompt.progress[0])
+        row.cached.done_tokens = done
+        row.cached.layers = []  # Joined: the batch has its own.
+        # The last token is a segment of its own (BatchGenerator's rule), and no stop.
+        if prompt.end_of_prompt or (self._needs_state and prompt.end_of_segment and done < total - 1):
+            self._keep(row, session_end=prompt.end_of_prompt)
+        return PrefillOut(row.request_id, done, total, row.cached.cached_tokens)
 
     def _retire_failed(self) -> list[Retired]:
         failed = [row for row in self._by_uid.values() if row.failure is not None]
-        if failed:
-            self._generator.remove([self._forget(row).uid for row in failed])
+        for row in failed:
+            self._remove(row)
         return [Retired(row.request_id, "failed", f"sampling failed: {row.failure!r}") for row in failed]
 
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it.
+def _prefix_cache(
+    layout: CacheLayout, load: Load, description: Ready, clock: Callable[[], float]
+) -> PrefixCache[KvSegment, RowState] | None:
+    if load.kv_cache_bytes == 0:
+        return None
+    budget_bytes = load.kv_cache_bytes
+    if budget_bytes < 0:
+        budget_bytes = default_budget_bytes(
+            mx.device_info(), description.weights_bytes, machine_memory_bytes()
+        )
+    return PrefixCache(budget_bytes, description.kv_bytes_per_token, layout.needs_state, clock)
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows.
-    """
-    report("reading weights")
-    model, config = load_model(Path(command.model_folder), lazy=True)
-    if config.get("model_type") in _ONE_ROW_ONLY and command.max_slots > 1:
-        raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
-    model = _convert_weights(model, config, command.weights_dtype, report)
-    mx.eval(model.parameters())
-    report("warming up")
-    cache = make_prompt_cache(model)
-    logits = model(mx.array([[0]]), cache=cache)
-    mx.eval(logits)
-    parameters = _arrays(model)
-    description = Ready(
-        version=PROTOCOL_VERSION,
-        device=_device_name(),
-        model_type=str(config.get("model_type", "unknown")),
-        vocabulary=logits.shape[-1],
-        kv_bytes_per_token=_kv_bytes_per_token(cache),
-        weights_bytes=sum(value.nbytes for value in parameters),
-        weights_dtype=_dtype_names(parameters),
-    )
-    del cache, logits
-    mx.clear_cache()
-    return MlxBackend(model, command, description)
+
+def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:
+    """The prompt from `start`, in the pieces after which BatchGenerator is to pause."""
+    edges = [start, *(stop for stop in stops if start < stop < len(prompt) - 1), len(prompt)]
+    return [prompt[begin:end] for begin, end in pairwise(edges)]
 
 
 def _prefill_rows(model: Any, load: Load, description: Ready) -> int:
@@ -194,51 +293,3 @@ def _is_recurrent(layer: Any) -> bool:
     if isinstance(layer, CacheList):
         return any(_is_recurrent(part) for part in layer.caches)
     return isinstance(layer, ArraysCache)
-
-
-def _arrays(model: Any) -> list[mx.array]:
-    flat: Any = tree_flatten(model.parameters())
-    return [value for _, value in flat]
-
-
-def _on_cpu() -> bool:
-    return bool(mx.default_device() == mx.cpu)
-
-
-def _device_name() -> str:
-    if _on_cpu():
-        return "cpu"
-    return str(mx.device_info().get("device_name", "gpu"))
-
-
-def _convert_weights(
-    model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
-) -> Any:
-    """Weights as the device computes them best.
-
-    "auto" keeps what is stored on a GPU. On the CPU it takes float32: there the BLAS has no fast path
-    for 16-bit or packed weights, and float32 decoded several times faster.
-    """
-    if weights_dtype == "auto":
-        weights_dtype = "float32" if _on_cpu() else "stored"
-    if weights_dtype == "stored":
-        return model
-    report(f"converting weights to {weights_dtype}")
-    if "quantization" in config:
-        model = dequantize_model(model)
-    model.set_dtype(_DTYPES[weights_dtype])
-    return model
-
-
-def _kv_bytes_per_token(cache: list[Any]) -> int:
-    """Bytes that one more token adds, over the layers whose cache grows with the context."""
-    total = 0
-    for layer in cache:
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if keys is not None and values is not None and keys.ndim == 4:
-            total += (keys.nbytes + values.nbytes) // keys.shape[2]
-    return total
-
-
-def _dtype_names(parameters: list[mx.array]) -> str:
-    return ", ".join(sorted({str(value.dtype).removeprefix("mlx.core.") for value in parameters}))

@@ -1,25 +1,83 @@
-"""Who joins the batch with the next step: a plain function of what waits and what is free.
+"""What the coming step changes: a plain function of what waits, what runs and what is kept.
 
-First come, first served, for now. Time budgets, byte budgets and preemption belong here, and nowhere
-else: the loop carries out whatever `Plan` says.
+Requests join in order of arrival, but one does not compute what another is just computing: while a leader
+prefills a prefix that both begin with, its followers wait, and join as hits as soon as it has got there.
+Nobody waits for a leader that has gone: the plan is made anew for every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 
-from scheduler.link.messages import Submit
+from scheduler.engine.backend import Restorable
+from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
+from scheduler.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Put the first `tokens` tokens of a running row into the prefix cache."""
+
+    request_id: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the coming step changes."""
+    """To be carried out in this order."""
 
-    admit: tuple[Submit, ...]
+    keep: tuple[Keep, ...]
+    admit: tuple[Sequence, ...]
 
 
-def plan(waiting: Iterable[Submit], free_slots: int) -> Plan:
-    """Admit in order of arrival while slots are free: BatchGenerator's own queue stays empty."""
-    return Plan(admit=tuple(islice(waiting, max(0, free_slots))))
+def plan(
+    waiting: Iterable[Sequence],
+    running: Iterable[Sequence],
+    free_slots: int,
+    restorable: Restorable,
+    cached_tokens: Callable[[Sequence], int],
+) -> Plan:
+    """Who joins now. Sets the stops of those that do.
+
+    `cached_tokens` tells how much of a prompt the prefix cache has.
+    """
+    waiting = list(waiting) if free_slots > 0 else []
+    leaders = [] if restorable == "never" else [sequence for sequence in running if sequence.prefilling]
+    keep: dict[int, int] = {}
+    admit: list[Sequence] = []
+    for sequence in waiting:
+        if len(admit) == free_slots:
+            break
+        known = cached_tokens(sequence) if restorable != "never" else 0
+        best = _best_leader(sequence, leaders, restorable)
+        if best is not None and best[1] >= known + SCAFFOLD_TOKENS:
+            leader, shared = best
+            if leader.prefilled_tokens < shared:
+                continue
+            if restorable == "anywhere":
+                keep[leader.request_id] = max(shared, keep.get(leader.request_id, 0))
+                known = shared
+        # Provisional: whoever admits it says how much was found in the end.
+        sequence.prefilled_tokens = known
+        if restorable == "at_stops":
+            followed = [other.shared_with(sequence) for other in waiting if other is not sequence]
+            sequence.stops = stops_of(sequence.submit.boundaries, followed, known, len(sequence.tokens))
+        admit.append(sequence)
+        if restorable != "never":
+            leaders.append(sequence)
+    return Plan(tuple(Keep(request_id, tokens) for request_id, tokens in keep.items()), tuple(admit))
+
+
+def _best_leader(
+    sequence: Sequence, leaders: Iterable[Sequence], restorable: Restorable
+) -> tuple[Sequence, int] | None:
+    """The leader that will have computed most of this prompt, and how much of it can be continued."""
+    best: tuple[Sequence, int] | None = None
+    for leader in leaders:
+        shared = sequence.shared_with(leader)
+        if restorable == "at_stops":
+            shared = max((stop for stop in leader.stops if stop <= shared), default=0)
+        if best is None or shared > best[1]:
+            best = (leader, shared)
+    return best

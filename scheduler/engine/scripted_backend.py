@@ -12,7 +12,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease, Snapshot
+from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     PrefillOut,
@@ -29,6 +32,7 @@ _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
 _SPECIAL_TOKENS = 64
 _FAIL_AT_TOKEN = 3
+_DEFAULT_KV_CACHE_BYTES = 64 << 20
 
 
 class ScriptedDeath(BaseException):
@@ -49,9 +53,25 @@ def digest(prompt: list[int]) -> int:
     return zlib.crc32(array("I", prompt).tobytes())
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptedRun:
+    """What is kept of consecutive tokens here: how many they are."""
+
+    tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        return KV_BYTES_PER_TOKEN * self.tokens
+
+    def split(self, at: int) -> tuple[ScriptedRun, ScriptedRun]:
+        return ScriptedRun(at), ScriptedRun(self.tokens - at)
+
+
 @dataclass(slots=True)
 class _Row:
     submit: Submit
+    tokens: array[int]
+    lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
     prefilled: int = 0
     generated: int = 0
@@ -60,9 +80,19 @@ class _Row:
 class ScriptedBackend:
     """`sleep` is how a step takes its time; the in-process tests pass one that does not wait."""
 
-    def __init__(self, plan: ScriptedPlan, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        plan: ScriptedPlan,
+        sleep: Callable[[float], None] = time.sleep,
+        kv_cache_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._plan = plan
         self._sleep = sleep
+        budget_bytes = _DEFAULT_KV_CACHE_BYTES if kv_cache_bytes < 0 else kv_cache_bytes
+        self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
+        if budget_bytes:
+            self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._steps = 0
 
@@ -77,7 +107,16 @@ class ScriptedBackend:
             weights_dtype="none",
         )
 
-    def admit(self, submit: Submit) -> None:
+    @property
+    def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
+        return self._prefixes
+
+    @property
+    def restorable(self) -> Restorable:
+        return "never" if self._prefixes is None else "anywhere"
+
+    def admit(self, sequence: Sequence) -> int:
+        submit = sequence.submit
         if not submit.prompt:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
@@ -88,10 +127,46 @@ class ScriptedBackend:
             raise RequestRefused("the script refuses this prompt")
         if self._plan.die_token in submit.prompt:
             raise ScriptedDeath
-        self._rows[submit.request_id] = _Row(submit, digest(submit.prompt))
+        lease = None
+        if self._prefixes is not None:
+            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
+        # The prompt as the tree keeps it, and then the answer: a list of its own.
+        row = _Row(
+            submit, sequence.tokens[:], lease, digest(submit.prompt), 0 if lease is None else lease.length
+        )
+        self._rows[submit.request_id] = row
+        return row.prefilled
+
+    def warming(self, sequence: Sequence) -> bool:
+        return False
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+    def tend(self, idle: bool) -> bool:
+        return False
+
+    @property
+    def disk(self) -> None:
+        return None
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        self._keep(self._rows[request_id], tokens)
+
+    def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
+        if self._prefixes is not None and tokens:
+            self._prefixes.store(
+                row.tokens[:tokens], row.submit.salt, lambda start, end: ScriptedRun(end - start), session
+            )
 
     def remove(self, request_id: int) -> None:
-        del self._rows[request_id]
+        self._keep(self._rows[request_id], self._rows[request_id].prefilled)
+        self._forget(request_id)
+
+    def _forget(self, request_id: int) -> None:
+        row = self._rows.pop(request_id)
+        if self._prefixes is not None and row.lease is not None:
+            self._prefixes.release(row.lease)
 
     def step(self) -> StepResult:
         self._steps += 1
@@ -107,16 +182,22 @@ class ScriptedBackend:
         for row in self._rows.values():
             total = len(row.submit.prompt)
             if row.prefilled < total:
+                cached = 0 if row.lease is None else row.lease.length
                 row.prefilled = min(total, row.prefilled + self._plan.prefill_tokens_per_step)
-                prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total))
+                prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total, cached))
                 continue
             token = self._next_token(row)
             row.generated += 1
+            row.tokens.append(token)
             tokens.append(TokenOut(row.submit.request_id, token))
             if ended := self._ended(row, token):
                 retired.append(ended)
         for end in retired:
-            del self._rows[end.request_id]
+            ended_row = self._rows[end.request_id]
+            self._keep(ended_row, len(ended_row.tokens), ended_row.submit.session)
+            self._forget(end.request_id)
+        if self._prefixes is not None:
+            self._prefixes.reserve(self.kv_bytes())
         return StepResult(tokens, prefills, retired)
 
     def _next_token(self, row: _Row) -> int:

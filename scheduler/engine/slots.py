@@ -1,19 +1,10 @@
-"""One record a running request, and how many may run."""
+"""The requests that are in the running batch, and how many may be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-
-@dataclass(slots=True)
-class Slot:
-    """A request that is in the running batch."""
-
-    request_id: int
-    prompt_tokens: int
-    prefilled_tokens: int = 0
-    generated_tokens: int = 0
+from scheduler.engine.sequence import Sequence
 
 
 class Slots:
@@ -21,22 +12,22 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_request: dict[int, Slot] = {}
+        self._by_request: dict[int, Sequence] = {}
 
     @property
     def free(self) -> int:
         return self._limit - len(self._by_request)
 
-    def take(self, slot: Slot) -> None:
+    def take(self, sequence: Sequence) -> None:
         assert self.free > 0, "the planner admitted more than there are slots"
-        assert slot.request_id not in self._by_request, "a request id was used twice"
-        self._by_request[slot.request_id] = slot
+        assert sequence.request_id not in self._by_request, "a request id was used twice"
+        self._by_request[sequence.request_id] = sequence
 
-    def release(self, request_id: int) -> Slot | None:
-        """The slot that became free, or None where this request had none."""
+    def release(self, request_id: int) -> Sequence | None:
+        """The request that left, or None where it had no slot."""
         return self._by_request.pop(request_id, None)
 
-    def __getitem__(self, request_id: int) -> Slot:
+    def __getitem__(self, request_id: int) -> Sequence:
         return self._by_request[request_id]
 
     def __contains__(self, request_id: int) -> bool:
@@ -45,5 +36,5 @@ class Slots:
     def __len__(self) -> int:
         return len(self._by_request)
 
-    def __iter__(self) -> Iterator[Slot]:
+    def __iter__(self) -> Iterator[Sequence]:
         return iter(self._by_request.values())

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -49,6 +49,11 @@ class Load(_Message, frozen=True, tag="load"):
     prefill_rows: int
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"]
     scripted: ScriptedPlan
+    kv_cache_bytes: int = -1
+    """For kept prefixes and running rows together; 0 keeps no prefixes, -1 takes what the device allows."""
+    kv_disk: str = ""
+    """Folder of the disk tier; empty: there is none."""
+    kv_disk_bytes: int = 0
 
 
 class Sampling(_Message, frozen=True):
@@ -79,6 +84,13 @@ class Submit(_Message, frozen=True, tag="submit"):
     max_tokens: int
     stop_token_ids: tuple[int, ...]
     sampling: Sampling
+    salt: str = ""
+    """Prefixes are shared among equal salts only."""
+    session: str | None = None
+    system_tokens: int = 0
+    """Where the system prompt ends; 0: there is none."""
+    boundaries: tuple[int, ...] = ()
+    """Positions at which another prompt is likely to leave this one: where messages begin and end."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -86,6 +98,17 @@ class Cancel(_Message, frozen=True, tag="cancel"):
     have crossed it on the way."""
 
     request_id: int
+
+
+class Inspect(_Message, frozen=True, tag="inspect"):
+    """Tell what the prefix cache holds, after letting go of what is not in use if `clear`. Answered by one
+    Inspection with the same `query`."""
+
+    query: int
+    clear: bool = False
+    top: int = 10
+    head_tokens: int = 0
+    """How many of a trunk's first token ids to tell; 0 tells nothing of anyone's prompt."""
 
 
 class Loading(_Message, frozen=True, tag="loading"):
@@ -114,11 +137,13 @@ class TokenOut(_Message, frozen=True):
 
 
 class PrefillOut(_Message, frozen=True):
-    """`done` of `total` prompt tokens of this request are in its cache."""
+    """`done` of `total` prompt tokens of this request are in its cache, `cached` of them from a prefix
+    that was kept or was computed for another request."""
 
     request_id: int
     done: int
     total: int
+    cached: int = 0
 
 
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
@@ -136,6 +161,27 @@ class Retired(_Message, frozen=True):
     detail: str = ""
 
 
+class CacheCounters(_Message, frozen=True):
+    """Totals of the prefix cache since the engine process started; `held_bytes` is of this moment."""
+
+    query_tokens: int = 0
+    hit_tokens: int = 0
+    stored_tokens: int = 0
+    evicted_budget_tokens: int = 0
+    evicted_superseded_tokens: int = 0
+    evicted_cleared_tokens: int = 0
+    complaints: int = 0
+    """What the integrity check found wrong, in all its runs."""
+    held_bytes: int = 0
+    disk_hit_tokens: int = 0
+    """Tokens that came back from disk."""
+    disk_reads: int = 0
+    disk_writes: int = 0
+    disk_dropped_writes: int = 0
+    disk_errors: int = 0
+    disk_bytes: int = 0
+
+
 class Counters(_Message, frozen=True):
     """Totals since the engine process started (they only grow), and gauges of this moment."""
 
@@ -146,6 +192,62 @@ class Counters(_Message, frozen=True):
     running: int = 0
     waiting: int = 0
     kv_bytes: int = 0
+    cache: CacheCounters = CacheCounters()
+
+
+class TrunkReport(_Message, frozen=True):
+    """A prefix that came back: its length, how many stored continuations stand on it, its hits."""
+
+    tokens: int
+    references: int
+    hits: int
+    head: list[int]
+
+
+class CacheReport(_Message, frozen=True):
+    """What the prefix cache holds, and totals since the engine started."""
+
+    budget_bytes: int
+    running_bytes: int
+    nodes: int
+    tokens: int
+    snapshots: int
+    segment_bytes: int
+    snapshot_bytes: int
+    key_bytes: int
+    replaced_bytes: int
+    leases: int
+    query_tokens: int
+    hit_tokens: int
+    stored_tokens: int
+    evicted_tokens: dict[str, int]
+    trunks: list[TrunkReport]
+    complaints: list[str]
+
+
+class DiskReport(_Message, frozen=True):
+    """The disk tier now, and totals since the engine started."""
+
+    files: int
+    nbytes: int
+    pending_bytes: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    dropped_writes: int
+    evicted_files: int
+    errors: dict[str, int]
+    hit_tokens: int
+
+
+class Inspection(_Message, frozen=True, tag="inspection"):
+    """The answer to an Inspect. `cache` is None where no prefixes are kept."""
+
+    query: int
+    freed_bytes: int
+    cache: CacheReport | None
+    disk: DiskReport | None = None
 
 
 class StepOutput(_Message, frozen=True, tag="step"):
@@ -163,5 +265,5 @@ class Fault(_Message, frozen=True, tag="fault"):
     error: str
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Fault
+ToEngine: TypeAlias = Load | Submit | Cancel | Inspect
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | Fault

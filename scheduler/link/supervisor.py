@@ -21,6 +21,7 @@ from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Fault,
     FromEngine,
+    Inspection,
     Load,
     Loading,
     Ready,
@@ -56,6 +57,7 @@ class EngineListener(Protocol):
     def engine_loading(self, stage: str) -> None: ...
     def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None: ...
     def engine_output(self, output: StepOutput) -> None: ...
+    def engine_inspected(self, inspection: Inspection) -> None: ...
     def engine_lost(self, cause: str) -> None: ...
 
 
@@ -160,6 +162,8 @@ class Supervisor:
             match await channel.receive():
                 case StepOutput() as output:
                     self._listener.engine_output(output)
+                case Inspection() as inspection:
+                    self._listener.engine_inspected(inspection)
                 case Fault(error=error):
                     raise EngineFault(error)
                 case Loading() | Ready() as message:
@@ -179,7 +183,7 @@ class Supervisor:
                     self._listener.engine_loading(stage)
                 case Fault(error=error):
                     raise EngineFault(error)
-                case StepOutput():
-                    raise LinkError("the engine sent a step before it was ready")
+                case StepOutput() | Inspection():
+                    raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

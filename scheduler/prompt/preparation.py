@@ -11,6 +11,7 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.tool_calls.call_id import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
+from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
@@ -34,6 +35,9 @@ class PreparedRequest:
     max_tokens: int
     stop_token_ids: tuple[int, ...]
     opens_reasoning: bool = False
+    boundaries: tuple[int, ...] = ()
+    system_tokens: int = 0
+    """Where the system prompt ends; 0: there is none."""
 
 
 class Preparation:
@@ -43,6 +47,7 @@ class Preparation:
         self.tokenizer = tokenizer
         self._context_tokens = folder.context_tokens
         self._vocabulary = folder.vocabulary
+        self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
 
     @property
@@ -59,12 +64,15 @@ class Preparation:
         prompt, opens_reasoning = self._token_ids(request.prompt)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
+        boundaries = boundaries_of(prompt, self._special_token_ids)
         return PreparedRequest(
             request=request,
             prompt=prompt,
             max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
+            boundaries=boundaries,
+            system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
@@ -168,6 +176,14 @@ class Preparation:
 def _field(prompt: Prompt) -> str:
     """What dialects call the place where the prompt is."""
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _has_system(prompt: Prompt) -> bool:
+    return (
+        isinstance(prompt, ChatPrompt)
+        and prompt.messages[:1] != ()
+        and prompt.messages[0]["role"] == "system"
+    )
 
 
 def _is_unicode(text: str) -> bool:

@@ -29,6 +29,11 @@ class Tokenizer(Protocol):
         """How the model writes reasoning and tool calls."""
         ...
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that no text is made of: what templates mark turns with."""
+        ...
+
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt text of a conversation, ready for the assistant's turn (or the rest of it). Raises
         TemplateFailed."""
@@ -89,6 +94,10 @@ class HubTokenizer:
     def eos_token_ids(self) -> frozenset[int]:
         eos = self._tokenizer.eos_token_id
         return frozenset() if eos is None else frozenset({int(eos)})
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return frozenset(self._special_ids)
 
     @property
     def has_chat_template(self) -> bool:

@@ -84,7 +84,7 @@ class Multiplexer:
     def _route_prefill(self, prefill: PrefillOut) -> None:
         record = self._held(prefill.request_id)
         if record.listening:
-            record.put_prefill(prefill.done, prefill.total)
+            record.put_prefill(prefill.done, prefill.total, prefill.cached)
 
     def _route_token(self, request_id: int, token: int, is_stop_token: bool, now: float) -> None:
         record = self._held(request_id)

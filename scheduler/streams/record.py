@@ -32,6 +32,8 @@ class StreamRecord:
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
     prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that the engine had not to compute."""
     output_tokens: int = 0
     dispatched_at: float | None = None
     first_token_at: float | None = None
@@ -54,6 +56,10 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
             sampling=self._sampling(),
+            salt=self.prepared.request.cache_salt,
+            session=self.prepared.request.session,
+            system_tokens=self.prepared.system_tokens,
+            boundaries=self.prepared.boundaries,
         )
 
     def _sampling(self) -> Sampling:
@@ -63,9 +69,10 @@ class StreamRecord:
             return sampling
         return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
-    def put_prefill(self, done: int, total: int) -> None:
+    def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
         self.prefilled_tokens = done
+        self.cached_tokens = cached
         self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float) -> None:
@@ -88,7 +95,7 @@ class StreamRecord:
             self.mailbox.put(piece)
         usage = Usage(
             len(self.prepared.prompt),
-            cached_tokens=0,
+            cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
             reasoning_tokens=self.pipeline.reasoning_tokens,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from scheduler.link.messages import Counters
+from scheduler.link.messages import CacheCounters, Counters
 
 # vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
 TTFT_SECONDS = (
@@ -24,6 +24,7 @@ LATENCY_SECONDS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 
+EVICTIONS = ("budget", "superseded", "cleared")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "rejected", "invalid", "error")
 
 
@@ -57,6 +58,37 @@ class Metrics:
         self.prompt_tokens = self._counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
         self.prefilled_tokens = self._counter("penstock_prefilled_tokens", "Prompt tokens computed.")
         self.generated_tokens = self._counter("penstock_generated_tokens", "Tokens generated.")
+        self.prefix_query_tokens = self._counter(
+            "penstock_prefix_query_tokens", "Prompt tokens that were looked up in the prefix cache."
+        )
+        self.prefix_hit_tokens = self._counter(
+            "penstock_prefix_hit_tokens", "Prompt tokens that were found there and not computed."
+        )
+        self.prefix_stored_tokens = self._counter("penstock_prefix_stored_tokens", "Tokens put there.")
+        self.prefix_evicted_tokens = Counter(
+            "penstock_prefix_evicted_tokens",
+            "Tokens let go of: for lack of room, because a session's newer turn came, or cleared by hand.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in EVICTIONS:
+            self.prefix_evicted_tokens.labels(reason)
+        self.prefix_complaints = self._counter(
+            "penstock_prefix_integrity_complaints", "Faults that the prefix cache's self-check found."
+        )
+        self.disk_hit_tokens = self._counter(
+            "penstock_prefix_disk_hit_tokens", "Prompt tokens that came back from disk and were not computed."
+        )
+        self.disk_reads = self._counter("penstock_prefix_disk_reads", "Files read by the disk tier.")
+        self.disk_writes = self._counter("penstock_prefix_disk_writes", "Files written by the disk tier.")
+        self.disk_dropped_writes = self._counter(
+            "penstock_prefix_disk_dropped_writes", "What the disk tier did not take: it was behind, or full."
+        )
+        self.disk_errors = self._counter(
+            "penstock_prefix_disk_errors", "Files that were damaged, foreign or gone, and refused writes."
+        )
+        self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
+        self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
         self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
         self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
         self.ttft = self._histogram(
@@ -97,9 +129,29 @@ class EngineTotals:
         metrics.step_seconds.inc(now.busy_seconds - last.busy_seconds)
         metrics.running.set(now.running)
         metrics.kv_bytes.set(now.kv_bytes)
+        self._take_cache(now.cache, last.cache)
         self._last = now
+
+    def _take_cache(self, now: CacheCounters, last: CacheCounters) -> None:
+        metrics = self._metrics
+        metrics.prefix_query_tokens.inc(now.query_tokens - last.query_tokens)
+        metrics.prefix_hit_tokens.inc(now.hit_tokens - last.hit_tokens)
+        metrics.prefix_stored_tokens.inc(now.stored_tokens - last.stored_tokens)
+        metrics.prefix_complaints.inc(now.complaints - last.complaints)
+        evicted = metrics.prefix_evicted_tokens
+        evicted.labels("budget").inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
+        evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
+        evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
+        metrics.prefix_bytes.set(now.held_bytes)
+        metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
+        metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
+        metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
+        metrics.disk_dropped_writes.inc(now.disk_dropped_writes - last.disk_dropped_writes)
+        metrics.disk_errors.inc(now.disk_errors - last.disk_errors)
+        metrics.disk_bytes.set(now.disk_bytes)
 
     def forget(self) -> None:
         self._last = Counters()
         self._metrics.running.set(0)
         self._metrics.kv_bytes.set(0)
+        self._metrics.prefix_bytes.set(0)

@@ -9,9 +9,10 @@ import trio
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.engine.sequence import Sequence
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
-from scheduler.link.messages import Load, ScriptedPlan, Submit
+from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 from scheduler.telemetry.metrics import OUTCOMES
@@ -47,13 +48,15 @@ class _Observed(ScriptedBackend):
         super().__init__(plan, sleep=lambda seconds: None)
         self._observer = observer
 
-    def admit(self, submit: Submit) -> None:
-        super().admit(submit)
+    def admit(self, sequence: Sequence) -> int:
+        submit = sequence.submit
+        known = super().admit(sequence)
         seen = self._observer
         seen.admitted.append(submit.request_id)
         seen.joined_at[submit.request_id] = seen.steps
         seen.rows.add(submit.request_id)
         seen.most_rows = max(seen.most_rows, len(seen.rows))
+        return known
 
     def remove(self, request_id: int) -> None:
         super().remove(request_id)

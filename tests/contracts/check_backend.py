@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
+from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, Sampling, Submit
 
 CHUNK = 8
@@ -78,7 +79,7 @@ class Journal:
         self.live: set[int] = set()
 
     def admit(self, submit: Submit) -> Course:
-        self.backend.admit(submit)
+        self.backend.admit(Sequence.of(submit))
         self.live.add(submit.request_id)
         self.courses[submit.request_id] = course = Course(submit)
         return course
@@ -288,14 +289,14 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
     course = journal.admit(request(1, prompt_of(CHUNK + 1, 10), 4))
     for step, prompt in enumerate([[], [-1], [vocabulary], [0, 1, -1, 2], [0, 1, vocabulary, 2]]):
         with pytest.raises(RequestRefused, match="empty" if not prompt else f"vocabulary of {vocabulary}"):
-            backend.admit(request(2 + step, prompt))
+            backend.admit(Sequence.of(request(2 + step, prompt)))
         with pytest.raises(KeyError):
             backend.remove(2 + step)
         journal.step()
     journal.finish()
     assert course.tokens == expected
     with pytest.raises(RequestRefused, match="max_tokens"):
-        backend.admit(request(8, prompt_of(3, 10), 0))
+        backend.admit(Sequence.of(request(8, prompt_of(3, 10), 0)))
     edge = request(9, [0, vocabulary - 1], 1)
     assert len(alone(backend, edge)) == 1
 

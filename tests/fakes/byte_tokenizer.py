@@ -30,6 +30,10 @@ class ByteTokenizer:
     def answer_format(self) -> AnswerFormat:
         return self._format
 
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return frozenset({ord("\n"), EOS})
+
     def render(self, prompt: ChatPrompt) -> str:
         if any("refuse me" in message["content"] for message in prompt.messages):
             raise TemplateFailed("the template refuses these messages", param="messages")

@@ -20,7 +20,12 @@ from scheduler.link.process import Exit, Session
 
 def scripted(load: Load) -> Backend:
     # The step's length is slept by the shell below, on the virtual clock.
-    return ScriptedBackend(load.scripted, sleep=lambda seconds: None)
+    return ScriptedBackend(
+        load.scripted,
+        sleep=lambda seconds: None,
+        kv_cache_bytes=load.kv_cache_bytes,
+        clock=trio.current_time,
+    )
 
 
 class LoopbackLauncher:
@@ -75,12 +80,12 @@ class LoopbackLauncher:
         while True:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()
             try:
-                output = loop.turn(commands)
+                frames = loop.turn(commands)
             except ScriptedHang:
                 await trio.sleep_forever()
             await trio.sleep(load.scripted.step_seconds)
-            if output is not None:
-                await shell.link.send_all(encode(output))
+            for frame in frames:
+                await shell.link.send_all(encode(frame))
 
 
 class _Shell:

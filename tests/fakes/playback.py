@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.link.messages import Load, ScriptedPlan, Submit
@@ -22,10 +23,12 @@ class PlaybackBackend(ScriptedBackend):
         self._by_request: dict[int, bytes] = {}
         self.submits: list[Submit] = []
 
-    def admit(self, submit: Submit) -> None:
-        super().admit(submit)
-        self._by_request[submit.request_id] = self._texts[min(len(self.submits), len(self._texts) - 1)]
-        self.submits.append(submit)
+    def admit(self, sequence: engine.Sequence) -> int:
+        cached = super().admit(sequence)
+        text = self._texts[min(len(self.submits), len(self._texts) - 1)]
+        self._by_request[sequence.request_id] = text
+        self.submits.append(sequence.submit)
+        return cached
 
     def _next_token(self, row: _Row) -> int:
         text = self._by_request[row.submit.request_id]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_model
 
-from scheduler.engine import mlx_backend
+from scheduler.engine import model_loading
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready, ScriptedPlan
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -53,6 +53,6 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> Tiny:
-    ready = mlx_backend.load(load_of(tiny_folder), lambda stage: None).describe()
+    ready = model_loading.load(load_of(tiny_folder), lambda stage: None).describe()
     model, _ = load_model(tiny_folder)
     return Tiny(tiny_folder, model, ready)

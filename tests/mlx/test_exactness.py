@@ -16,7 +16,7 @@ from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler
-from scheduler.link.messages import Cancel, Sampling, Submit, ToEngine
+from scheduler.link.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
 from tests.contracts.check_backend import GREEDY, prompt_of, request
 from tests.mlx.conftest import SHAPE, Tiny
 
@@ -56,7 +56,8 @@ def _together(
     while turn <= last_turn or not loop.idle:
         commands: list[ToEngine] = [submit for at, submit in arrivals if at == turn]
         commands += [Cancel(request_id) for at, request_id in cancels if at == turn]
-        if output := loop.turn(commands):
+        for output in loop.turn(commands):
+            assert isinstance(output, StepOutput)
             most = max(most, output.counters.running)
             for token in output.tokens:
                 tokens[token.request_id].append(token.token)

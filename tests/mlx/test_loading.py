@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 from pathlib import Path
@@ -10,17 +9,18 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.generate import BatchGenerator, generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
-from scheduler.engine import mlx_backend
+from scheduler.engine import mlx_backend, model_loading
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
-from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, Submit, ToEngine
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from tests.contracts.check_backend import CHUNK, alone, prompt_of, request
 from tests.mlx.conftest import SHAPE, Tiny, load_of
+from tests.mlx.families import FAMILIES, random_model
 
 _QUANTISABLE = Shape(
     hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, feed_forward=64, vocabulary=512, seed=2
@@ -29,7 +29,7 @@ on_cpu = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="what the CPU 
 
 
 def _load(folder: Path, weights_dtype: str) -> MlxBackend:
-    return mlx_backend.load(load_of(folder, weights_dtype=weights_dtype), lambda stage: None)
+    return model_loading.load(load_of(folder, weights_dtype=weights_dtype), lambda stage: None)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_unpacked_weights_are_the_packed_ones(stored: dict[str, Path]) -> None:
     """Converting to float32 changes the arithmetic, not the model: the logits agree."""
     tokens = mx.array([prompt_of(30, 62)])
     packed, config = load_model(stored["4-bit"])
-    unpacked = mlx_backend._convert_weights(
+    unpacked = model_loading._convert_weights(
         load_model(stored["4-bit"])[0], config, "auto", lambda stage: None
     )
     plain, _ = load_model(stored["float32"])
@@ -118,7 +118,7 @@ def test_ready_says_what_was_loaded(tiny: Tiny) -> None:
 def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
     """What the rows hold is at least what their tokens cost, and mlx-lm rounds up to 256 of them a row."""
     backend = tiny.backend(prefill_chunk_tokens=1024)
-    backend.admit(request(1, prompt_of(300, 63), 9))
+    backend.admit(Sequence.of(request(1, prompt_of(300, 63), 9)))
     backend.step()
     per_token = tiny.ready.kv_bytes_per_token
     assert 299 * per_token <= backend.kv_bytes() <= 512 * per_token
@@ -128,7 +128,7 @@ def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
 def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     """An operator who waits for minutes sees for what."""
     stages: list[str] = []
-    mlx_backend.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
+    model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     assert stages == ["reading weights", "converting weights to float32", "warming up"]
 
 
@@ -161,194 +161,15 @@ def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
             _load(folder, "auto")
 
 
-_BASE: dict[str, Any] = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "intermediate_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 4096,
-}
-_MAMBA: dict[str, Any] = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "state_size": 16,
-    "num_hidden_layers": 2,
-    "conv_kernel": 4,
-    "use_bias": False,
-    "use_conv_bias": True,
-    "tie_word_embeddings": True,
-    "time_step_rank": 4,
-}
-_FAMILIES: dict[str, dict[str, Any]] = {
-    "gemma2": _BASE | {"query_pre_attn_scalar": 16.0},
-    "gemma3_text": _BASE | {"query_pre_attn_scalar": 16, "sliding_window": 16, "sliding_window_pattern": 2},
-    "gpt_oss": _BASE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
-    "deepseek_v3": _BASE
-    | {
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "kv_lora_rank": 16,
-        "q_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "qk_nope_head_dim": 16,
-        "n_routed_experts": 4,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "first_k_dense_replace": 1,
-    },
-    "mamba2": _MAMBA
-    | {
-        "num_heads": 4,
-        "head_dim": 16,
-        "layer_norm_epsilon": 1e-5,
-        "n_groups": 1,
-        "time_step_limit": (0.0, 100.0),
-    },
-    "qwen3_next": _BASE
-    | {
-        "linear_num_value_heads": 2,
-        "linear_num_key_heads": 1,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
-        "linear_conv_kernel_dim": 4,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "decoder_sparse_step": 1,
-        "shared_expert_intermediate_size": 32,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 32,
-        "partial_rotary_factor": 0.5,
-        "full_attention_interval": 2,
-        "norm_topk_prob": True,
-    },
-    "recurrent_gemma": _BASE
-    | {
-        "attention_bias": False,
-        "conv1d_width": 4,
-        "logits_soft_cap": 30.0,
-        "attention_window_size": 16,
-        "block_types": ["recurrent", "attention"],
-    },
-    "falcon_h1": _BASE
-    | {
-        "num_hidden_layers": 2,
-        "mamba_d_ssm": 64,
-        "mamba_d_state": 16,
-        "mamba_n_heads": 4,
-        "mamba_d_head": 16,
-        "mamba_n_groups": 1,
-    },
-    "lfm2": _BASE
-    | {
-        "norm_eps": 1e-6,
-        "conv_bias": False,
-        "conv_L_cache": 3,
-        "block_dim": 32,
-        "block_multiple_of": 8,
-        "block_ffn_dim_multiplier": 1.0,
-        "block_auto_adjust_ff_dim": False,
-        "block_ff_dim": 64,
-        "full_attn_idxs": [1, 3],
-    },
-    "granitemoehybrid": _BASE
-    | {
-        "attention_bias": False,
-        "embedding_multiplier": 1.0,
-        "attention_multiplier": 0.25,
-        "logits_scaling": 1.0,
-        "residual_multiplier": 1.0,
-        "layer_types": ["mamba", "attention"] * 2,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "shared_intermediate_size": 32,
-        "mamba_n_heads": 4,
-        "mamba_d_head": 16,
-        "mamba_proj_bias": False,
-        "mamba_d_state": 16,
-        "mamba_d_conv": 4,
-        "mamba_n_groups": 1,
-        "mamba_conv_bias": True,
-    },
-    "mamba": _MAMBA,
-    "nemotron_h": _BASE
-    | {
-        "attention_bias": False,
-        "mamba_num_heads": 4,
-        "mamba_head_dim": 16,
-        "mamba_proj_bias": False,
-        "ssm_state_size": 16,
-        "conv_kernel": 4,
-        "n_groups": 1,
-        "mlp_bias": False,
-        "layer_norm_epsilon": 1e-5,
-        "use_bias": False,
-        "use_conv_bias": True,
-        "hybrid_override_pattern": ["M", "*", "M", "-"],
-    },
-    "rwkv7": {
-        "vocab_size": 300,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "norm_eps": 1e-5,
-        "head_dim": 32,
-        "num_hidden_layers": 2,
-        "a_low_rank_dim": 8,
-        "v_low_rank_dim": 8,
-        "gate_low_rank_dim": 8,
-        "decay_low_rank_dim": 8,
-    },
-}
-_FAMILIES["qwen3_5"] = {
-    "text_config": _FAMILIES["qwen3_next"]
-    | {
-        "model_type": "qwen3_5_text",
-        "rope_parameters": {
-            "type": "default",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": 0.5,
-            "mrope_section": [2, 1, 1],
-        },
-    }
-}
-"""A tiny model of each kind of cache: sliding windows, latent attention, several recurrent states, both."""
-
-
-def _random_model(family: str) -> Any:
-    module = importlib.import_module(f"mlx_lm.models.{family}")
-    model = module.Model(module.ModelArgs.from_dict(_FAMILIES[family] | {"model_type": family}))
-    mx.random.seed(0)
-    weights: list[tuple[str, Any]] = []
-    parameters: Any = tree_flatten(model.parameters())
-    for name, value in parameters:
-        # Larger than any initialisation, so that answers vary; convolutions keep their own scale.
-        if value.ndim >= 2 and "conv" not in name:
-            value = (
-                mx.random.normal(value.shape) * (1.0 if "embed" in name else 1.5) * value.shape[-1] ** -0.5
-            )
-        weights.append((name, value))
-    model.update(tree_unflatten(weights))
-    model.eval()
-    mx.eval(model.parameters())
-    return model
-
-
 def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
     """Through a folder and `load`, as a real one comes."""
-    _save(tmp_path, _random_model(family), _FAMILIES[family] | {"model_type": family})
+    _save(tmp_path, random_model(family), FAMILIES[family] | {"model_type": family})
     changes: dict[str, Any] = {"max_slots": 8, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
-    backend = mlx_backend.load(load_of(tmp_path, **changes), lambda stage: None)
+    backend = model_loading.load(load_of(tmp_path, **changes), lambda stage: None)
     return backend, load_model(tmp_path)[0]
 
 
-@pytest.mark.parametrize("family", sorted(_FAMILIES.keys() - {"gemma2"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gemma2"}))
 def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
     """Eight rows of mixed lengths, beyond window and chunk, that join at random steps, one of them cancelled,
     have the tokens that each has alone, in every family of models."""
@@ -375,7 +196,7 @@ def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
 
 def test_every_family_that_may_prefill_together_is_tested() -> None:
     """A model type gets on that list by being in the test above."""
-    assert _FAMILIES.keys() >= mlx_backend._PADDED_PREFILL_IS_EXACT
+    assert FAMILIES.keys() >= mlx_backend._PADDED_PREFILL_IS_EXACT
 
 
 @pytest.mark.xfail(reason="mlx-lm 0.32.2 lets padding run through the recurrent state", strict=True)
@@ -383,7 +204,7 @@ def test_every_family_that_may_prefill_together_is_tested() -> None:
 def test_padded_prefill_of_every_family_is_exact(family: str) -> None:
     """Prompts of different lengths, read in one batch by mlx-lm itself, have the tokens that they have
     alone. The day this passes, the family may prefill together."""
-    model = _random_model(family)
+    model = random_model(family)
     prompts = [[token % 300 for token in prompt_of(length, 64)] for length in (2, 41, 8, 10)]
     generator = BatchGenerator(model, max_tokens=20, prefill_step_size=CHUNK)
     uids = generator.insert(prompts)
@@ -400,10 +221,10 @@ def test_padded_prefill_of_every_family_is_exact(family: str) -> None:
 def test_what_cannot_run_in_batches_is_refused(tmp_path: Path) -> None:
     """gemma2 raises in mlx-lm's attention as soon as two rows are decoded: better said at loading than by
     an engine that dies again and again. One slot works."""
-    _save(tmp_path, _random_model("gemma2"), _FAMILIES["gemma2"] | {"model_type": "gemma2"})
+    _save(tmp_path, random_model("gemma2"), FAMILIES["gemma2"] | {"model_type": "gemma2"})
     with pytest.raises(ValueError, match="gemma2 in batches"):
-        mlx_backend.load(load_of(tmp_path, max_slots=2), lambda stage: None)
-    backend = mlx_backend.load(load_of(tmp_path, max_slots=1), lambda stage: None)
+        model_loading.load(load_of(tmp_path, max_slots=2), lambda stage: None)
+    backend = model_loading.load(load_of(tmp_path, max_slots=1), lambda stage: None)
     assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5
 
 
@@ -415,7 +236,9 @@ def _run(
         commands: list[ToEngine] = [submit for at, submit in arrivals if at == turn]
         if turn in cancels:
             commands.append(Cancel(cancels[turn]))
-        for token in output.tokens if (output := loop.turn(commands)) else []:
-            tokens[token.request_id].append(token.token)
+        for output in loop.turn(commands):
+            assert isinstance(output, StepOutput)
+            for token in output.tokens:
+                tokens[token.request_id].append(token.token)
     assert loop.idle
     return tokens

@@ -26,6 +26,11 @@ _PARAMETER = re.compile(
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
     """Raises ValueError where a call is not whole, or a value that should be JSON is none."""
+    # Before the pattern, which would look for each missing end anew.
+    if any(
+        text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
+    ):
+        raise ValueError("a call is not whole")
     calls = [{"name": name, "arguments": _arguments(body)} for name, body in _INVOKE.findall(text)]
     if len(calls) != text.count(f"<{_TOKEN}invoke "):
         raise ValueError("a call is not whole")

@@ -112,7 +112,19 @@ def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
     return read
 
 
+def _braces_match(raw: str, string_mark: str) -> bool:
+    depth = 0
+    for outside in raw.split(string_mark)[::2]:
+        for character in outside:
+            depth += (character == "{") - (character == "}")
+            if depth < 0:
+                return False
+    return depth == 0
+
+
 def _parse(raw: str, syntax: ToolSyntax, calls: Calls) -> Any:
+    if syntax.string_mark and not _braces_match(raw, syntax.string_mark):
+        raise ValueError("its braces do not match")
     with warnings.catch_warnings():
         # Python's parser warns of odd escapes in what the model wrote.
         warnings.simplefilter("ignore", SyntaxWarning)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,3 +151,27 @@ def test_harmonys_analysis_is_reasoning_when_it_is_cut_off() -> None:
     raw = b"<|channel|>analysis<|message|>thinking about"
     message, reason = message_of(pipeline(HARMONY), [raw], FinishReason.LENGTH)
     assert (message.reasoning, reason) == ("thinking about", FinishReason.LENGTH)
+
+
+JUNK = (
+    "<invoke name=",
+    "<function=",
+    "<arg_key>",
+    "call:a{",
+    "<|open|>call<|sep|>",
+    "[a(",
+    "{",
+    '<atem:invoke name="a">',
+)
+
+
+@pytest.mark.parametrize("parser", [*tool_parser_names(), "dsml"])
+def test_no_junk_takes_a_reader_long(parser: str) -> None:
+    """It runs where every stream's tokens pass. The bound is a hundred times what it takes."""
+    syntax = tool_syntax(parser)
+    for junk in (*JUNK, '<｜DSML｜invoke name="a">', "<longcat_arg_key>"):
+        raw = syntax.start + junk * (10_000 // len(junk))
+        started = time.perf_counter()
+        with suppress(MalformedToolCall):
+            message_of(pipeline(form(parser)), [raw.encode()])
+        assert time.perf_counter() - started < 2.0, junk

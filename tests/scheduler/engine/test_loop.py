@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.backend import RequestRefused, StepResult
+from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -47,14 +49,39 @@ class _Watched:
     def describe(self) -> Ready:
         return self._backend.describe()
 
-    def admit(self, submit: Submit) -> None:
-        self.admitted.append(submit.request_id)
+    @property
+    def prefixes(self) -> PrefixCache[Any, Any] | None:
+        return self._backend.prefixes
+
+    @property
+    def restorable(self) -> Restorable:
+        return self._backend.restorable
+
+    @property
+    def disk(self) -> None:
+        return None
+
+    def warming(self, sequence: EngineSequence) -> bool:
+        return self._backend.warming(sequence)
+
+    def forget(self, sequence: EngineSequence) -> None:
+        self._backend.forget(sequence)
+
+    def tend(self, idle: bool) -> bool:
+        return self._backend.tend(idle)
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        self._backend.keep(request_id, tokens)
+
+    def admit(self, sequence: EngineSequence) -> int:
+        self.admitted.append(sequence.request_id)
         try:
-            self._backend.admit(submit)
+            known = self._backend.admit(sequence)
         except RequestRefused:
-            self.refused.add(submit.request_id)
+            self.refused.add(sequence.request_id)
             raise
-        self.rows.add(submit.request_id)
+        self.rows.add(sequence.request_id)
+        return known
 
     def remove(self, request_id: int) -> None:
         self._backend.remove(request_id)
@@ -95,7 +122,9 @@ class _Run:
 
     def turn(self, commands: Sequence[ToEngine]) -> StepOutput | None:
         cancelled = self._note(commands)
-        output = self.loop.turn(commands)
+        frames = self.loop.turn(commands)
+        output = frames[0] if frames else None
+        assert output is None or isinstance(output, StepOutput)
         stepped = self.backend.take_stepped()
         if output is not None:
             self._hear(output)

@@ -13,6 +13,7 @@ from scheduler.engine.scripted_backend import (
     ScriptedDeath,
     ScriptedHang,
 )
+from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, Journal, MakeBackend, alone, answers, request
 
@@ -68,7 +69,7 @@ def test_it_dies_of_a_request() -> None:
     backend = _backend(ScriptedPlan(die_token=66))
     assert alone(backend, request(1, [65], 2))
     with pytest.raises(ScriptedDeath):
-        backend.admit(request(2, [65, 66]))
+        backend.admit(Sequence.of(request(2, [65, 66])))
 
 
 def test_it_refuses_a_request_alone() -> None:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.slots import Slot, Slots
+from scheduler.engine.sequence import Sequence
+from scheduler.engine.slots import Slots
+from tests.contracts.check_backend import request
+
+
+def _sequence(request_id: int) -> Sequence:
+    return Sequence.of(request(request_id, [1, 2, 3]))
 
 
 @settings(derandomize=True, deadline=None)
@@ -14,10 +20,10 @@ from scheduler.engine.slots import Slot, Slots
 def test_slots_are_a_bounded_table(limit: int, moves: list[tuple[bool, int]]) -> None:
     """Any order of taking and releasing agrees with a plain dict: what is there, in which order, and
     how much is free."""
-    slots, model = Slots(limit), dict[int, Slot]()
+    slots, model = Slots(limit), dict[int, Sequence]()
     for take, request_id in moves:
         if take and request_id not in model and len(model) < limit:
-            model[request_id] = Slot(request_id, prompt_tokens=3)
+            model[request_id] = _sequence(request_id)
             slots.take(model[request_id])
         elif not take:
             assert slots.release(request_id) is model.pop(request_id, None)
@@ -31,11 +37,11 @@ def test_slots_are_a_bounded_table(limit: int, moves: list[tuple[bool, int]]) ->
 def test_taking_more_than_there_are_is_our_own_mistake() -> None:
     """Slots do not grow, and a request has one of them."""
     slots = Slots(2)
-    slots.take(Slot(1, 3))
+    slots.take(_sequence(1))
     with pytest.raises(AssertionError, match="twice"):
-        slots.take(Slot(1, 3))
-    slots.take(Slot(2, 3))
+        slots.take(_sequence(1))
+    slots.take(_sequence(2))
     with pytest.raises(AssertionError, match="more than there are"):
-        slots.take(Slot(3, 3))
+        slots.take(_sequence(3))
     with pytest.raises(KeyError):
         slots[3]

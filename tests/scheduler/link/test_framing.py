@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from scheduler.errors import LinkError
 from scheduler.link.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, parent_inbound
 from scheduler.link.messages import (
+    CacheCounters,
+    CacheReport,
     Cancel,
     Counters,
+    DiskReport,
     Fault,
     FromEngine,
+    Inspect,
+    Inspection,
     Load,
     Loading,
     PrefillOut,
@@ -28,6 +33,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
+    TrunkReport,
 )
 
 thoroughly = settings(max_examples=60, deadline=None)
@@ -48,7 +54,9 @@ samplings = st.builds(
     st.lists(st.tuples(numbers, floats), max_size=3).map(tuple),
 )
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
-    st.builds(Load, numbers, backends, words, numbers, numbers, numbers, dtypes, plans),
+    st.builds(
+        Load, numbers, backends, words, numbers, numbers, numbers, dtypes, plans, numbers, words, numbers
+    ),
     st.builds(
         Submit,
         numbers,
@@ -56,10 +64,23 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         numbers,
         st.lists(numbers, max_size=3).map(tuple),
         samplings,
+        words,
+        st.none() | words,
+        numbers,
+        st.lists(numbers, max_size=3).map(tuple),
     ),
     st.builds(Cancel, numbers),
+    st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
+disk_reports = st.builds(DiskReport, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
+cache_reports = st.builds(
+    CacheReport,
+    *[numbers] * 13,
+    st.dictionaries(words, numbers, max_size=3),
+    st.lists(st.builds(TrunkReport, numbers, numbers, numbers, st.lists(numbers, max_size=3)), max_size=2),
+    st.lists(words, max_size=2),
+)
 from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(Loading, words),
     st.builds(Ready, numbers, words, words, numbers, numbers, numbers, words),
@@ -67,10 +88,15 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(
         StepOutput,
         st.lists(st.builds(TokenOut, numbers, numbers), max_size=4),
-        st.lists(st.builds(PrefillOut, numbers, numbers, numbers), max_size=4),
+        st.lists(st.builds(PrefillOut, numbers, numbers, numbers, numbers), max_size=4),
         st.lists(st.builds(Retired, numbers, reasons, words), max_size=4),
-        st.builds(Counters, numbers, numbers, numbers, floats, numbers, numbers, numbers),
+        st.builds(
+            Counters,
+            *(numbers, numbers, numbers, floats, numbers, numbers, numbers),
+            st.builds(CacheCounters, *[numbers] * 14),
+        ),
     ),
+    st.builds(Inspection, numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
 )
 sizes = st.lists(st.integers(1, 40), max_size=20)
 
@@ -121,8 +147,8 @@ def test_a_message_does_not_wait_for_the_next_one(
 
 def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
-    assert set(get_args(ToEngine)) == {Load, Submit, Cancel}
-    assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Fault}
+    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect}
+    assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Inspection, Fault}
 
 
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:

@@ -21,6 +21,7 @@ from scheduler.link.messages import (
     Counters,
     Fault,
     FromEngine,
+    Inspection,
     Load,
     Loading,
     Ready,
@@ -89,6 +90,7 @@ class Heard:
 
     stages: list[str] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)
+    inspections: list[Inspection] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     send: Callable[[ToEngine], None] | None = None
@@ -102,6 +104,9 @@ class Heard:
 
     def engine_output(self, output: StepOutput) -> None:
         self.outputs.append(output)
+
+    def engine_inspected(self, inspection: Inspection) -> None:
+        self.inspections.append(inspection)
 
     def engine_lost(self, cause: str) -> None:
         self.calls.append("lost")

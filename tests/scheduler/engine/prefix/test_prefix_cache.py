@@ -12,9 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.prefix_cache import PrefixCache, Retention, Trunk
-from scheduler.engine.radix_tree import KEY_BYTES, Lease
-from tests.scheduler.engine.test_radix_tree import (
+from scheduler.engine.prefix.cache_statistics import Trunk
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease
+from scheduler.engine.prefix.retention import Retention
+from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,
     STATE_BYTES,
     Run,
@@ -293,7 +295,7 @@ def test_thirty_two_conversations_on_one_trunk_hold_one_trunk() -> None:
     assert held.tokens == 4096 + 32 * 200
     assert held.nodes == 33
     assert cache.nbytes == held.tokens * TOKEN_BYTES
-    assert cache.statistics().top_trunks[0] == Trunk(tokens=4096, references=32, hits=31)
+    assert cache.statistics().top_trunks[0] == Trunk(tokens=4096, references=32, hits=31, head=())
 
 
 def test_a_branch_never_destroys_a_longer_trunk() -> None:
@@ -463,7 +465,7 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
     assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (40, 99)
-    assert cache.statistics().top_trunks == (Trunk(tokens=40, references=1, hits=5),)
+    assert cache.statistics().top_trunks == (Trunk(tokens=40, references=1, hits=5, head=()),)
 
 
 def test_both_halves_of_an_edge_have_its_past() -> None:
@@ -779,7 +781,7 @@ def test_statistics_tell_no_token() -> None:
     for _ in range(3):
         serve(cache, words(secret, 20), session="s")
     assert str(secret)[:6] not in repr(cache.statistics())
-    assert cache.statistics().top_trunks == (Trunk(tokens=20, references=1, hits=2),)
+    assert cache.statistics().top_trunks == (Trunk(tokens=20, references=1, hits=2, head=()),)
 
 
 def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
@@ -834,7 +836,7 @@ def test_integrity_says_what_is_wrong() -> None:
     cache._sessions.clear()
     assert cache.check_integrity() == ["sessions and turns are not the same"]
     cache = stored()
-    cache._budget_bytes = 1
+    cache.budget_bytes = 1
     assert cache.check_integrity() == ["70 bytes in a room of 1, and not all in use"]
     cache = stored()
     cache._marks.clear()

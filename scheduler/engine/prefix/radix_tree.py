@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -91,7 +91,6 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def start(self) -> int:
-        """The position before the first token of the edge."""
         return self.end - len(self.tokens)
 
     @property
@@ -301,14 +300,18 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         lease.pieces, lease.snapshot, lease.node = (), None, None
 
     def parents(self, node: Node[SegmentT, SnapshotT]) -> Iterator[Node[SegmentT, SnapshotT]]:
-        """The nodes above, nearest first, without the root."""
+        """The nodes above, without the root."""
         above = node.parent
         while above is not None and above.parent is not None:
             yield above
             above = above.parent
 
-    def children(self, node: Node[SegmentT, SnapshotT]) -> Collection[Node[SegmentT, SnapshotT]]:
-        return node.children.values()
+    def head(self, node: Node[SegmentT, SnapshotT], limit: int) -> tuple[int, ...]:
+        """The first `limit` tokens of the path to a node's end."""
+        tokens: array[int] = array("I")
+        for passed in reversed((node, *self.parents(node))):
+            tokens.extend(passed.tokens[: limit - len(tokens)] if len(tokens) < limit else ())
+        return tuple(tokens)
 
     def walk(self, top: Node[SegmentT, SnapshotT] | None = None) -> Iterator[Node[SegmentT, SnapshotT]]:
         """`top` and all below it (or all nodes), each after its parent. No recursion: chains are long."""

@@ -13,58 +13,18 @@ What goes first when room is needed (what a lease stands on never does):
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
-from typing import Generic, Literal, TypeAlias
+from typing import Generic, TypeAlias
 
-from scheduler.engine.radix_tree import KEY_BYTES, Held, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, Trunk
+from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.prefix.retention import Retention
 
-Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
 Tokens: TypeAlias = Sequence[int]
 SessionKey: TypeAlias = tuple[str, str]  # salt, session
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Every bound of the policy."""
-
-    continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
-    continuation_share: float = 0.5  # exo #1817: of the prompt.
-    protecting_hits: int = 2  # SGLang's slru threshold.
-    protected_seconds: float = 600.0  # A tool call or a person answers within this.
-    snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
-    branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
-    sessions: int = 4096  # A forgotten session's turns age like any others.
-
-    def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
-        """Whether a hit goes on with a conversation and is no branch of it (exo #1817's good hit)."""
-        least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
-        return hit_tokens >= least
-
-
-@dataclass(frozen=True, slots=True)
-class Trunk:
-    """A prefix that came back. None of its tokens is told."""
-
-    tokens: int
-    references: int  # Stored continuations that stand on it.
-    hits: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    """What is held now, and totals since the start."""
-
-    held: Held
-    leases: int
-    query_tokens: int
-    hit_tokens: int
-    stored_tokens: int
-    evicted_tokens: Mapping[Reason, int]
-    evicted_bytes: int
-    top_trunks: tuple[Trunk, ...]
 
 
 @dataclass(slots=True)
@@ -94,7 +54,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     ) -> None:
         """`token_bytes`: what a Segment costs a token, to make room before it is cut; 0 where no layer can
         be cut. `needs_snapshot`: the model has layers that cannot be cut."""
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
         self._needs_snapshot = needs_snapshot
@@ -106,8 +66,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._queue: list[tuple[int, float, bool, int, Node[SegmentT, SnapshotT]]] = []
         self._tickets = 0
         self._sessions: OrderedDict[SessionKey, list[Node[SegmentT, SnapshotT]]] = OrderedDict()
-        self._query_tokens = self._hit_tokens = self._stored_tokens = 0
-        self._evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
+        self.query_tokens = self.hit_tokens = self.stored_tokens = 0
+        self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
         self.evicted_bytes = 0  # Only grows: much of it at once, and the device should have it back.
 
     @property
@@ -116,7 +76,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     @property
     def room(self) -> int:
-        return max(0, self._budget_bytes - self._running_bytes)
+        return max(0, self.budget_bytes - self._running_bytes)
 
     def peek(self, tokens: Tokens, salt: str) -> int:
         """How many tokens a lookup would find. Changes and counts nothing: for planning."""
@@ -141,11 +101,24 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
             self._file(node)
-        self._query_tokens += len(tokens)
-        self._hit_tokens += found.length
+        self.query_tokens += len(tokens)
+        self.hit_tokens += found.length
         lease = self._tree.lease(found)
         self._make_room(0)
         return lease
+
+    def pin(self, tokens: Tokens, salt: str) -> Lease[SegmentT, SnapshotT]:
+        """A lease on what there is of a prefix that is running anyway: counts nothing, changes no recency."""
+        return self._tree.lease(self._tree.match(tokens, salt))
+
+    def states(self, tokens: Tokens, salt: str) -> list[tuple[int, SnapshotT]]:
+        """The states that are kept along a prefix, with their positions, shallow first."""
+        match = self._tree.match(tokens, salt)
+        return [
+            (node.end, node.snapshot)
+            for node in match.path
+            if node.snapshot is not None and node.end <= match.length
+        ]
 
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
         """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
@@ -181,7 +154,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             if missing and fitting:
                 end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
                 self._marks[end] = _Mark(0.0)
-                self._stored_tokens += len(end.tokens)
+                self.stored_tokens += len(end.tokens)
                 added = end.nbytes
         if end is not None:
             self._pass(end)
@@ -221,22 +194,26 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._evict(victim, "cleared")
         return self.evicted_bytes - before
 
-    def statistics(self, top: int = 10) -> CacheStatistics:
+    def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
         """For operators. Walks all nodes: for a page now and then, not for every step."""
-        trunks = [
-            Trunk(node.end, leaves, self._marks[node].hits)
+        came_back = [
+            (self._marks[node].hits, node.end, leaves, node)
             for node, leaves in self._tree.leaves_below().items()
             if len(node.children) > 1 or self._marks[node].hits
         ]
+        trunks = (
+            Trunk(tokens, leaves, hits, self._tree.head(node, head_tokens))
+            for hits, tokens, leaves, node in nlargest(top, came_back, key=lambda trunk: trunk[:2])
+        )
         return CacheStatistics(
             held=self._tree.held(),
             leases=len(self._tree.leases),
-            query_tokens=self._query_tokens,
-            hit_tokens=self._hit_tokens,
-            stored_tokens=self._stored_tokens,
-            evicted_tokens=dict(self._evicted_tokens),
+            query_tokens=self.query_tokens,
+            hit_tokens=self.hit_tokens,
+            stored_tokens=self.stored_tokens,
+            evicted_tokens=dict(self.evicted_tokens),
             evicted_bytes=self.evicted_bytes,
-            top_trunks=tuple(nlargest(top, trunks, key=lambda trunk: (trunk.hits, trunk.tokens))),
+            top_trunks=tuple(trunks),
         )
 
     def check_integrity(self) -> list[str]:
@@ -356,7 +333,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         for key in tuple(mark.turns):
             self._forget(key, node)
         reason = "superseded" if mark.superseded and reason == "budget" else reason
-        self._evicted_tokens[reason] += len(node.tokens)
+        self.evicted_tokens[reason] += len(node.tokens)
         self.evicted_bytes += node.nbytes
         del self._marks[node]
         self._tree.remove(node)

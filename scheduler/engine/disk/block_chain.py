@@ -1,0 +1,122 @@
+"""What a prefix is called on disk: keys by content, chained, so that a name says all the tokens before it.
+
+Pure arithmetic over token ids. A block is BLOCK_TOKENS consecutive tokens and its key depends on every token
+up to its end, on the salt and on the model; the key of a snapshot (the state right after any position)
+hangs on the chain at the block boundary before it. Nothing here knows files but the shape of their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Literal, TypeAlias, cast
+
+from scheduler.engine.prefix.radix_tree import KEY_BYTES as TOKEN_BYTES
+from scheduler.engine.prefix.radix_tree import compact
+
+BLOCK_TOKENS: Final = 256
+FORMAT_VERSION: Final = 1
+
+_KEY_BYTES = 20  # Someone else's block is met by chance never, on purpose with 2^160 trials.
+
+Key: TypeAlias = bytes
+Kind: TypeAlias = Literal["b", "s", "l"]
+"""A block; a snapshot that needs the blocks before it; a lone snapshot, of a model that has no blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One file's place in a chain: all that its name says."""
+
+    key: Key
+    parent: Key
+    """The chain at `stands_on`; of a lone snapshot, at the block boundary before it."""
+    kind: Kind
+    position: int
+    """The tokens up to its end."""
+
+    @property
+    def stands_on(self) -> int:
+        """The tokens whose blocks must be there, or this one is worth nothing."""
+        match self.kind:
+            case "b":
+                return self.position - BLOCK_TOKENS
+            case "s":
+                return self.position - self.position % BLOCK_TOKENS
+            case "l":
+                return 0
+
+    @property
+    def file_name(self) -> str:
+        return (
+            f"{self.key.hex()}-{self.parent.hex()}-{self.kind}{self.position}.kv{FORMAT_VERSION}.safetensors"
+        )
+
+
+_FILE_NAME = re.compile(
+    r"([0-9a-f]{40})-([0-9a-f]{40})-([bsl])([1-9][0-9]{0,11})\.kv([0-9]{1,4})\.safetensors"
+)
+
+
+def parse(file_name: str) -> Place | Literal["stranger", "other format"]:
+    """The place that a file's name says; or that the file is none of ours, or of another version of us."""
+    found = _FILE_NAME.fullmatch(file_name)
+    if found is None:
+        return "stranger"
+    key, parent, kind, position, version = found.groups()
+    if int(version) != FORMAT_VERSION:
+        return "other format"
+    place = Place(bytes.fromhex(key), bytes.fromhex(parent), cast(Kind, kind), int(position))
+    whole = place.kind != "b" or place.position % BLOCK_TOKENS == 0
+    return place if whole else "stranger"
+
+
+class Chain:
+    """The keys of one token sequence under one salt, each computed once, when it is first asked for.
+
+    Takes a copy of the tokens (0.02 ms for 100k in an `array("I")`). One thread at a time uses it.
+    """
+
+    __slots__ = ("_keys", "_tokens", "tokens")
+
+    def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int]) -> None:
+        """`fingerprint`: of the model (`model_fingerprint.py`). Token ids fit in 32 bits."""
+        self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine is that MLX runs on.
+        self.tokens: int = len(tokens)
+        self._keys = [_digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))]
+
+    def key(self, blocks: int) -> Key:
+        """Of the first `blocks` blocks; of none: the root of everything with this salt and model."""
+        assert 0 <= blocks * BLOCK_TOKENS <= self.tokens, "the chain is shorter"
+        while len(self._keys) <= blocks:
+            start = (len(self._keys) - 1) * BLOCK_TOKENS
+            self._keys.append(_digest("block", self._keys[-1], self._run(start, start + BLOCK_TOKENS)))
+        return self._keys[blocks]
+
+    def block(self, end: int) -> Place:
+        """The block whose last token is at `end` - 1; `end` is a positive multiple of BLOCK_TOKENS."""
+        blocks, rest = divmod(end, BLOCK_TOKENS)
+        assert blocks > 0, "no block ends here"
+        assert rest == 0, "no block ends here"
+        return Place(self.key(blocks), self.key(blocks - 1), "b", end)
+
+    def snapshot(self, position: int, alone: bool) -> Place:
+        """The state right after the first `position` tokens, 0 < position. `alone`: it needs no blocks."""
+        assert 0 < position <= self.tokens, "the chain has no such position"
+        parent = self.key(position // BLOCK_TOKENS)
+        rest = self._run(position - position % BLOCK_TOKENS, position)
+        return Place(_digest("snapshot", parent, rest), parent, "l" if alone else "s", position)
+
+    def _run(self, start: int, end: int) -> bytes:
+        return self._tokens[start * TOKEN_BYTES : end * TOKEN_BYTES]
+
+
+def _digest(kind: str, *parts: bytes) -> Key:
+    """Each part with its length before it: no two lists of parts are the same bytes."""
+    digest = blake2b(digest_size=_KEY_BYTES, person=kind.encode())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()

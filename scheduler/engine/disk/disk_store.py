@@ -1,0 +1,266 @@
+"""The disk tier's files, bounded: what is there, what goes, and what a damaged one costs (a counted miss).
+
+Two threads share it beside the engine's, which only asks the index: a reader calls `load`, a writer calls
+`save` and `tidy`. The file system is changed by the writer's thread alone: what a load finds damaged leaves
+the index at once and is deleted by the next `tidy`, which every `save` begins with, so that no deletion
+ever meets the file that has taken the same name since. Nothing here raises for what a disk does.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from scheduler.engine.disk.block_chain import Chain, Key, Place
+from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_index import DiskIndex, Entry
+
+ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
+ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (*get_args(DamageKind), "missing", "full", "denied", "io")
+
+_ERRNO_KINDS: Final[Mapping[int | None, ErrorKind]] = {
+    errno.ENOENT: "missing",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "full"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"),
+}
+_STAMP_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What is held now, and totals since the start, which only grow."""
+
+    files: int
+    nbytes: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    evicted_files: int
+    errors: Mapping[ErrorKind, int]
+
+
+class DiskStore:
+    """Never more than the budget on the disk, the file being written included."""
+
+    def __init__(
+        self,
+        folder: DiskFolder,
+        fingerprint: str,
+        budget_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Scans the folder and makes it fit: orphans go, then what was used longest ago. Raises
+        DiskTierUnavailable."""
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._budget_bytes = budget_bytes
+        self._clock = clock
+        self._lock = threading.Lock()  # Of the index and the counters; never held while the disk works.
+        self._index = DiskIndex()
+        self._doomed: deque[Entry] = deque()
+        self._unstamped: deque[Place] = deque()
+        self._leaving_bytes = 0  # In files out of the index that are not deleted yet, or would not be.
+        self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
+        self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
+        self._errors = dict.fromkeys(ERROR_KINDS, 0)
+        self._settle_in()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the disk refused lately: nothing is saved for a while."""
+        return self._clock() < self._resume_at
+
+    @property
+    def untidy(self) -> bool:
+        """Whether the writer's thread should call `tidy`."""
+        return bool(self._doomed or self._unstamped)
+
+    def holds(self, key: Key) -> bool:
+        with self._lock:
+            return self._index.get(key) is not None
+
+    def match(self, chain: Chain, limit: int) -> int:
+        """The tokens of the leading blocks that are there, at most `limit`."""
+        with self._lock:
+            return self._index.match(chain, limit)
+
+    def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
+        """The position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
+        with self._lock:
+            return self._index.deepest_snapshot(chain, limit, alone)
+
+    def touch(self, key: Key) -> None:
+        """Used now, and all that it stands on: it will go later. The file system learns of it by `tidy`,
+        at most once a minute for a path's end."""
+        with self._lock:
+            entry = self._index.touch(key)
+            if entry is not None and self._clock() - entry.stamped >= _STAMP_SECONDS:
+                entry.stamped = self._clock()
+                self._unstamped.append(entry.place)
+
+    def load(self, place: Place) -> Content | None:
+        """What was saved there, verified; None is a miss, and whatever stood on it is gone too."""
+        with self._lock:
+            entry = self._index.get(place.key)
+        if entry is None:
+            return None
+        kind: ErrorKind
+        try:
+            content = decode(self._folder.read(place, entry.nbytes), place, self._fingerprint)
+        except Damage as damage:
+            kind, why = damage.kind, f"{place.file_name} is damaged"
+        except OSError as error:
+            kind, why = _kind_of(error), str(error)
+        else:
+            with self._lock:
+                self._reads += 1
+                self._read_bytes += entry.nbytes
+            return content
+        with self._lock:
+            current = self._index.get(place.key) is entry
+            if current:
+                self._doomed.extend(self._forget(place.key))
+        if current or kind != "missing":  # Else it was evicted while we were about to open it.
+            self._count(kind, why)
+        return None
+
+    def save(self, place: Place, content: Content) -> bool:
+        """Whether it is kept: not, where what it stands on is gone, room cannot be made without that, or
+        the disk refuses. For the writer's thread; waits for the disk."""
+        self.tidy()
+        parts = encode(content, place, self._fingerprint)
+        nbytes = sum(len(part) for part in parts)
+        if self.paused or not self._make_room(place, nbytes):
+            return False
+        try:
+            self._folder.write(place, parts)
+        except OSError as error:
+            self._refuse(error)
+            if _kind_of(error) == "full":  # By others, whatever the budget says: a cache is what gives way.
+                self._shrink(nbytes)
+            return False
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        entry = Entry(place, nbytes, self._clock())
+        with self._lock:
+            self._writes += 1
+            self._write_bytes += nbytes
+            if self._index.is_grounded(place):
+                self._index.add(entry)
+                return True
+            self._leaving_bytes += nbytes
+        self._delete(entry)  # A load found its parent damaged meanwhile.
+        return False
+
+    def tidy(self) -> None:
+        """Delete what loads found damaged, note what was used. For the writer's thread."""
+        while self._doomed:
+            self._delete(self._doomed.popleft())
+        while self._unstamped:
+            place = self._unstamped.popleft()
+            try:
+                self._folder.stamp(place)
+            except OSError as error:
+                self._count(_kind_of(error), str(error))
+
+    def statistics(self) -> StoreStatistics:
+        with self._lock:
+            return StoreStatistics(
+                files=len(self._index),
+                nbytes=self._index.nbytes,
+                reads=self._reads,
+                read_bytes=self._read_bytes,
+                writes=self._writes,
+                write_bytes=self._write_bytes,
+                evicted_files=self._evicted_files,
+                errors=dict(self._errors),
+            )
+
+    def check_integrity(self) -> list[str]:
+        """Complaints in words, best none: an alarm, never a crash. O(everything)."""
+        with self._lock:
+            return self._index.check_integrity()
+
+    def fail(self, error: Exception) -> None:
+        """Count what nobody expected."""
+        self._count("io", f"{type(error).__name__}: {error}")
+
+    def _settle_in(self) -> None:
+        try:
+            found, other_formats = self._folder.scan()
+        except OSError as error:
+            raise DiskTierUnavailable(f"the folder cannot be used: {error}") from error
+        self._errors["foreign"] += other_formats
+        orphans = self._index.restore(found)
+        self._doomed.extend(Entry(file.place, file.nbytes) for file in reversed(orphans))
+        self._leaving_bytes = sum(file.nbytes for file in orphans)
+        self._evicted_files += len(orphans)
+        self.tidy()
+        self._shrink(self._index.nbytes + self._leaving_bytes - self._budget_bytes)
+
+    def _make_room(self, place: Place, nbytes: int) -> bool:
+        """Evict until the file fits, but not for a path that would not fit if it were alone."""
+        with self._lock:
+            needed = self._index.path_bytes(place) + nbytes + self._leaving_bytes
+            if needed > self._budget_bytes or not self._index.is_grounded(place):
+                return False
+            if place.stands_on:
+                self._index.touch(place.parent)  # Now all that is not its path goes before.
+            excess = self._index.nbytes + self._leaving_bytes + nbytes - self._budget_bytes
+        return self._shrink(excess)
+
+    def _shrink(self, nbytes: int) -> bool:
+        """Evict at least this much, or all that there is."""
+        while nbytes > 0:
+            with self._lock:
+                victim = self._index.oldest()
+                if victim is None:
+                    return False
+                self._forget(victim.place.key)
+                self._evicted_files += 1
+            nbytes -= victim.nbytes
+            if not self._delete(victim):
+                return False
+        return True
+
+    def _forget(self, key: Key) -> list[Entry]:
+        """Out of the index, with all that stands on it; the caller (under the lock) has them deleted."""
+        forgotten = self._index.remove(key)
+        self._leaving_bytes += sum(entry.nbytes for entry in forgotten)
+        return forgotten
+
+    def _delete(self, entry: Entry) -> bool:
+        """Whether its bytes are free. If not they count against the budget until the next start."""
+        try:
+            self._folder.delete(entry.place)
+        except OSError as error:
+            self._refuse(error)
+            return False
+        with self._lock:
+            self._leaving_bytes -= entry.nbytes
+        return True
+
+    def _refuse(self, error: OSError) -> None:
+        """The disk does not do as it is told: do not try again at once, and each time later."""
+        self._count(_kind_of(error), str(error))
+        self._resume_at = self._clock() + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def _count(self, kind: ErrorKind, why: str) -> None:
+        with self._lock:
+            self._errors[kind] += 1
+            first = self._errors[kind] == 1
+        if first:
+            print(f"disk tier: {kind}: {why} (counted from now on, not told)", file=sys.stderr)
+
+
+def _kind_of(error: OSError) -> ErrorKind:
+    return _ERRNO_KINDS.get(error.errno, "io")

@@ -1,0 +1,289 @@
+"""The prefix cache's disk tier, as the engine sees it: nothing here waits for a disk, and nothing raises.
+
+Owns two daemon threads: a writer, behind a queue that is bounded in bytes, and a reader. The engine's thread
+asks what is there (host memory only), hands over what is worth keeping, already detached from the device,
+and starts readings, which it polls between steps. What is in a file is opaque here. `disk_store.py` says
+what happens to damaged files and a full disk, `block_chain.py` what a file is called.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
+from scheduler.engine.disk.block_file import Content
+from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
+from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatistics:
+    """What is held now, and totals since the start, which only grow."""
+
+    files: int
+    nbytes: int
+    pending_bytes: int
+    """Handed over and not yet written."""
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    dropped_writes: int
+    """The queue was full, its parent is not there, it does not fit, or the disk refuses for now."""
+    evicted_files: int
+    errors: Mapping[ErrorKind, int]
+
+
+class DiskTier:
+    """One thread (the engine's) calls it, but for `statistics` and `Reading.cancel`, which any may."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        budget_bytes: int,
+        *,
+        queue_bytes: int = 256 << 20,
+        lone_snapshots: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Locks and scans the folder (0.3 s for 10,000 files) and makes it fit the budget. `lone_snapshots`:
+        the model has no layer that can be cut, so that no blocks are put and a snapshot needs none.
+
+        Raises DiskTierUnavailable, which says why in words, also when another service uses the folder.
+        """
+        self._fingerprint = fingerprint
+        self._lone_snapshots = lone_snapshots
+        self._queue_bytes = queue_bytes
+        self._folder = DiskFolder(folder)
+        try:
+            self._store = DiskStore(self._folder, fingerprint, budget_bytes, clock)
+        except DiskTierUnavailable:
+            self._folder.release()
+            raise
+        # Guards what follows; the writer waits on it for work, `settle` for the end of work. The store's
+        # own lock may be taken under this one, never the other way round.
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Place, Content]] = deque()
+        self._pending: set[Key] = set()  # Queued or being written.
+        self._pending_bytes = self._dropped_writes = 0
+        self._closing = self._working = False
+        self._readings: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="disk writer", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="disk reader", daemon=True)
+        self._writer.start()
+        self._reader.start()
+
+    def chain(self, tokens: Sequence[int], salt: str) -> Chain:
+        """These tokens as all other calls want them. Keys are computed once: keep it as long as they stay."""
+        return Chain(self._fingerprint, salt, tokens)
+
+    def match(self, chain: Chain, limit: int) -> int:
+        """How many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
+        Changes nothing. About 7 µs a block that is found, where the chain is asked for the first time."""
+        return self._store.match(chain, limit)
+
+    def deepest_snapshot(self, chain: Chain, limit: int) -> int:
+        """The deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0: none."""
+        return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
+
+    def touch(self, chain: Chain) -> int:
+        """These tokens were used, if only in memory: their blocks go later. How many leading tokens are there
+        as blocks or on their way; the blocks after them are what `put_block_nowait` would take."""
+        there = self._store.match(chain, chain.tokens)
+        with self._changed:
+            if there:
+                self._touch(chain.block(there).key)
+            while there + BLOCK_TOKENS <= chain.tokens and self._knows(chain.block(there + BLOCK_TOKENS).key):
+                there += BLOCK_TOKENS
+        return there
+
+    def has_snapshot(self, chain: Chain, position: int) -> bool:
+        """Whether the snapshot is there or on its way. Ask before you detach one."""
+        with self._changed:
+            return self._knows(chain.snapshot(position, self._lone_snapshots).key)
+
+    def put_block_nowait(self, chain: Chain, end: int, content: Content) -> bool:
+        """Keep the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. False where it is
+        dropped, which is counted. The bytes must not change afterwards."""
+        return self._put(chain.block(end), content)
+
+    def put_snapshot_nowait(self, chain: Chain, position: int, content: Content) -> bool:
+        """Keep the state right after `position` tokens, after the blocks up to there. What layers that can
+        be cut hold between the last block's end and `position` belongs into it as well, or it cannot be
+        restored. False where it is dropped, which is counted. The bytes must not change afterwards."""
+        return self._put(chain.snapshot(position, self._lone_snapshots), content)
+
+    def start_read(
+        self,
+        chain: Chain,
+        start: int,
+        end: int,
+        *,
+        snapshot: int = 0,
+        when_done: Callable[[], None] | None = None,
+    ) -> Reading:
+        """Read the whole blocks in tokens [start, end) and, if not 0, the snapshot at that position.
+
+        `start` is a multiple of BLOCK_TOKENS. All of it lies in host memory when the reading ends: ask for a
+        long prefix piece by piece. `when_done` is called once, in the reader's thread; it must not raise.
+        """
+        assert start % BLOCK_TOKENS == 0, "a read begins where a block does"
+        ends = range(start + BLOCK_TOKENS, min(end, chain.tokens) + 1, BLOCK_TOKENS)
+        blocks = tuple(chain.block(block_end) for block_end in ends)
+        state = chain.snapshot(snapshot, self._lone_snapshots) if snapshot else None
+        reading = Reading(blocks, state, when_done)
+        with self._changed:
+            for place in (*blocks[-1:], *([state] if state else [])):
+                self._touch(place.key)
+        if self._closing:
+            reading.finish(ReadOutcome())  # The reader is about to go, or gone.
+        else:
+            self._readings.put(reading)
+        return reading
+
+    def statistics(self) -> DiskStatistics:
+        held = self._store.statistics()
+        with self._changed:
+            return DiskStatistics(
+                files=held.files,
+                nbytes=held.nbytes,
+                pending_bytes=self._pending_bytes,
+                reads=held.reads,
+                read_bytes=held.read_bytes,
+                writes=held.writes,
+                write_bytes=held.write_bytes,
+                dropped_writes=self._dropped_writes,
+                evicted_files=held.evicted_files,
+                errors=held.errors,
+            )
+
+    def check_integrity(self) -> list[str]:
+        """Complaints in words, best none: an alarm, never a crash. O(files)."""
+        return self._store.check_integrity()
+
+    def settle(self, deadline_seconds: float) -> bool:
+        """Wait until all that was put is written or dropped and what was damaged is deleted. Whether so."""
+        with self._changed:
+            return self._changed.wait_for(self._is_settled, deadline_seconds)
+
+    def close(self, deadline_seconds: float) -> bool:
+        """End it: what was put is written as far as the deadline allows, what is being read is cancelled.
+        Whether all was written. The folder is free once the writer is at its end: at the latest, should
+        the disk hang, when the process is."""
+        deadline = time.monotonic() + deadline_seconds
+        with self._changed:
+            self._closing = True  # From here on nothing is taken.
+        self._readings.put(None)
+        settled = self.settle(deadline_seconds)
+        with self._changed:
+            self._dropped_writes += len(self._queue)
+            self._pending_bytes -= sum(content.nbytes for _, content in self._queue)
+            self._pending -= {place.key for place, _ in self._queue}
+            self._queue.clear()
+            self._changed.notify_all()
+        for thread in (self._writer, self._reader):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return settled
+
+    def _put(self, place: Place, content: Content) -> bool:
+        nbytes = content.nbytes
+        with self._changed:
+            if self._knows(place.key):
+                self._touch(place.key)
+                return True
+            grounded = not place.stands_on or self._knows(place.parent)
+            full = self._pending_bytes + nbytes > self._queue_bytes
+            if self._closing or full or not grounded or self._store.paused:
+                self._dropped_writes += 1
+                return False
+            self._queue.append((place, content))
+            self._pending.add(place.key)
+            self._pending_bytes += nbytes
+            self._changed.notify_all()
+            return True
+
+    def _knows(self, key: Key) -> bool:
+        return key in self._pending or self._store.holds(key)
+
+    def _touch(self, key: Key) -> None:
+        self._store.touch(key)
+        if self._store.untidy:
+            self._changed.notify_all()
+
+    def _is_settled(self) -> bool:
+        return not (self._queue or self._working or self._store.untidy)
+
+    def _write(self) -> None:
+        """The writer's thread."""
+        while self._wait_for_work():
+            self._store.tidy()
+            self._save_next()
+        self._folder.release()
+
+    def _wait_for_work(self) -> bool:
+        """False when there will be no more."""
+        with self._changed:
+            self._working = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing or not self._is_settled())
+            self._working = not self._is_settled()
+            return self._working
+
+    def _save_next(self) -> None:
+        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        with self._changed:
+            if not self._queue:
+                return
+            place, content = self._queue.popleft()
+        kept = False
+        try:
+            kept = self._store.save(place, content)
+        except Exception as error:  # Not of the disk's making: the thread must outlive it all the same.
+            self._store.fail(error)
+        with self._changed:
+            self._pending.remove(place.key)
+            self._pending_bytes -= content.nbytes
+            self._dropped_writes += not kept
+
+    def _read(self) -> None:
+        """The reader's thread."""
+        while self._read_next():
+            pass
+
+    def _read_next(self) -> bool:
+        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        reading = self._readings.get()
+        if reading is None:
+            return False
+        outcome = ReadOutcome()
+        try:
+            outcome = self._fulfil(reading)
+        except Exception as error:  # No memory for it, say. Who waits for the reading must not for ever.
+            self._store.fail(error)
+        with self._changed:
+            self._changed.notify_all()  # The writer has something to delete, perhaps.
+        try:
+            reading.finish(outcome)
+        except Exception as error:  # `when_done` raised, which it must not.
+            self._store.fail(error)
+        return True
+
+    def _fulfil(self, reading: Reading) -> ReadOutcome:
+        """Snapshot first: without it the blocks are of no use to who asked for both."""
+        contents: list[Content] = []
+        for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
+            if self._closing or reading.cancelled or (content := self._store.load(place)) is None:
+                break
+            contents.append(content)
+        if reading.snapshot is None:
+            return ReadOutcome(tuple(contents))
+        whole = len(contents) == 1 + len(reading.blocks)
+        return ReadOutcome(tuple(contents[1:]), contents[0] if whole else None)

@@ -1,0 +1,90 @@
+"""Which model computed a state: a digest over everything that the same tokens' state depends on.
+
+Called once at load, in a thread beside the loading of the weights, which reads the same bytes. A wrong "same"
+gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, times only
+where the contents are too much to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS
+
+_PIECE_BYTES = 1 << 20
+_SAMPLE_BYTES = 1 << 16
+_STRIDE_BYTES = 1 << 24
+_HEADER_BYTES = 1 << 26  # More than any header: a length beyond it is no safetensors file's.
+
+
+def fingerprint(
+    folder: Path, weights_dtype: str, adapter: Path | None, software: str, *, whole_bytes: int = 4 << 30
+) -> str:
+    """64 hex digits for the model in `folder` as it is run. Raises OSError where a file cannot be read.
+
+    `weights_dtype`: what they are converted to at load, as decided ("auto" would say nothing).
+    `adapter`: a folder or a file. `software`: versions of mlx-lm and of what else computes, the device too.
+
+    Up to `whole_bytes` of weights, every byte counts (a second a GB). Beyond, of each weights file: its
+    safetensors header, 64 KiB of every 16 MiB, its end, and its times of modification and of change. The
+    latter no program can set back, so that an edit between the samples shows too; a copy of a large model
+    is another one.
+    """
+    digest = blake2b(digest_size=32)
+    for part in (f"blocks of {BLOCK_TOKENS}", weights_dtype, software):
+        _add(digest, part.encode())
+    model = sorted(file for pattern in ("*.json", "*.py") for file in folder.glob(pattern))
+    weights = sorted(folder.glob("*.safetensors"))
+    whole = sum(file.stat().st_size for file in weights) <= whole_bytes
+    _add_files(digest, (file for file in model if _shapes_the_model(file)), whole=True)
+    _add_files(digest, weights, whole=whole)
+    if adapter is not None:
+        parts = sorted(adapter.iterdir()) if adapter.is_dir() else [adapter]
+        _add_files(digest, (part for part in parts if part.is_file()), whole=True)
+    return digest.hexdigest()
+
+
+def _shapes_the_model(file: Path) -> bool:
+    """config.json (the quantisation is in it) and a model's own code. The tokenizer's files are not: states
+    belong to token ids. Nor is the weights' index: it is what the weights say."""
+    return file.suffix == ".py" or file.name == "config.json"
+
+
+def _add(digest: blake2b, part: bytes) -> None:
+    """With its length before it: no two lists of parts are the same bytes."""
+    digest.update(len(part).to_bytes(8, "little"))
+    digest.update(part)
+
+
+def _add_files(digest: blake2b, files: Iterable[Path], *, whole: bool) -> None:
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            _add(digest, path.name.encode())
+            _add(digest, f"{status.st_size}".encode())
+            if whole:
+                _add(digest, _contents(file))
+            else:
+                _add(digest, f"{status.st_mtime_ns} {status.st_ctime_ns}".encode())
+                _add(digest, _samples(file, status.st_size))
+    _add(digest, b"")  # Where one group of files ends.
+
+
+def _contents(file: BinaryIO) -> bytes:
+    contents = blake2b()
+    while piece := file.read(_PIECE_BYTES):
+        contents.update(piece)  # Lets go of the GIL.
+    return contents.digest()
+
+
+def _samples(file: BinaryIO, size: int) -> bytes:
+    contents = blake2b()
+    header = 8 + int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+    contents.update(os.pread(file.fileno(), min(header, _HEADER_BYTES), 0))
+    for start in (*range(0, size, _STRIDE_BYTES), max(0, size - _SAMPLE_BYTES)):
+        contents.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
+    return contents.digest()

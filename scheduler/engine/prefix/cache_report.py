@@ -1,0 +1,115 @@
+"""What the parent hears of the prefix cache: counters with every step, everything when it asks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from scheduler.engine.backend import DiskWatch
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, TrunkReport
+
+_CHECK_SECONDS = 30.0
+"""Between two integrity checks, which walk all nodes: only an idle engine makes them."""
+
+
+class CacheWatch:
+    """Counts, and checks the tree from time to time: a fault in it is an alarm, never a crash."""
+
+    def __init__(
+        self, prefixes: PrefixCache[Any, Any] | None, disk: DiskWatch | None, clock: Callable[[], float]
+    ) -> None:
+        self._prefixes = prefixes
+        self._disk = disk
+        self._clock = clock
+        self._checked_at = clock()
+        self._complaints = 0
+
+    def look(self, idle: bool) -> None:
+        now = self._clock()
+        if self._prefixes is None or not idle or now - self._checked_at < _CHECK_SECONDS:
+            return
+        self._checked_at = now
+        for complaint in self._prefixes.check_integrity():
+            self._complaints += 1
+            print(f"prefix cache: {complaint}", file=sys.stderr)
+
+    def counters(self) -> CacheCounters:
+        prefixes = self._prefixes
+        if prefixes is None:
+            return CacheCounters()
+        disk = None if self._disk is None else self._disk.tier.statistics()
+        return CacheCounters(
+            query_tokens=prefixes.query_tokens,
+            hit_tokens=prefixes.hit_tokens,
+            stored_tokens=prefixes.stored_tokens,
+            evicted_budget_tokens=prefixes.evicted_tokens["budget"],
+            evicted_superseded_tokens=prefixes.evicted_tokens["superseded"],
+            evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
+            complaints=self._complaints,
+            held_bytes=prefixes.nbytes,
+            disk_hit_tokens=0 if self._disk is None else self._disk.disk_tokens,
+            disk_reads=0 if disk is None else disk.reads,
+            disk_writes=0 if disk is None else disk.writes,
+            disk_dropped_writes=0 if disk is None else disk.dropped_writes,
+            disk_errors=0 if disk is None else sum(disk.errors.values()),
+            disk_bytes=0 if disk is None else disk.nbytes,
+        )
+
+
+def inspection(
+    command: Inspect,
+    prefixes: PrefixCache[Any, Any] | None,
+    disk: DiskWatch | None,
+    running_bytes: int,
+) -> Inspection:
+    """The answer to `command`, after doing what it says."""
+    if prefixes is None:
+        return Inspection(command.query, 0, None)
+    freed = prefixes.clear() if command.clear else 0
+    statistics = prefixes.statistics(command.top, command.head_tokens)
+    held = statistics.held
+    return Inspection(
+        command.query,
+        freed,
+        CacheReport(
+            budget_bytes=prefixes.budget_bytes,
+            running_bytes=running_bytes,
+            nodes=held.nodes,
+            tokens=held.tokens,
+            snapshots=held.snapshots,
+            segment_bytes=held.segment_bytes,
+            snapshot_bytes=held.snapshot_bytes,
+            key_bytes=held.key_bytes,
+            replaced_bytes=held.replaced_bytes,
+            leases=statistics.leases,
+            query_tokens=statistics.query_tokens,
+            hit_tokens=statistics.hit_tokens,
+            stored_tokens=statistics.stored_tokens,
+            evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
+            trunks=[
+                TrunkReport(trunk.tokens, trunk.references, trunk.hits, list(trunk.head))
+                for trunk in statistics.top_trunks
+            ],
+            complaints=prefixes.check_integrity(),
+        ),
+        None if disk is None else _disk_report(disk),
+    )
+
+
+def _disk_report(disk: DiskWatch) -> DiskReport:
+    found = disk.tier.statistics()
+    return DiskReport(
+        files=found.files,
+        nbytes=found.nbytes,
+        pending_bytes=found.pending_bytes,
+        reads=found.reads,
+        read_bytes=found.read_bytes,
+        writes=found.writes,
+        write_bytes=found.write_bytes,
+        dropped_writes=found.dropped_writes,
+        evicted_files=found.evicted_files,
+        errors={str(kind): count for kind, count in found.errors.items()},
+        hit_tokens=disk.disk_tokens,
+    )

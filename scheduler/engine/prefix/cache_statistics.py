@@ -1,0 +1,36 @@
+"""The prefix cache as operators see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from scheduler.engine.prefix.radix_tree import Held
+
+Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
+"""Why something was let go of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """A prefix that came back."""
+
+    tokens: int
+    references: int  # Stored continuations that stand on it.
+    hits: int
+    head: tuple[int, ...]  # The first token ids, as many as were asked for.
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """What is held now, and totals since the start."""
+
+    held: Held
+    leases: int
+    query_tokens: int
+    hit_tokens: int
+    stored_tokens: int
+    evicted_tokens: Mapping[Reason, int]
+    evicted_bytes: int
+    top_trunks: tuple[Trunk, ...]

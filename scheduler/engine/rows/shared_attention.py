@@ -1,0 +1,170 @@
+"""Attention of a batch whose rows begin with the same tokens: the shared keys and values are read once.
+
+With rows r, a shared run of S tokens and private runs of T, one decode step of a layer reads
+
+    ordinary:  r * (S + T) tokens of keys and values        (every row has a copy of the run)
+    shared:    S + r * T                                     (one matrix product of all rows' queries)
+
+so it pays as soon as (r - 1) * S tokens cost more than the few operations of merging (`row_sharing.py` holds
+the bound). The softmax is exact: each part gives its maximum, its sum and its weighted values, and they
+are merged in float32 as in Hydragen (arXiv 2402.05099) and FlashInfer's cascade. `_attend` is the inner part
+that a fused kernel could replace: it has no other input than queries, keys, values and a mask.
+
+Everything here is a composition of MLX operations and was run on the CPU build only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import base
+
+_MOST_SCORES = 1 << 26
+"""Of one product, in numbers: 256 MB in float32. A long chunk before a long run is done in pieces."""
+_MASKED = -1e30
+"""Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroup:
+    """One layer's run that some rows of the batch begin with, or go on with after a run before it."""
+
+    keys: mx.array
+    """(1, kv heads, tokens, head size), as are the values."""
+    values: mx.array
+    rows: tuple[int, ...]
+    index: mx.array | None
+    """The rows as an array; None where they are all rows of the batch, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Attention over some of the keys, not yet divided: float32, (..., queries, 1 or head size)."""
+
+    most: mx.array
+    total: mx.array
+    weighted: mx.array
+
+    def merge(self, other: _Part) -> _Part:
+        most = mx.maximum(self.most, other.most)
+        ours, theirs = mx.exp(self.most - most), mx.exp(other.most - most)
+        return _Part(
+            most,
+            self.total * ours + other.total * theirs,
+            self.weighted * ours + other.weighted * theirs,
+        )
+
+
+def shared_attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    groups: Sequence[SharedGroup],
+    scale: float,
+    mask: mx.array | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Attention of (rows, heads, length, size) queries over each row's groups and its private keys.
+
+    `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
+    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
+    """
+    rows, heads, length, size = queries.shape
+    kv_heads = keys.shape[1]
+    queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
+    part = _attend(queries, keys, values, mask, length)
+    for group in groups:
+        chosen = queries if group.index is None else queries[group.index]
+        found = _attend_run(chosen, group.keys, group.values)
+        part = part.merge(found if group.index is None else _spread(found, group.index, part))
+    if sinks is not None:
+        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
+        most = by_query.reshape(1, kv_heads, -1, 1)
+        part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
+    answer = (part.weighted / part.total).astype(values.dtype)
+    return answer.reshape(rows, heads, length, values.shape[-1])
+
+
+def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, length: int) -> _Part:
+    """Private parts: (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
+    scores = (queries @ keys.swapaxes(-1, -2)).astype(mx.float32)
+    if mask is not None:
+        shape = scores.shape
+        scores = scores.reshape(*shape[:2], -1, length, shape[-1])
+        mask = mask[:, :, None] if mask.ndim == 4 else mask
+        scores = mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else scores + mask
+        scores = scores.reshape(shape)
+    most = mx.max(scores, axis=-1, keepdims=True)
+    weights = mx.exp(scores - most)
+    total = mx.sum(weights, axis=-1, keepdims=True)
+    return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
+
+
+def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
+    """All rows' queries against one run, as one product a head."""
+    rows, kv_heads, count, size = queries.shape
+    together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
+    most_queries = max(1, _MOST_SCORES // (kv_heads * keys.shape[2]))
+    parts = [
+        _attend(together[:, :, start : start + most_queries], keys, values, None, count)
+        for start in range(0, rows * count, most_queries)
+    ]
+    whole = _joined(parts)
+
+    def by_row(array: mx.array) -> mx.array:
+        return array.reshape(kv_heads, rows, count, -1).swapaxes(0, 1)
+
+    return _Part(by_row(whole.most), by_row(whole.total), by_row(whole.weighted))
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(
+        mx.concatenate([part.most for part in parts], axis=2),
+        mx.concatenate([part.total for part in parts], axis=2),
+        mx.concatenate([part.weighted for part in parts], axis=2),
+    )
+
+
+def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
+    """A part of some rows as one of all: the others count nothing in it."""
+    most = mx.full(like.most.shape, _MASKED)
+    total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
+    most[index], total[index], weighted[index] = part.most, part.total, part.weighted
+    return _Part(most, total, weighted)
+
+
+_ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
+
+
+def _dispatch(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """What models call: the cache says whether its rows share."""
+    groups = getattr(cache, "groups", ())
+    if groups:
+        return shared_attention(queries, keys, values, groups, scale, mask, sinks)
+    return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def take_over() -> None:
+    """Make mlx-lm's models, loaded or not, call us. They import the function by name, so those that were
+    loaded before hold the original themselves."""
+    base.scaled_dot_product_attention = _dispatch
+    for name, module in list(sys.modules.items()):
+        if (
+            name.startswith("mlx_lm.models.")
+            and vars(module).get("scaled_dot_product_attention") is _ordinary
+        ):
+            module.scaled_dot_product_attention = _dispatch  # type: ignore[attr-defined]

@@ -1,0 +1,122 @@
+"""`/v1/cache`: what operators see of the prefix cache, and clear."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.events import Finished
+from scheduler.link.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
+
+_PROMPT = len("<user>hello\n<assistant>")
+
+
+@trio_test
+async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockClock) -> None:
+    """The same conversation again is charged as one computed token to who reads `cached_tokens`."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        cached = []
+        for _ in range(2):
+            usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
+            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+            assert usage["prompt_tokens"] == _PROMPT
+        assert cached == [0, _PROMPT - 1]
+
+
+@trio_test
+async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    """Tokens, bytes, hits and trunks; no text of anyone's prompt."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for text in ("hello", "hello", "help"):
+            await client.post("/v1/chat/completions", json=chat(text))
+        response = await client.get("/v1/cache")
+        body = response.json()
+        assert body["enabled"] is True
+        assert body["hit_tokens"] == (_PROMPT - 1) + len("<user>hel")
+        assert body["segment_bytes"] == 64 * body["tokens"]
+        assert body["complaints"] == []
+        assert {"tokens": 9, "references": 2, "hits": 2} in body["trunks"]
+        assert "hel" not in response.text
+
+
+@trio_test
+async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock) -> None:
+    """So many tokens of each trunk's beginning as asked for."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for _ in range(2):
+            await client.post("/v1/chat/completions", json=chat())
+        body = (await client.get("/v1/cache", params={"text_tokens": 8})).json()
+        assert body["trunks"][0]["text"] == "<user>he"
+        assert (await client.get("/v1/cache", params={"text_tokens": -1})).status_code == 400
+
+
+@trio_test
+async def test_clearing_spares_what_is_in_use(autojump_clock: trio.testing.MockClock) -> None:
+    """What no running request stands on goes, and the next request is cold and answered."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json=chat())
+        await client.post("/v1/chat/completions", json=chat("other"))
+
+        async def again() -> None:
+            await client.post("/v1/chat/completions", json=chat(max_tokens=100))
+
+        nursery.start_soon(again)
+        await trio.sleep(0.2)
+        cleared = (await client.delete("/v1/cache")).json()
+        assert cleared["freed_bytes"] > 0
+        assert 0 < cleared["tokens"] <= _PROMPT + 8
+        await trio.sleep(5)
+        assert (await client.delete("/v1/cache")).json()["nodes"] == 0
+        usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@trio_test
+async def test_without_an_engine_there_is_no_answer(autojump_clock: trio.testing.MockClock) -> None:
+    """503, at once where none runs, and when it dies or hangs with the question on board."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    async with client_of(scheduler) as client:
+        assert (await client.get("/v1/cache")).status_code == 503
+        async with running(scheduler) as nursery:
+            nursery.start_soon(_post, client)
+            await trio.sleep(1)
+            with trio.fail_after(60):
+                assert (await client.get("/v1/cache")).status_code == 503
+            async with trio.open_nursery() as asking:
+                asking.start_soon(_expect_unavailable, client)
+                await trio.testing.wait_all_tasks_blocked()
+                launcher.kill()
+
+
+async def _post(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/chat/completions", json=chat())
+
+
+async def _expect_unavailable(client: httpx.AsyncClient) -> None:
+    with trio.fail_after(1):
+        assert (await client.get("/v1/cache")).status_code == 503
+
+
+@pytest.mark.parametrize("text", ["hello", "x" * 500])
+@trio_test
+async def test_another_salt_finds_nothing(autojump_clock: trio.testing.MockClock, text: str) -> None:
+    """Not even of the same words."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler):
+        for salt in ("one", "two"):
+            _, final = await answer(scheduler, dataclasses.replace(ask(text), cache_salt=salt))
+            assert isinstance(final, Finished)
+            assert final.usage.cached_tokens == 0

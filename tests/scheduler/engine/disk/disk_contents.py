@@ -1,0 +1,58 @@
+"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows at once.
+
+Only the standard library: the processes that are killed import this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import shake_128
+from pathlib import Path
+
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
+from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.disk.disk_tier import DiskTier
+
+MODEL = "5e" * 32
+"""A fingerprint."""
+SOON = 20.0
+"""Seconds within which anything ends, on any machine that runs tests."""
+
+
+def content_of(place: Place, rows: int = 1) -> Content:
+    """Two layers and a flag, of sizes that need care with alignment; and a place of its own to be told by."""
+    key = place.key
+    return Content(
+        {
+            "layers.0.keys": HostArray("BF16", (2, rows, 3), shake_128(key + b"keys").digest(12 * rows)),
+            "layers.0.values": HostArray("F32", (rows, 5), shake_128(key + b"values").digest(20 * rows)),
+            "is full": HostArray("BOOL", (3,), bytes(3)),
+            "nothing": HostArray("U8", (0, 4), b""),
+        },
+        {"place": place.file_name, "offsets": [place.position, None]},
+    )
+
+
+def spelt(letters: str, more: int = 0) -> list[int]:
+    """A block of tokens for each letter, and the beginning of one more."""
+    return [ord(letter) for letter in letters for _ in range(BLOCK_TOKENS)] + [0] * more
+
+
+def put_all(tier: DiskTier, chain: Chain, rows: int = 1) -> bool:
+    """Hand over every whole block of the chain; whether all were taken."""
+    ends = range(BLOCK_TOKENS, chain.tokens + 1, BLOCK_TOKENS)
+    taken = [tier.put_block_nowait(chain, end, content_of(chain.block(end), rows)) for end in ends]
+    return all(taken)
+
+
+def put_snapshot(tier: DiskTier, chain: Chain, position: int, alone: bool = False) -> bool:
+    return tier.put_snapshot_nowait(chain, position, content_of(chain.snapshot(position, alone)))
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    """All that lies in the subfolders, by name."""
+    return {file.name: file for file in folder.glob("*/*")}
+
+
+def weight_of(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,178 @@
+"""The file format: what was written comes back, or Damage does; nothing else, whatever happens to a byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from math import prod
+from typing import Any
+
+import pytest
+import safetensors
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.engine.disk.block_chain import Chain, Place
+from scheduler.engine.disk.block_file import ITEM_BYTES, Content, Damage, HostArray, decode, encode
+from tests.scheduler.engine.disk.disk_contents import MODEL, content_of, spelt
+
+PLACE = Chain(MODEL, "", spelt("a")).block(256)
+OTHER = Chain(MODEL, "", spelt("b")).block(256)
+FILE = b"".join(encode(content_of(PLACE), PLACE, MODEL))
+HEADER_END = 8 + int.from_bytes(FILE[:8], "little")
+
+
+@st.composite
+def host_arrays(draw: st.DrawFn) -> HostArray:
+    dtype = draw(st.sampled_from(sorted(ITEM_BYTES)))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=4)))
+    nbytes = prod(shape) * ITEM_BYTES[dtype]
+    return HostArray(dtype, shape, draw(st.binary(min_size=nbytes, max_size=nbytes)))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+contents = st.builds(
+    Content,
+    st.dictionaries(st.text().filter(lambda name: name != "__metadata__"), host_arrays(), max_size=5),
+    st.dictionaries(st.text(), json_values, max_size=3),
+)
+
+
+def damage_of(raw: bytes, place: Place = PLACE, fingerprint: str = MODEL) -> str:
+    with pytest.raises(Damage) as caught:
+        decode(raw, place, fingerprint)
+    return caught.value.kind
+
+
+@given(contents)
+def test_what_was_encoded_comes_back(content: Content) -> None:
+    assert decode(b"".join(encode(content, PLACE, MODEL)), PLACE, MODEL) == content
+
+
+@given(contents)
+def test_the_safetensors_package_reads_the_same_arrays(content: Content) -> None:
+    deserialize: Callable[[bytes], list[tuple[str, Any]]] = safetensors.deserialize
+    read = dict(deserialize(b"".join(encode(content, PLACE, MODEL))))
+    assert read.keys() == content.arrays.keys()
+    for name, array in content.arrays.items():
+        assert (tuple(read[name]["shape"]), bytes(read[name]["data"])) == (array.shape, array.data)
+
+
+@given(contents)
+def test_every_array_is_aligned(content: Content) -> None:
+    raw = b"".join(encode(content, PLACE, MODEL))
+    header_end = 8 + int.from_bytes(raw[:8], "little")
+    for name, entry in json.loads(raw[8:header_end]).items():
+        if name != "__metadata__":
+            assert (header_end + entry["data_offsets"][0]) % ITEM_BYTES[entry["dtype"]] == 0
+
+
+def test_the_header_says_format_model_and_place() -> None:
+    metadata = json.loads(FILE[8:HEADER_END])["__metadata__"]
+    assert metadata["format"] == "penstock-kv-1"
+    assert metadata["fingerprint"] == MODEL
+    assert (metadata["key"], metadata["parent"]) == (PLACE.key.hex(), PLACE.parent.hex())
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_is_noticed_wherever_it_is(bit: int) -> None:
+    """The header's length, the header, the arrays: every byte of the file."""
+    for at in range(len(FILE)):
+        flipped = bytearray(FILE)
+        flipped[at] ^= 1 << bit
+        kind = damage_of(bytes(flipped))
+        assert kind == "checksum" or at < HEADER_END
+
+
+def test_a_file_cut_anywhere_is_truncated() -> None:
+    assert {damage_of(FILE[:length]) for length in range(len(FILE))} == {"truncated"}
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_bytes_too_many_are_noticed(more: bytes) -> None:
+    assert damage_of(FILE + more) == "checksum"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_damage_and_no_other_error(raw: bytes) -> None:
+    damage_of(raw)
+    damage_of((len(raw)).to_bytes(8, "little") + raw)
+
+
+def test_arrays_that_changed_places_are_noticed() -> None:
+    swapped = FILE[:HEADER_END] + FILE[HEADER_END:][::-1]
+    assert damage_of(swapped) == "checksum"
+
+
+def test_a_file_of_another_model_or_place_is_foreign() -> None:
+    assert damage_of(FILE, fingerprint="0" * 64) == "foreign"
+    assert damage_of(FILE, place=OTHER) == "foreign"
+
+
+def test_a_file_of_another_program_is_foreign() -> None:
+    header = b'{"__metadata__":{"format":"mlx"}}'
+    assert damage_of(len(header).to_bytes(8, "little") + header) == "foreign"
+
+
+def sealed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A file with a changed header and a checksum that is right for it."""
+    header = json.loads(FILE[8:HEADER_END])
+    header["__metadata__"]["checksum"] = "0" * 64
+    change(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    blank = len(text).to_bytes(8, "little") + text + FILE[HEADER_END:]
+    return blank.replace(b"0" * 64, blake2b(blank, digest_size=32).hexdigest().encode(), 1)
+
+
+def test_a_sealed_file_is_read() -> None:
+    """Or the next test would test nothing."""
+    assert decode(sealed(lambda header: None), PLACE, MODEL) == content_of(PLACE)
+
+
+VALUES = "layers.0.values"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update({VALUES: 7}),
+        lambda header: header[VALUES].pop("shape"),
+        lambda header: header[VALUES].update(dtype="F4"),
+        lambda header: header[VALUES].update(dtype=["F32"]),
+        lambda header: header[VALUES].update(shape=[-1, -5]),
+        lambda header: header[VALUES].update(shape=["a"]),
+        lambda header: header[VALUES].update(shape=5),
+        lambda header: header[VALUES].update(data_offsets=[0, 10**12]),
+        lambda header: header[VALUES].update(data_offsets=[0]),
+        lambda header: header["__metadata__"].pop("content"),
+        lambda header: header["__metadata__"].update(content="{"),
+        lambda header: header["__metadata__"].pop("key"),
+    ],
+)
+def test_a_whole_file_that_makes_no_sense_is_foreign(change: Callable[[dict[str, Any]], object]) -> None:
+    """Nobody's accident: the checksum is right. Still no exception but Damage."""
+    assert damage_of(sealed(change)) == "foreign"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dtype": "F32", "shape": (2,), "data": b"1234567"},
+        {"dtype": "float32", "shape": (2,), "data": b"12345678"},
+        {"dtype": "U8", "shape": (-1, -1), "data": b"1"},
+    ],
+)
+def test_an_array_whose_parts_do_not_fit_together_cannot_be_made(fields: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match="array"):
+        HostArray(**fields)
+
+
+def test_a_view_of_other_items_is_stored_as_its_bytes() -> None:
+    view = memoryview(bytes(range(8))).cast("H")
+    raw = b"".join(encode(Content({"a": HostArray("F16", (4,), view)}), PLACE, MODEL))
+    assert decode(raw, PLACE, MODEL).arrays["a"].data == bytes(range(8))
