@@ -127,8 +127,10 @@ def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
     those the client wrote nothing, so they are not found in its body. A missing field is not either, but
     stands last."""
     path: list[str] = []
-    # FastAPI's locations start with "body".
-    location = error["loc"][1:]
+    where, *location = error["loc"]
+    if where != "body":
+        # A query's parameters are as flat as their names.
+        return ".".join(str(part) for part in location) or None
     for number, part in enumerate(location, 1):
         if (isinstance(body, dict) and part in body) or (
             isinstance(body, list) and isinstance(part, int) and part < len(body)

@@ -9,15 +9,15 @@ from typing import Any
 import httpx
 import pytest
 import trio.testing
-from fastapi import Depends
 from trio.testing import trio_test
 
 from api.api_keys import ApiKeys, load_keys
-from api.app import make_app
-from api.auth import operator
 from api.settings import load
 from scheduler.errors import OptionError
-from tests.api.client import MODEL, chat, client_of
+from scheduler.prompt.preparation import PreparedRequest
+from scheduler.request import GenerationRequest
+from scheduler.service import Scheduler
+from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -38,7 +38,7 @@ async def test_without_a_key_nothing_is_answered(autojump_clock: trio.testing.Mo
             assert response.headers["www-authenticate"] == "Bearer"
             assert response.json()["error"]["code"] == "missing_api_key"
         for given in ({"x-api-key": "sk-wrong"}, {"authorization": "Bearer sk-on"}, {"x-api-key": "é"}):
-            headers = {name: value.encode() for name, value in given.items()}
+            headers = httpx.Headers([(name.encode(), value.encode()) for name, value in given.items()])
             response = await client.post("/v1/messages", json=MESSAGE, headers=headers)
             assert response.status_code == 401
             assert response.json()["error"]["type"] == "authentication_error"
@@ -81,16 +81,20 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
     """Of every dialect's requests; without keys there is none."""
     seen: list[str] = []
 
+    def watch(scheduler: Scheduler) -> None:
+        prepare = scheduler._preparation.prepare
+
+        def noted(request: GenerationRequest) -> PreparedRequest:
+            seen.append(request.tenant)
+            return prepare(request)
+
+        monkeypatch.setattr(scheduler._preparation, "prepare", noted)
+
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
         for keys, headers in ((KEYS, BEARER), (KEYS, {"x-api-key": "sk-one"}), (ApiKeys(), {})):
             scheduler = make_scheduler(LoopbackLauncher())
-            prepare = scheduler._preparation.prepare
-            monkeypatch.setattr(
-                scheduler._preparation,
-                "prepare",
-                lambda request, do=prepare: seen.append(request.tenant) or do(request),
-            )
+            watch(scheduler)
             async with running(scheduler), client_of(scheduler, keys=keys) as client:
                 assert (await client.post(path, json=body, headers=headers)).status_code == 200
 
@@ -117,19 +121,16 @@ async def test_tenants_do_not_see_each_others_responses(autojump_clock: trio.tes
 async def test_the_operators_endpoints_want_an_admin_key(autojump_clock: trio.testing.MockClock) -> None:
     """403 for the others; where there are no keys, everybody is an operator."""
     scheduler = make_scheduler(LoopbackLauncher())
-    for keys, given, status in ((KEYS, "sk-two", 403), (KEYS, "sk-admin", 200), (ApiKeys(), "", 200)):
-        app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0, keys=keys)
-
-        @app.get("/v1/cache", dependencies=[Depends(operator)])
-        async def cache() -> dict[str, str]:
-            return {}
-
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
-            response = await client.get("/v1/cache", headers={"x-api-key": given})
-        assert response.status_code == status
-        if status == 403:
-            assert response.json()["error"]["code"] == "admin_only"
+    async with running(scheduler):
+        for keys, given, status in ((KEYS, "sk-two", 403), (KEYS, "sk-admin", 200), (ApiKeys(), "", 200)):
+            async with client_of(scheduler, keys=keys) as client:
+                for response in (
+                    await client.get("/v1/cache", headers={"x-api-key": given}),
+                    await client.delete("/v1/cache", headers={"x-api-key": given}),
+                ):
+                    assert response.status_code == status
+                    if status == 403:
+                        assert response.json()["error"]["code"] == "admin_only"
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
