@@ -126,7 +126,14 @@ class ServeSettings(BaseModel):
     max_slots: int = _option("Scheduling", "Requests that decode together.", 32, ge=1, le=4096)
     max_queue: int = _option("Scheduling", "Requests that may wait; more are answered 429.", 1024, ge=1)
     prefill_chunk_tokens: int = _option(
-        "Scheduling", "Prompt tokens of one request computed between two decode steps.", 512, ge=16, le=65536
+        "Scheduling", "Prompt tokens computed in one step while nobody decodes.", 1024, ge=16, le=65536
+    )
+    itl_target_ms: float = _option(
+        "Scheduling",
+        "Longest gap between tokens that others' prompts may cause; 0: 3.5 times the usual gap.",
+        0.0,
+        ge=0,
+        le=60_000,
     )
 
     kv_cache_bytes: Annotated[int, BeforeValidator(_byte_count)] = _option(
@@ -182,6 +189,7 @@ class ServeSettings(BaseModel):
                 model_folder=model_folder,
                 max_slots=self.max_slots,
                 prefill_chunk_tokens=self.prefill_chunk_tokens,
+                itl_target_ms=self.itl_target_ms,
                 weights_dtype=self.weights_dtype,
                 scripted=self.scripted,
                 kv_cache_bytes=self.kv_cache_bytes,

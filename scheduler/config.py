@@ -25,6 +25,7 @@ class EngineConfig:
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
     kv_cache_bytes: int = -1
     """For kept prefixes and running rows; 0 keeps no prefixes, -1 takes what the device allows."""
+    itl_target_ms: float = 0.0
     kv_disk: Path | None = None
     kv_disk_bytes: int = 32 << 30
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
@@ -42,6 +43,7 @@ class EngineConfig:
             kv_cache_bytes=self.kv_cache_bytes,
             kv_disk="" if self.kv_disk is None else str(self.kv_disk),
             kv_disk_bytes=self.kv_disk_bytes,
+            itl_target_ms=self.itl_target_ms,
         )
 
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 from scheduler.engine.backend import Backend
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
 from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
@@ -44,7 +45,7 @@ def main() -> NoReturn:
         gc.collect()
         gc.freeze()
         inbox.send(backend.describe())
-        _run(EngineLoop(backend, command.max_slots), inbox)
+        _run(EngineLoop(backend, command.max_slots, _pace(command)), inbox)
     except ScriptedDeath:
         while True:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -65,6 +66,11 @@ def _expect_load(command: ToEngine) -> Load:
     if command.version != PROTOCOL_VERSION:
         raise ValueError(f"protocol version {command.version} from the parent, {PROTOCOL_VERSION} here")
     return command
+
+
+def _pace(command: Load) -> PrefillPace:
+    target = command.itl_target_ms / 1000 if command.itl_target_ms > 0 else None
+    return PrefillPace(command.prefill_chunk_tokens, target)
 
 
 def _make_backend(command: Load, inbox: Inbox) -> Backend:

@@ -31,6 +31,8 @@ class StepResult:
     tokens: abc.Sequence[TokenOut]
     prefills: abc.Sequence[PrefillOut]
     retired: abc.Sequence[Retired]
+    computed_prefill_tokens: int = 0
+    """Prompt tokens computed, what was padded included."""
 
 
 class DiskWatch(Protocol):
@@ -90,8 +92,9 @@ class Backend(Protocol):
         computed is kept for whoever asks again."""
         ...
 
-    def step(self) -> StepResult:
-        """One token for each decoding row, one chunk for rows in prefill.
+    def step(self, prefill_tokens: int | None = None) -> StepResult:
+        """One token for each decoding row, and at most `prefill_tokens` prompt tokens, which all rows in
+        prefill share (None: a chunk for each of them).
 
         A row ends by itself at one of its stop tokens or at its `max_tokens`, or alone when
         something of its own breaks. An exception from here means that the whole batch is lost.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
 from scheduler.engine.sequence import Sequence
@@ -36,9 +37,14 @@ class EngineLoop:
     """Runs one backend. Each Submit that enters is answered by exactly one Retired."""
 
     def __init__(
-        self, backend: Backend, max_slots: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        backend: Backend,
+        max_slots: int,
+        pace: PrefillPace,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._backend = backend
+        self._pace = pace
         self._clock = clock
         self._slots = Slots(max_slots)
         # Arrival order; a dict, because a cancel must find its request without a scan.
@@ -133,9 +139,15 @@ class EngineLoop:
     def _step(self) -> StepResult:
         if not self._slots:
             return _NOTHING
+        decoding = sum(not sequence.prefilling for sequence in self._slots)
+        context = max(
+            (sequence.prefilled_tokens for sequence in self._slots if sequence.prefilling), default=0
+        )
         started = self._clock()
-        result = self._backend.step()
-        self._busy_seconds += self._clock() - started
+        result = self._backend.step(self._pace.tokens(decoding, context))
+        seconds = self._clock() - started
+        self._pace.observe(seconds, decoding, result.computed_prefill_tokens, context)
+        self._busy_seconds += seconds
         self._steps += 1
         self._generated_tokens += len(result.tokens)
         for token in result.tokens:

@@ -30,6 +30,7 @@ from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.rows.prefill_share import share_prefill
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.shared_attention import take_over
@@ -94,12 +95,14 @@ class MlxBackend:
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
+        self._prefill_rows = min(_prefill_rows(model, load, description), load.max_slots)
+        self._chunk_tokens = load.prefill_chunk_tokens
         self._generator = BatchGenerator(
             model,
             sampler=greedy,
             completion_batch_size=load.max_slots,
-            prefill_batch_size=min(_prefill_rows(model, load, description), load.max_slots),
-            prefill_step_size=load.prefill_chunk_tokens,
+            prefill_batch_size=self._prefill_rows,
+            prefill_step_size=self._chunk_tokens,
         )
 
     def describe(self) -> Ready:
@@ -224,9 +227,10 @@ class MlxBackend:
             if leases:
                 self._layout.rebase(batches[stage].prompt_cache, leases)
 
-    def step(self) -> StepResult:
+    def step(self, prefill_tokens: int | None = None) -> StepResult:
         if self._joined:
             self._regroup()
+        share_prefill(self._generator, prefill_tokens, self._prefill_rows, self._chunk_tokens)
         prompts, answers = self._generator.next()
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
@@ -237,10 +241,12 @@ class MlxBackend:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
+        before = [self._by_uid[prompt.uid].cached.done_tokens for prompt in prompts]
         prefills = [self._progress(prompt) for prompt in prompts]
+        chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
         retired += self._retire_failed()
         self._rows.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired)
+        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0))
 
     def _progress(self, prompt: Any) -> PrefillOut:
         """A chunk of one row's prompt is computed. At its end, and where a state is wanted, it is kept."""

@@ -168,7 +168,7 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
-    def step(self) -> StepResult:
+    def step(self, prefill_tokens: int | None = None) -> StepResult:
         self._steps += 1
         if self._steps == self._plan.die_at_step:
             raise ScriptedDeath
@@ -179,11 +179,17 @@ class ScriptedBackend:
         tokens: list[TokenOut] = []
         prefills: list[PrefillOut] = []
         retired: list[Retired] = []
+        reading = sum(row.prefilled < len(row.submit.prompt) for row in self._rows.values())
+        chunk = self._plan.prefill_tokens_per_step
+        if prefill_tokens is not None and reading:
+            chunk = max(1, min(chunk, prefill_tokens // reading))
+        computed = 0
         for row in self._rows.values():
             total = len(row.submit.prompt)
             if row.prefilled < total:
                 cached = 0 if row.lease is None else row.lease.length
-                row.prefilled = min(total, row.prefilled + self._plan.prefill_tokens_per_step)
+                before, row.prefilled = row.prefilled, min(total, row.prefilled + chunk)
+                computed += row.prefilled - before
                 prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total, cached))
                 continue
             token = self._next_token(row)
@@ -198,7 +204,7 @@ class ScriptedBackend:
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired)
+        return StepResult(tokens, prefills, retired, computed)
 
     def _next_token(self, row: _Row) -> int:
         stops = row.submit.stop_token_ids

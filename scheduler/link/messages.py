@@ -54,6 +54,8 @@ class Load(_Message, frozen=True, tag="load"):
     kv_disk: str = ""
     """Folder of the disk tier; empty: there is none."""
     kv_disk_bytes: int = 0
+    itl_target_ms: float = 0.0
+    """Longest step that prefill may make while others decode; 0: in proportion to their own steps."""
 
 
 class Sampling(_Message, frozen=True):

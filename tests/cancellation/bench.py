@@ -62,10 +62,10 @@ class _Observed(ScriptedBackend):
         super().remove(request_id)
         self._left(request_id)
 
-    def step(self) -> StepResult:
+    def step(self, prefill_tokens: int | None = None) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step()
+        result = super().step(prefill_tokens)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

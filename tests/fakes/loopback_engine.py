@@ -11,6 +11,7 @@ import trio.testing
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode, engine_inbound
@@ -75,7 +76,9 @@ class LoopbackLauncher:
         except Exception as error:
             await shell.link.send_all(encode(Fault(str(error))))
             return
-        self.loop = loop = EngineLoop(self.backend, load.max_slots, clock=trio.current_time)
+        self.loop = loop = EngineLoop(
+            self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens), clock=trio.current_time
+        )
         await shell.link.send_all(encode(self.backend.describe()))
         while True:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()

@@ -18,6 +18,7 @@ from mlx_lm.generate import generate_step
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
+from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Inspection,
@@ -66,7 +67,7 @@ class ReuseEngine:
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
         self.backend = MlxBackend(model, load, ready, tier=tier, group_cost_tokens=0)
-        self.loop = EngineLoop(self.backend, load.max_slots)
+        self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.heard: dict[int, Heard] = {}
         self._ids = 0
         self.prefilled_tokens = 0

@@ -15,6 +15,7 @@ import pytest
 from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sampling import LogitsAdjustment, RowSampler
 from scheduler.link.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
 from tests.contracts.check_backend import GREEDY, prompt_of, request
@@ -49,7 +50,7 @@ def _together(
     """All of them through one engine: each submitted and each cancelled in its turn. Their tokens, and
     the most that ran at once."""
     backend = tiny.backend(max_slots=slots, prefill_chunk_tokens=_CHUNK, prefill_rows=prefill_rows)
-    loop = EngineLoop(backend, slots)
+    loop = EngineLoop(backend, slots, PrefillPace(512))
     tokens: dict[int, list[int]] = {submit.request_id: [] for _, submit in arrivals}
     last_turn = max(turn for turn, _ in arrivals)
     most, turn = 0, 0

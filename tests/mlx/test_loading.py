@@ -15,6 +15,7 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 from scheduler.engine import mlx_backend, model_loading
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
@@ -181,7 +182,7 @@ def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
         for at, length in enumerate([1, 41, 2, 8, 9, 30, 17, 10])
     ]
     arrivals = [(generator.choice([0, 0, generator.randrange(12)]), submit) for submit in submits]
-    tokens = _run(EngineLoop(backend, 8), arrivals, cancels={9: 1})
+    tokens = _run(EngineLoop(backend, 8, PrefillPace(512)), arrivals, cancels={9: 1})
     assert backend.kv_bytes() == 0
     for submit in submits:
         steps = generate_step(

@@ -13,6 +13,7 @@ import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
+from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import (
     Cancel,
     Inspect,
@@ -168,7 +169,7 @@ def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
     """Two dozen of them cost one trunk and their own tokens, counted in what MLX has allocated."""
     trunk, count = prompt_of(4096, 80), 24
     backend = tiny.backend(max_slots=4, prefill_chunk_tokens=2048)
-    loop = EngineLoop(backend, 4)
+    loop = EngineLoop(backend, 4, PrefillPace(512))
     per_token = tiny.ready.kv_bytes_per_token
     for number in range(count):
         commands: list[ToEngine] = [request(number, [*trunk, *prompt_of(64, 81 + number)], 2)]
@@ -191,7 +192,7 @@ def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
 def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
     """Rows that start from the same pieces at once, and write behind them, leave them as they were."""
     backend = tiny.backend(max_slots=8, prefill_chunk_tokens=64)
-    loop = EngineLoop(backend, 8)
+    loop = EngineLoop(backend, 8, PrefillPace(512))
     trunk = prompt_of(300, 90)
     _run_all(loop, [request(0, trunk, 5)])
     before = _kept(backend, trunk)

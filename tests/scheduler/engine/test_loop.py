@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence as EngineSequence
@@ -87,9 +88,9 @@ class _Watched:
         self._backend.remove(request_id)
         self.rows.remove(request_id)
 
-    def step(self) -> StepResult:
+    def step(self, prefill_tokens: int | None = None) -> StepResult:
         self._stepped = set(self.rows)
-        result = self._backend.step()
+        result = self._backend.step(prefill_tokens)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 
@@ -108,7 +109,7 @@ class _Run:
     def __init__(self, slots: int) -> None:
         self.backend = _Watched()
         ticks = count()
-        self.loop = EngineLoop(self.backend, slots, clock=lambda: float(next(ticks)))
+        self.loop = EngineLoop(self.backend, slots, PrefillPace(512), clock=lambda: float(next(ticks)))
         self._slots = slots
         self.submitted: dict[int, Submit] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -276,12 +277,12 @@ def test_a_second_load_is_refused() -> None:
     """An engine loads one model in its life; a parent that says otherwise is broken."""
     load = Load(PROTOCOL_VERSION, "scripted", "", 1, 1, 1, "auto", ScriptedPlan())
     with pytest.raises(LinkError, match="second Load"):
-        EngineLoop(ScriptedBackend(ScriptedPlan()), 1).turn([load])
+        EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).turn([load])
 
 
 def test_a_broken_step_is_the_caller_s_to_hear() -> None:
     """The loop hides no failure of the whole batch."""
-    loop = EngineLoop(ScriptedBackend(ScriptedPlan(die_at_step=1)), 1)
+    loop = EngineLoop(ScriptedBackend(ScriptedPlan(die_at_step=1)), 1, PrefillPace(512))
     with pytest.raises(ScriptedDeath):
         loop.turn([request(1, [1])])
 

@@ -55,7 +55,19 @@ samplings = st.builds(
 )
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
-        Load, numbers, backends, words, numbers, numbers, numbers, dtypes, plans, numbers, words, numbers
+        Load,
+        numbers,
+        backends,
+        words,
+        numbers,
+        numbers,
+        numbers,
+        dtypes,
+        plans,
+        numbers,
+        words,
+        numbers,
+        floats,
     ),
     st.builds(
         Submit,
