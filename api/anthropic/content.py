@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field
 
-from api.fields import Refused, WithoutEffect
+from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 
 _AUTOMATIC_CACHE = "what prompts have in common is found without it"
@@ -82,7 +82,9 @@ class InputMessage(Body):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        list[_TaggedBlock], BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock])
+        list[_TaggedBlock],
+        BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
+        Partly("text; models here see no pictures"),
     ]
 
     @property

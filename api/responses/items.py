@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from api.fields import Refused, WithoutEffect
+from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body, CalledFunction
 
 _Status = Annotated[
@@ -34,7 +34,11 @@ def _in_parts(value: Any) -> Any:
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
-_Parts = Annotated[list[Part], BeforeValidator(_in_parts, json_schema_input_type=str | list[Part])]
+_Parts = Annotated[
+    list[Part],
+    BeforeValidator(_in_parts, json_schema_input_type=str | list[Part]),
+    Partly("text; models here see no pictures"),
+]
 
 
 def said(parts: list[Part] | None) -> str:

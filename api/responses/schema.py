@@ -93,7 +93,9 @@ class CreateResponse(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: list[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tools: Annotated[list[FunctionTool] | None, Partly("functions; other tools run at their provider")] = (
+        Field(default=None, max_length=MAX_TOOLS)
+    )
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
