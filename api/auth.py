@@ -49,7 +49,11 @@ class Authentication:
 
 
 def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or path == "/docs" or path.startswith(("/docs/", "/static-offline-docs/"))
+    return (
+        path in OPEN_PATHS
+        or path in ("/docs", "/redoc")
+        or path.startswith(("/docs/", "/static-offline-docs/"))
+    )
 
 
 def _given_key(headers: Headers) -> str | None:

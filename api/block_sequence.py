@@ -5,7 +5,7 @@ For dialects whose streams are made of blocks (Anthropic's messages, OpenAI's re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -52,7 +52,7 @@ class BlockSequence:
             case TextDelta(text=text):
                 yield from self._add_text(text)
             case ReasoningDelta(text=text):
-                if not isinstance(self._block, ReasoningBlock):
+                if self._space or not isinstance(self._block, ReasoningBlock):
                     yield from self._open(ReasoningBlock(""))
                 yield self._grow(text)
             case ToolCallStarted(call_id=call_id, name=name):
@@ -100,8 +100,20 @@ class BlockSequence:
 
 def whole_blocks(choice: WholeChoice) -> list[Block]:
     """The same blocks for a client that does not stream."""
-    return [
-        block
-        for number, block in enumerate(choice.blocks)
-        if number == 0 or not isinstance(block, TextBlock) or block.text.strip()
-    ]
+    sequence = BlockSequence()
+    steps = [step for piece in _pieces(choice.blocks) for step in sequence.add(piece)]
+    return [step.block for step in (*steps, *sequence.end()) if isinstance(step, Closed)]
+
+
+def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock(text=text):
+                yield TextDelta(text)
+            case ReasoningBlock(text=text):
+                yield ReasoningDelta(text)
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+                yield ToolCallStarted(index, call_id, name)
+                yield ToolCallArguments(index, arguments)
+            case _:
+                assert_never(block)

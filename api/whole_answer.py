@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
+import msgspec
 import trio
 
 from scheduler.events import (
@@ -43,6 +45,16 @@ class ToolCallBlock:
     name: str
     arguments: str = ""
     """JSON text."""
+
+    @property
+    def input(self) -> dict[str, Any] | None:
+        """The arguments as an object; None for a call that the end of the answer cut in two."""
+        try:
+            text = json.dumps(json.loads(self.arguments), ensure_ascii=False, allow_nan=False)
+            # JSON can spell lone surrogates, and UTF-8 cannot.
+            return msgspec.json.decode(text.encode("utf-8", "replace"), type=dict[str, Any])
+        except (ValueError, RecursionError):
+            return None
 
 
 Block: TypeAlias = TextBlock | ReasoningBlock | ToolCallBlock

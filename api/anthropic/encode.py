@@ -68,12 +68,10 @@ def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
         case ReasoningBlock(text=text):
             shown = text if show_thinking else ""
             return {"type": "thinking", "thinking": shown, "signature": SIGNATURE}
-        case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
-            try:
-                value = msgspec.json.decode(arguments, type=dict[str, Any])
-            except msgspec.DecodeError:
+        case ToolCallBlock(call_id=call_id, name=name, input=arguments):
+            if arguments is None:
                 return None
-            return {"type": "tool_use", "id": call_id, "name": name, "input": value}
+            return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
         case _:
             assert_never(block)
 

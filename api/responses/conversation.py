@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, assert_never
-
-import msgspec
 
 from api.responses.items import FunctionCall, FunctionCallOutput, InputItem, Message, ReasoningItem, said
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
@@ -84,9 +81,9 @@ def output_messages(blocks: Iterable[Block]) -> Iterator[TemplateMessage]:
                 turn.say(text)
             case ReasoningBlock(text=text):
                 turn.think(text)
-            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
-                with suppress(msgspec.DecodeError):
-                    turn.call(call_id, name, msgspec.json.decode(arguments, type=dict[str, Any]))
+            case ToolCallBlock(call_id=call_id, name=name, input=arguments):
+                if arguments is not None:
+                    turn.call(call_id, name, arguments)
             case _:
                 assert_never(block)
     yield from turn.take()

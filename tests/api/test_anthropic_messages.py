@@ -12,6 +12,7 @@ from trio.testing import trio_test
 from api.anthropic.decode import chat_prompt, generation_request
 from api.anthropic.encode import SIGNATURE, MessageEncoder, usage_object
 from api.anthropic.schema import CountTokensRequest, MessagesRequest
+from api.whole_answer import ToolCallBlock
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.events import Finished, FinishReason, TextDelta, ToolCallArguments, ToolCallStarted, Usage
 from scheduler.link.messages import ScriptedPlan
@@ -167,6 +168,16 @@ async def test_a_call_that_max_tokens_cut_in_two_is_not_in_a_whole_message(
     message = await ask(SAID, answer_format=HERMES, tools=TOOLS, max_tokens=len(SAID) - 30)
     assert [block["type"] for block in message["content"]] == ["thinking", "text"]
     assert message["stop_reason"] == "max_tokens"
+
+
+def test_a_calls_input_is_an_object_whatever_its_text_spells() -> None:
+    """A lone surrogate is no character: it is replaced, and the call stays."""
+    block = ToolCallBlock("1", "f", '{"a": "x\\ud800", "b": [1]}')
+    assert block.input is not None
+    assert block.input["b"] == [1]
+    assert block.input["a"].encode()
+    for half in ("", '{"a', "[1]", '{"a": NaN', "[" * 100_000):
+        assert ToolCallBlock("1", "f", half).input is None
 
 
 @trio_test

@@ -138,6 +138,17 @@ def test_depth_is_counted_outside_of_strings(depth: int, text: str) -> None:
     assert too_deep(json.dumps(value).encode()) is (depth > MAX_NESTING)
 
 
+@trio_test
+async def test_depth_also_counts_in_a_calls_arguments(autojump_clock: trio.testing.MockClock) -> None:
+    """They are JSON in a string, and templates walk them."""
+    arguments = '{"a":' * 200 + "1" + "}" * 200
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    target = next(target for target in TARGETS if target.path == "/v1/responses")
+    ((status, answer, submitted),) = await post(target, [json.dumps({"input": [item]}).encode()])
+    target.check(status, answer)
+    assert submitted == 0
+
+
 def test_a_string_that_never_ends_is_read_once() -> None:
     """Sixteen megabytes of escaped quotes take a moment, not the square of it."""
     assert not too_deep(b"[" * MAX_NESTING + b'"' + b'\\"[' * (5 << 20))
