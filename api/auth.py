@@ -6,7 +6,7 @@ route which declares nothing is not open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -38,13 +38,13 @@ class Authentication:
         if scope["type"] != "http" or not self._keys.keys or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
-        given = _given_key(Headers(scope=scope))
-        key = None if given is None else self._keys.find(given)
-        if key is None:
-            error = NO_KEY if given is None else WRONG_KEY
+        given = list(_given_keys(Headers(scope=scope)))
+        found = [key for key in map(self._keys.find, given) if key is not None]
+        if not found:
+            error = WRONG_KEY if given else NO_KEY
             await self._answer(scope["path"], error)(scope, receive, send)
             return
-        scope[_STATE] = key
+        scope[_STATE] = found[0]
         await self._app(scope, receive, send)
 
 
@@ -56,12 +56,14 @@ def _is_open(path: str) -> bool:
     )
 
 
-def _given_key(headers: Headers) -> str | None:
-    """As Anthropic's clients give it, or as OpenAI's do; both dialects take either."""
-    if (key := headers.get("x-api-key")) is not None:
-        return key.strip()
+def _given_keys(headers: Headers) -> Iterator[str]:
+    """As Anthropic's clients give theirs, and as OpenAI's do. Every dialect takes either, and both at once:
+    agents send a provider's key in the one header that they were not told of."""
+    if key := headers.get("x-api-key", "").strip():
+        yield key
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+    if scheme.lower() == "bearer" and (token := token.strip()):
+        yield token
 
 
 def _key(request: Request) -> ApiKey | None:

@@ -58,7 +58,8 @@ async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.Mo
     """And what load balancers and collectors ask stays open."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, keys=KEYS) as client:
-        for headers in (BEARER, {"x-api-key": "sk-one"}, {"authorization": "bearer  sk-admin "}):
+        both = {**BEARER, "x-api-key": "sk-of-another-provider"}
+        for headers in (BEARER, {"x-api-key": "sk-one"}, {"authorization": "bearer  sk-admin "}, both):
             assert (await client.post("/v1/messages", json=MESSAGE, headers=headers)).status_code == 200
             assert (
                 await client.post("/v1/chat/completions", json=chat(), headers=headers)
