@@ -13,6 +13,7 @@ from scheduler.errors import (
     EngineLost,
     InvalidRequest,
     ModelNotFound,
+    PromptTooLong,
     QueueFull,
     SchedulerError,
     Unavailable,
@@ -30,6 +31,8 @@ class ApiError:
     message: str
     param: str | None = None
     retry_after_seconds: float | None = None
+    anthropic_message: str | None = None
+    """Where Anthropic's own words are what its clients look for."""
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:
@@ -62,7 +65,8 @@ class ApiError:
         """The same page: a type, which goes with the status, and a message; no parameter, no code."""
         status = self.anthropic_status
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.sendable_message}}
+        message = self.anthropic_message or self.sendable_message
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 _ANTHROPIC_TYPES = {
@@ -86,7 +90,28 @@ class ApiFailure(Exception):
 
 def from_scheduler(error: SchedulerError) -> ApiError:
     status, kind = _status_and_type(error)
-    return ApiError(status, kind, error.code, error.message, error.param, error.retry_after_seconds)
+    return ApiError(
+        status,
+        kind,
+        error.code,
+        error.message,
+        error.param,
+        error.retry_after_seconds,
+        _anthropic_message(error),
+    )
+
+
+def _anthropic_message(error: SchedulerError) -> str | None:
+    """Agents read these: they make their history shorter, or ask for fewer tokens, and go on."""
+    if not isinstance(error, PromptTooLong):
+        return None
+    prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens
+    if asked is None:
+        return f"prompt is too long: {prompt} tokens > {context} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {context},"
+        " decrease input length or `max_tokens` and try again"
+    )
 
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:

@@ -134,17 +134,9 @@ class Preparation:
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
         if room < 1:
-            raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and the model's context is {self._context_tokens}:"
-                " no room is left for an answer",
-                param=field,
-            )
+            raise PromptTooLong(prompt_tokens, None, self._context_tokens, param=field)
         if max_tokens is not None and max_tokens > room:
-            raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more,"
-                f" but the model's context is {self._context_tokens}",
-                param="max_tokens",
-            )
+            raise PromptTooLong(prompt_tokens, max_tokens, self._context_tokens, param="max_tokens")
         return room if max_tokens is None else max_tokens
 
     def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:

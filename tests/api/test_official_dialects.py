@@ -132,7 +132,9 @@ async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClo
             with pytest.raises(anthropic.NotFoundError):
                 await client.messages.create(model="claude-9", max_tokens=5, messages=[ASK])
             long: Any = {"role": "user", "content": "x" * 41_000}
-            with pytest.raises(anthropic.BadRequestError, match="the model's context is 40960"):
+            with pytest.raises(
+                anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 40960 maximum"
+            ):
                 await client.messages.create(model="tiny", max_tokens=9, messages=[long])
             async with client.messages.stream(model="tiny", max_tokens=500, messages=[ASK]) as stream:
                 with pytest.raises(anthropic.APIStatusError) as caught:
