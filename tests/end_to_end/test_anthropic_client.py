@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -16,8 +17,9 @@ ASK: Any = {"role": "user", "content": "hello"}
 
 
 @pytest.fixture
-def client(embedded: Served) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0)
+def client(embedded: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> None:

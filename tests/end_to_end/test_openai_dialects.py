@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import openai
@@ -14,8 +16,9 @@ MODEL = "penstock-embedded"
 
 
 @pytest.fixture
-def client(embedded: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0)
+def client(embedded: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def test_completions_of_texts_and_of_their_tokens(client: openai.OpenAI, embedded: Served) -> None:
@@ -82,14 +85,16 @@ def test_keys_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
     arguments = ("--engine", "scripted", "--api-keys-file", str(file))
     with serving(*arguments, environment={"PENSTOCK_API_KEY": "ops:sk-from-env admin"}) as served:
         for key in ("sk-from-file", "sk-from-env"):
-            gpt = openai.OpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0)
-            assert gpt.completions.create(model=MODEL, prompt="x", max_tokens=2).choices
-            claude = anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0)
-            assert claude.messages.create(
-                model=MODEL, max_tokens=2, messages=[{"role": "user", "content": "x"}]
-            ).content
-        with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=served.url + "/v1", api_key="sk-no", max_retries=0).models.list()
+            with openai.OpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0) as gpt:
+                assert gpt.completions.create(model=MODEL, prompt="x", max_tokens=2).choices
+            with anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0) as claude:
+                ask: Any = {"role": "user", "content": "x"}
+                assert claude.messages.create(model=MODEL, max_tokens=2, messages=[ask]).content
+        with (
+            openai.OpenAI(base_url=served.url + "/v1", api_key="sk-no", max_retries=0) as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            stranger.models.list()
         assert served.get("/v1/models")[0] == 401
         assert served.get("/ready")[0] == 200
     assert "sk-from" not in "".join([*served.lines, *served.log])
