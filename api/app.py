@@ -5,7 +5,9 @@ An ordinary ASGI app that knows no server; `api/serving.py` runs it on ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,23 +15,47 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from api import errors
-from api.errors import ApiError
-from api.openai.routes import ServedModel, openai_routes
+from api.anthropic.routes import anthropic_routes
+from api.api_keys import ApiKeys
+from api.auth import Authentication
+from api.completions.routes import completions_routes
+from api.errors import ApiError, ApiFailure
+from api.openai.routes import openai_routes
 from api.operations import operations_routes
+from api.responses.routes import responses_routes
+from api.responses.store import ResponseStore
+from api.served_model import ServedModel
+from api.tokenization import tokenization_routes
 from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
 
+_NO_KEYS = ApiKeys()
+
 
 def make_app(
-    scheduler: Scheduler, model: ServedModel, *, keep_alive_seconds: float, stall_seconds: float
+    scheduler: Scheduler,
+    model: ServedModel,
+    *,
+    keep_alive_seconds: float,
+    stall_seconds: float,
+    keys: ApiKeys = _NO_KEYS,
+    cors_origins: Sequence[str] = (),
+    responses: ResponseStore | None = None,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(completions_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(
+        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default())
+    )
+    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(tokenization_routes(scheduler, model))
     app.include_router(operations_routes(scheduler, stall_seconds))
 
     @app.exception_handler(SchedulerError)
@@ -46,16 +72,43 @@ def make_app(
         answer.headers.update(error.headers or {})
         return answer
 
+    @app.exception_handler(ApiFailure)
+    async def api_failure(request: Request, failure: ApiFailure) -> JSONResponse:
+        return _answer(request, failure.error)
+
+    app.add_middleware(Authentication, keys=keys, answer=error_response)
+    if cors_origins:
+        # Outside of the keys: a browser asks beforehand, and without one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["retry-after"],
+        )
     return app
 
 
-ERROR_BODIES: dict[str, Callable[[ApiError], dict[str, Any]]] = {
-    "/": ApiError.openai_body,
+@dataclass(frozen=True, slots=True)
+class ErrorDialect:
+    """How a dialect's clients are told of an error."""
+
+    status: Callable[[ApiError], int]
+    body: Callable[[ApiError], dict[str, Any]]
+
+
+ERROR_DIALECTS: dict[str, ErrorDialect] = {
+    "/": ErrorDialect(attrgetter("status"), ApiError.openai_body),
+    "/v1/messages": ErrorDialect(attrgetter("anthropic_status"), ApiError.anthropic_body),
 }
-"""How a dialect writes an error, by the beginning of its paths; the longest that fits is taken."""
+"""By the beginning of a path; the longest that fits is taken."""
+
+
+def error_response(path: str, error: ApiError) -> JSONResponse:
+    prefix = max((prefix for prefix in ERROR_DIALECTS if path.startswith(prefix)), key=len, default="/")
+    dialect = ERROR_DIALECTS[prefix]
+    return JSONResponse(dialect.body(error), status_code=dialect.status(error), headers=error.headers())
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:
-    path = request.url.path
-    prefix = max((prefix for prefix in ERROR_BODIES if path.startswith(prefix)), key=len)
-    return JSONResponse(ERROR_BODIES[prefix](error), status_code=error.status, headers=error.headers())
+    return error_response(request.url.path, error)

@@ -13,6 +13,7 @@ from scheduler.errors import (
     EngineLost,
     InvalidRequest,
     ModelNotFound,
+    PromptTooLong,
     QueueFull,
     SchedulerError,
     Unavailable,
@@ -30,27 +31,87 @@ class ApiError:
     message: str
     param: str | None = None
     retry_after_seconds: float | None = None
+    anthropic_message: str | None = None
+    """Where Anthropic's own words are what its clients look for."""
 
     def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         if self.retry_after_seconds is None:
             return {}
         return {"retry-after": str(max(1, round(self.retry_after_seconds)))}
+
+    @property
+    def sendable_message(self) -> str:
+        return _sendable(self.message)
 
     def openai_body(self) -> dict[str, Any]:
         """https://platform.openai.com/docs/guides/error-codes: one object under `error`."""
         return {
             "error": {
-                "message": _sendable(self.message),
+                "message": self.sendable_message,
                 "type": self.type,
                 "param": None if self.param is None else _sendable(self.param),
                 "code": self.code,
             }
         }
 
+    @property
+    def anthropic_status(self) -> int:
+        """https://platform.claude.com/docs/en/api/errors: what is full or not there is "overloaded"."""
+        return 529 if self.code == QueueFull.code or self.status == 503 else self.status
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """The same page: a type, which goes with the status, and a message; no parameter, no code."""
+        status = self.anthropic_status
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        message = self.anthropic_message or self.sendable_message
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class ApiFailure(Exception):
+    """An error that the scheduler knows nothing of: who may ask, and what is there to be asked for."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
 
 def from_scheduler(error: SchedulerError) -> ApiError:
     status, kind = _status_and_type(error)
-    return ApiError(status, kind, error.code, error.message, error.param, error.retry_after_seconds)
+    return ApiError(
+        status,
+        kind,
+        error.code,
+        error.message,
+        error.param,
+        error.retry_after_seconds,
+        _anthropic_message(error),
+    )
+
+
+def _anthropic_message(error: SchedulerError) -> str | None:
+    """Agents read these: they make their history shorter, or ask for fewer tokens, and go on."""
+    if not isinstance(error, PromptTooLong):
+        return None
+    prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens
+    if asked is None:
+        return f"prompt is too long: {prompt} tokens > {context} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {prompt} + {asked} > {context},"
+        " decrease input length or `max_tokens` and try again"
+    )
 
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
@@ -72,9 +133,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
 def from_validation(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, named as the client wrote it."""
     first = error.errors()[0]
-    # FastAPI's locations start with "body"; union members add names of our own classes, not the client's.
-    path = [part for part in first["loc"][1:] if not str(part).startswith(("function-", "tagged-"))]
-    param = ".".join(str(part) for part in path) or None
+    param = _named_by_client(first, error.body)
     if first["type"] == "extra_forbidden":
         code, message = UnsupportedParameter.code, f"{param!r} is not supported by this server"
     elif first["type"] == UNSUPPORTED:
@@ -86,6 +145,26 @@ def from_validation(error: RequestValidationError) -> ApiError:
         reason = first["msg"].removeprefix("Value error, ")
         code, message = InvalidRequest.code, f"{param}: {reason}" if param else reason
     return ApiError(400, "invalid_request_error", code, message, param)
+
+
+def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
+    """The place of a mistake. Pydantic's path also names what is ours (a union's members, a validator): of
+    those the client wrote nothing, so they are not found in its body. A missing field is not either, but
+    stands last."""
+    path: list[str] = []
+    where, *location = error["loc"]
+    if where != "body":
+        # A query's parameters are as flat as their names.
+        return ".".join(str(part) for part in location) or None
+    for number, part in enumerate(location, 1):
+        if (isinstance(body, dict) and part in body) or (
+            isinstance(body, list) and isinstance(part, int) and part < len(body)
+        ):
+            body = body[part]
+        elif not (number == len(location) and error["type"] in ("missing", "missing_argument")):
+            continue
+        path.append(str(part))
+    return ".".join(path) or None
 
 
 def from_status(status: int, detail: str) -> ApiError:
@@ -100,3 +179,11 @@ def _sendable(text: str) -> str:
 
 
 INTERNAL = ApiError(500, "server_error", "internal_error", "Internal server error")
+NO_KEY = ApiError(
+    401,
+    "authentication_error",
+    "missing_api_key",
+    "this server wants an API key, in the header Authorization (Bearer ...) or x-api-key",
+)
+WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "the API key is none of this server's")
+ADMIN_ONLY = ApiError(403, "permission_error", "admin_only", "this is for keys that are marked admin")

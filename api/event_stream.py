@@ -6,6 +6,7 @@ request in the engine. That is the whole of cancellation here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -24,6 +25,7 @@ from scheduler.events import (
     StreamEvent,
     Usage,
     total_usage,
+    usage_of_all,
 )
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
@@ -63,39 +65,49 @@ class EventStream(Response):
     def __init__(
         self,
         scheduler: Scheduler,
-        request: GenerationRequest,
+        request: GenerationRequest | Sequence[GenerationRequest],
         encoder: Encoder,
         keep_alive_seconds: float,
     ) -> None:
+        """Several requests, where a dialect has several prompts in one body, have as many choices each."""
         super().__init__(headers=sse.HEADERS)
         # The body's length is not known.
         del self.headers["content-length"]
         self._scheduler = scheduler
-        self._request = request
+        self._requests = (request,) if isinstance(request, GenerationRequest) else tuple(request)
         self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._scheduler.stream(self._request) as stream:
+        async with self._scheduler.stream(*self._requests) as stream:
             encoder = self._encoder
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             first = encoder.start(stream.prompt_tokens) + encoder.progress(stream.progress)
             await send({"type": "http.response.body", "body": first, "more_body": True})
-            usages: list[Usage] = []
+            usages: dict[int, Usage] = {}
+            choices = sum(request.choices for request in self._requests)
             more = True
             while more:
                 choice, event = await self._next(stream)
                 frame = _encode(choice, event, encoder)
                 if isinstance(event, Finished):
-                    usages.append(event.usage)
-                    if len(usages) == self._request.choices:
-                        frame += encoder.finish(total_usage(usages))
+                    usages[choice] = event.usage
+                    if len(usages) == choices:
+                        frame += encoder.finish(self._usage(usages))
                         more = False
                 elif isinstance(event, Failed):
                     # One choice cannot be had: the answer as it was asked for cannot, and the rest ends too.
                     more = False
                 if frame or not more:
                     await send({"type": "http.response.body", "body": frame, "more_body": more})
+
+    def _usage(self, usages: Mapping[int, Usage]) -> Usage:
+        """Choices share their prompt; requests do not."""
+        each = self._requests[0].choices
+        starts = range(0, len(usages), each)
+        return usage_of_all(
+            [total_usage([usages[start + choice] for choice in range(each)]) for start in starts]
+        )
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         """The next event, or what the request waits for when nothing happens for a while."""

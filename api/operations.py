@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from api.auth import operator
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 
@@ -48,7 +49,7 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         """Prometheus text format."""
         return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/v1/cache")
+    @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
@@ -57,7 +58,7 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
         return JSONResponse(_cache_object(inspection, scheduler if text_tokens else None))
 
-    @router.delete("/v1/cache")
+    @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
         """Let go of every prefix that no running request stands on."""
         inspection = await scheduler.inspect_cache(clear=True)

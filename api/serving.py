@@ -18,7 +18,8 @@ import structlog
 import trio
 
 from api.app import make_app
-from api.openai.routes import ServedModel
+from api.responses.store import ResponseStore
+from api.served_model import ServedModel
 from api.server.limits import Limits
 from api.server.server import Server
 from api.settings import ServeSettings
@@ -73,7 +74,8 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 async def _serve(settings: ServeSettings) -> None:
     click.echo(f"penstock {version('penstock')}")
-    # First, because a port in use should not be found out after a download.
+    keys = settings.keys()
+    # Early, because a port in use should not be found out after a download.
     listeners = await _listen(settings)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
@@ -98,6 +100,9 @@ async def _serve(settings: ServeSettings) -> None:
             ServedModel(_names(settings, model), int(time.time()), model.folder.context_tokens),
             keep_alive_seconds=settings.comment_seconds,
             stall_seconds=settings.stall_seconds,
+            keys=keys,
+            cors_origins=settings.origins(),
+            responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
         ),
         Limits(
             connections=settings.max_connections,

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from api.api_keys import ApiKeys, load_keys
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
 from scheduler.errors import OptionError
@@ -102,6 +103,26 @@ class ServeSettings(BaseModel):
         "HTTP", "After SIGTERM or Ctrl-C, running answers may go on for so long.", 30.0, ge=0, le=3600
     )
 
+    cors_origins: str | None = _option(
+        "HTTP", "Web pages that may ask from a browser, as origins with commas; * is all of them.", None
+    )
+    max_stored_responses: int = _option(
+        "HTTP", "/v1/responses remembers so many; 0: none. The longest unused go first.", 1024, ge=0
+    )
+    max_stored_bytes: int = _option(
+        "HTTP", "They hold so many bytes together, each counted with its conversation.", 256 << 20, ge=0
+    )
+
+    api_key: SecretStr | None = _option(
+        "Keys",
+        "Keys that clients must give, with commas: key, tenant:key or 'tenant:key admin'."
+        " Better in the environment than in the command line, which others on the machine can read.",
+        None,
+    )
+    api_keys_file: Path | None = _option(
+        "Keys", "File with such keys, a line each: 'tenant:key', and 'tenant:key admin' for operators.", None
+    )
+
     max_slots: int = _option("Scheduling", "Requests that decode together.", 32, ge=1, le=4096)
     max_queue: int = _option("Scheduling", "Requests that may wait; more are answered 429.", 1024, ge=1)
     prefill_chunk_tokens: int = _option(
@@ -152,6 +173,14 @@ class ServeSettings(BaseModel):
 
     log_format: Literal["console", "json"] = _option("Logs", "For a person or for a collector.", "console")
     log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Least level logged.", "info")
+
+    def keys(self) -> ApiKeys:
+        """Raises OptionError."""
+        given = None if self.api_key is None else self.api_key.get_secret_value()
+        return load_keys(given, self.api_keys_file)
+
+    def origins(self) -> list[str]:
+        return [origin.strip() for origin in (self.cors_origins or "").split(",") if origin.strip()]
 
     def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
         return SchedulerConfig(

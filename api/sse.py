@@ -19,3 +19,8 @@ def data(payload: bytes) -> bytes:
 def comment(text: str) -> bytes:
     """A line that clients ignore; it keeps proxies and impatient clients from hanging up."""
     return b": " + text.encode() + b"\n\n"
+
+
+def named(event: bytes, payload: bytes) -> bytes:
+    """An event with a name, as Anthropic's messages and OpenAI's responses have them."""
+    return b"event: " + event + b"\ndata: " + payload + b"\n\n"

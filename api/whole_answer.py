@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
+import msgspec
 import trio
 
 from scheduler.events import (
@@ -20,6 +22,7 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
     total_usage,
+    usage_of_all,
 )
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
@@ -42,6 +45,16 @@ class ToolCallBlock:
     name: str
     arguments: str = ""
     """JSON text."""
+
+    @property
+    def input(self) -> dict[str, Any] | None:
+        """The arguments as an object; None for a call that the end of the answer cut in two."""
+        try:
+            text = json.dumps(json.loads(self.arguments), ensure_ascii=False, allow_nan=False)
+            # JSON can spell lone surrogates, and UTF-8 cannot.
+            return msgspec.json.decode(text.encode("utf-8", "replace"), type=dict[str, Any])
+        except (ValueError, RecursionError):
+            return None
 
 
 Block: TypeAlias = TextBlock | ReasoningBlock | ToolCallBlock
@@ -99,21 +112,26 @@ class WholeChoice:
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
     choices: tuple[WholeChoice, ...]
+    """Of all prompts, one after the other."""
+    prompts: int = 1
 
     @property
     def usage(self) -> Usage:
-        return total_usage([choice.end.usage for choice in self.choices])
+        each = len(self.choices) // self.prompts
+        usages = [choice.end.usage for choice in self.choices]
+        starts = range(0, len(usages), each)
+        return usage_of_all([total_usage(usages[start : start + each]) for start in starts])
 
 
-async def whole_answer(scheduler: Scheduler, request: GenerationRequest) -> WholeAnswer:
-    """Follow `request` to its end. Raises SchedulerError where a choice could not be completed."""
-    choices = tuple(WholeChoice() for _ in range(request.choices))
-    async with scheduler.stream(request) as stream:
+async def whole_answer(scheduler: Scheduler, *requests: GenerationRequest) -> WholeAnswer:
+    """Follow `requests` to their ends. Raises SchedulerError where a choice could not be completed."""
+    choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
+    async with scheduler.stream(*requests) as stream:
         while True:
             try:
                 index, event = await stream.receive_choice()
             except trio.EndOfChannel:
-                return WholeAnswer(choices)
+                return WholeAnswer(choices, len(requests))
             match event:
                 case Queued() | Prefilling():
                     pass

@@ -41,6 +41,25 @@ class PromptTooLong(InvalidRequest):
 
     code = "context_length_exceeded"
 
+    def __init__(
+        self, prompt_tokens: int, max_tokens: int | None, context_tokens: int, *, param: str
+    ) -> None:
+        """`max_tokens` None: the prompt alone is too long."""
+        if max_tokens is None:
+            message = (
+                f"the prompt has {prompt_tokens} tokens and the model's context is {context_tokens}:"
+                " no room is left for an answer"
+            )
+        else:
+            message = (
+                f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more,"
+                f" but the model's context is {context_tokens}"
+            )
+        super().__init__(message, param=param)
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.context_tokens = context_tokens
+
 
 class TemplateFailed(InvalidRequest):
     """The model's chat template refused or could not render these messages."""

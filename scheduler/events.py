@@ -45,6 +45,16 @@ def total_usage(choices: Sequence[Usage]) -> Usage:
     )
 
 
+def usage_of_all(prompts: Sequence[Usage]) -> Usage:
+    """What the prompts of one client's request used together."""
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
+        cached_tokens=sum(usage.cached_tokens for usage in prompts),
+        output_tokens=sum(usage.output_tokens for usage in prompts),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in prompts),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
     """Waiting for a slot, with `ahead` requests before it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import structlog
@@ -26,7 +27,7 @@ from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
-from scheduler.request import GenerationRequest
+from scheduler.request import GenerationRequest, Prompt
 from scheduler.streams.mailbox import Doorbell, Mailbox
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord
@@ -56,7 +57,7 @@ class Scheduler:
         config: SchedulerConfig,
         preparation: Preparation,
         launcher: EngineLauncher,
-        offload: Offload[PreparedRequest],
+        offload: Offload,
         on_loading: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.metrics = Metrics()
@@ -90,17 +91,21 @@ class Scheduler:
             self.end_all()
 
     @asynccontextmanager
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[RequestStream]:
-        """Accept `request` and follow it; leaving the block before the final event cancels it.
+    async def stream(self, *requests: GenerationRequest) -> AsyncIterator[RequestStream]:
+        """Accept `requests`, all or none, and follow them as one: the choices of the first, then those of
+        the second, and so on. Leaving the block before the final events cancels them.
 
         Raises, before anything is queued, InvalidRequest and its kind, QueueFull or Unavailable.
         """
         arrived_at = trio.current_time()
+        choices = sum(request.choices for request in requests)
         try:
-            self._admission.check(request.choices)
-            prepared = await self._offload(lambda: self._preparation.prepare(request))
-            # Again: others were admitted while this prompt was tokenized.
-            self._admission.check(request.choices)
+            self._admission.check(choices)
+            prepared = [
+                await self._offload(partial(self._preparation.prepare, request)) for request in requests
+            ]
+            # Again: others were admitted while these prompts were tokenized.
+            self._admission.check(choices)
         except BaseException as error:
             self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
             raise
@@ -111,6 +116,14 @@ class Scheduler:
         finally:
             for record in records:
                 self._release(record)
+
+    async def tokenize(self, prompt: Prompt) -> list[int]:
+        """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
+        return await self._offload(lambda: self._preparation.tokenize(prompt))
+
+    async def detokenize(self, token_ids: Sequence[int], field: str) -> str:
+        """The text of these ids. Raises InvalidRequest, of `field`."""
+        return await self._offload(lambda: self._preparation.detokenize(token_ids, field))
 
     def statistics(self) -> SchedulerStatistics:
         stalled = trio.current_time() - self._last_progress_at if len(self._multiplexer) else 0.0
@@ -158,7 +171,9 @@ class Scheduler:
 
     # --- a request's way in and out
 
-    def _accept(self, prepared: PreparedRequest, arrived_at: float, doorbell: Doorbell) -> list[StreamRecord]:
+    def _accept(
+        self, requests: Sequence[PreparedRequest], arrived_at: float, doorbell: Doorbell
+    ) -> list[StreamRecord]:
         """One record a choice: to the engine they are requests that happen to begin alike."""
         records = [
             StreamRecord(
@@ -169,9 +184,10 @@ class Scheduler:
                 choice=choice,
                 mailbox=Mailbox(doorbell),
             )
+            for prepared in requests
             for choice in range(prepared.request.choices)
         ]
-        self.metrics.prompt_tokens.inc(len(prepared.prompt))
+        self.metrics.prompt_tokens.inc(sum(len(prepared.prompt) for prepared in requests))
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._last_progress_at = trio.current_time()

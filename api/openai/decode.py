@@ -25,7 +25,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
             tools=tuple(tool.neutral() for tool in body.tools or ()),
             tool_choice=neutral_choice(body.tool_choice),
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=_reasoning(body.reasoning_effort),
+            reasoning=reasoning(body.reasoning_effort),
             continue_final=body.continue_final_message,
         ),
         sampling=sampling(body),
@@ -37,7 +37,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
     )
 
 
-def _reasoning(effort: str | None) -> Reasoning:
+def reasoning(effort: str | None) -> Reasoning:
     match effort:
         case None:
             return Reasoning()

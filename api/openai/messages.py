@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect
+from api.json_route import MAX_NESTING, too_deep
 
 
 class Body(BaseModel):
@@ -53,6 +54,8 @@ def _read_json(value: Any) -> Any:
         return value
     if not value.strip():
         return {}
+    if too_deep(value.encode(errors="replace")):
+        raise ValueError(f"it is nested deeper than {MAX_NESTING} levels")
     try:
         return json.loads(value, strict=False)
     except (ValueError, RecursionError) as error:

@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from api.auth import Tenant
 from api.event_stream import EventStream
+from api.json_route import JsonRoute
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.schema import ChatCompletionRequest
+from api.served_model import ServedModel
 from api.whole_answer import whole_answer
-from scheduler.errors import ModelNotFound
 from scheduler.service import Scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """The one model of this server and the names it answers to; the first is the one it gives."""
-
-    names: tuple[str, ...]
-    created: int
-    context_tokens: int
-
-    @property
-    def name(self) -> str:
-        return self.names[0]
-
-    def check(self, wanted: str | None) -> None:
-        """Raises ModelNotFound. A request that names no model means this one."""
-        if wanted is not None and wanted not in self.names:
-            served = ", ".join(repr(name) for name in self.names)
-            raise ModelNotFound(f"the model {wanted!r} is not served here; there is {served}", param="model")
-
-    def listing(self, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "penstock",
-            # vLLM's field, which clients read.
-            "max_model_len": self.context_tokens,
-        }
-
-
 def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
-    router = APIRouter(tags=["openai"])
+    router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatCompletionRequest) -> Response:
+    async def chat_completions(body: ChatCompletionRequest, tenant: Tenant) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = generation_request(body)
+        request = replace(generation_request(body), tenant=tenant)
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)
@@ -67,7 +40,7 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The names that requests may give."""
-        return {"object": "list", "data": [model.listing(name) for name in model.names]}
+        return model.listings()
 
     # `:path`, because hub ids hold a slash.
     @router.get("/v1/models/{name:path}")

@@ -58,7 +58,8 @@ def answer(refused: Refused, *, with_body: bool = True, retry_after_seconds: int
         "param": None,
         "code": refused.refusal.value,
     }
-    body = json.dumps({"error": error}, separators=(",", ":")).encode()
+    # `type`, so that Anthropic's clients understand it too: what dialect was meant is not known here.
+    body = json.dumps({"type": "error", "error": error}, separators=(",", ":")).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}".encode(),
         b"date: " + date_header(),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
@@ -17,9 +17,13 @@ from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 _T = TypeVar("_T")
-Offload = Callable[[Callable[[], _T]], Awaitable[_T]]
-"""Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
-thread under a virtual clock would let the time jump)."""
+
+
+class Offload(Protocol):
+    """Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
+    thread under a virtual clock would let the time jump)."""
+
+    async def __call__(self, work: Callable[[], _T], /) -> _T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,19 @@ class Preparation:
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
         )
 
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """The ids that `prompt` would become, however many. As slow as `prepare`.
+
+        Raises TemplateFailed, InvalidRequest.
+        """
+        self._check_tools(prompt)
+        return self._token_ids(prompt)[0]
+
+    def detokenize(self, token_ids: Sequence[int], field: str) -> str:
+        """The text of these ids. Raises InvalidRequest for one outside of the vocabulary."""
+        self._check_vocabulary(token_ids, field)
+        return self.tokenizer.decode(token_ids)
+
     def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
         """A new way from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
@@ -117,17 +134,9 @@ class Preparation:
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
         if room < 1:
-            raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and the model's context is {self._context_tokens}:"
-                " no room is left for an answer",
-                param=field,
-            )
+            raise PromptTooLong(prompt_tokens, None, self._context_tokens, param=field)
         if max_tokens is not None and max_tokens > room:
-            raise PromptTooLong(
-                f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more,"
-                f" but the model's context is {self._context_tokens}",
-                param="max_tokens",
-            )
+            raise PromptTooLong(prompt_tokens, max_tokens, self._context_tokens, param="max_tokens")
         return room if max_tokens is None else max_tokens
 
     def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:

@@ -43,6 +43,10 @@ class Tokenizer(Protocol):
         """Token ids, with special tokens recognised and none added. Thread-safe."""
         ...
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of a prompt's ids, special tokens spelled out. Thread-safe."""
+        ...
+
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         """A new stream of text; cheap. Special tokens are no text, but for those in `spelled`."""
         ...
@@ -115,6 +119,9 @@ class HubTokenizer:
         # encode_batch_fast gives up the GIL, encode holds it (17 ms for 10k tokens).
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         # A vocabulary has few of them, and one table serves every request of a kind.

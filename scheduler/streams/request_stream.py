@@ -28,7 +28,8 @@ class RequestStream:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._records[0].prepared.prompt)
+        """Of each prompt once: its choices share it."""
+        return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
     @property
     def progress(self) -> Progress:

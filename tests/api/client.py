@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from api.app import make_app
-from api.openai.routes import ServedModel
+from api.served_model import ServedModel
 from scheduler.service import Scheduler
 
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
@@ -18,9 +18,10 @@ MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_toke
 
 @asynccontextmanager
 async def client_of(
-    scheduler: Scheduler, *, comment_seconds: float = 5.0
+    scheduler: Scheduler, *, comment_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = make_app(scheduler, MODEL, keep_alive_seconds=comment_seconds, stall_seconds=60.0)
+    """`options`: what else `make_app` takes."""
+    app = make_app(scheduler, MODEL, keep_alive_seconds=comment_seconds, stall_seconds=60.0, **options)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client

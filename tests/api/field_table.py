@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from openai.types.chat import completion_create_params
+import anthropic.types.message_create_params
+import openai.types.completion_create_params
+from openai.types import chat, responses
 from pydantic import BaseModel
 
+from api.anthropic.schema import MessagesRequest
+from api.completions.schema import CompletionRequest
 from api.fields import Partly, Refused, WithoutEffect
 from api.openai.schema import ChatCompletionRequest
+from api.responses.schema import CreateResponse
+from api.tokenization import DetokenizeRequest, TokenizeRequest
 
 README = Path(__file__).parents[2] / "api" / "README.md"
 
@@ -30,12 +36,33 @@ class Dialect:
     official: Sequence[str]
 
 
+def _official(parameters: type[Any]) -> list[str]:
+    return [*parameters.__annotations__, "stream"]
+
+
 DIALECTS = (
     Dialect(
         "### OpenAI chat completions",
         ChatCompletionRequest,
-        [*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"],
+        _official(chat.completion_create_params.CompletionCreateParamsBase),
     ),
+    Dialect(
+        "### OpenAI completions",
+        CompletionRequest,
+        _official(openai.types.completion_create_params.CompletionCreateParamsBase),
+    ),
+    Dialect(
+        "### OpenAI responses",
+        CreateResponse,
+        _official(responses.response_create_params.ResponseCreateParamsBase),
+    ),
+    Dialect(
+        "### Anthropic messages",
+        MessagesRequest,
+        _official(anthropic.types.message_create_params.MessageCreateParamsBase),
+    ),
+    Dialect("### vLLM's tokenize", TokenizeRequest, []),
+    Dialect("### vLLM's detokenize", DetokenizeRequest, []),
 )
 
 
@@ -52,8 +79,14 @@ def _rows(schema: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in schema.model_fields.items():
         path = prefix + name
         yield f"| `{path}` | {_standing(field.metadata)} |"
-        for model, suffix in _models(field.annotation, ""):
-            yield from _rows(model, f"{path}{suffix}.")
+        if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
+            # What is inside of nothing is nothing.
+            continue
+        found = list(_models(field.annotation, ""))
+        for model, suffix in found:
+            # Of several kinds, each by the type that chooses it: `content[text]`.
+            inside = suffix if len(found) == 1 else suffix.removesuffix("[]") + f"[{_tag(model)}]"
+            yield from _rows(model, f"{path}{inside}.")
 
 
 def _standing(metadata: Sequence[Any]) -> str:
@@ -79,6 +112,10 @@ def _models(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str
         yield annotation, suffix
     for argument in get_args(annotation):
         yield from _models(argument, suffix + ("[]" if _is_list(annotation) else ""))
+
+
+def _tag(model: type[BaseModel]) -> str:
+    return str(get_args(model.model_fields["type"].annotation)[0])
 
 
 def _is_list(annotation: Any) -> bool:

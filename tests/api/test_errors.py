@@ -58,7 +58,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"top_p": 0}, "top_p", "greater than 0"),
     ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "", "differ"),
-    ({"stop": ""}, "stop.0", "at least 1 character"),
+    ({"stop": ""}, "stop", "at least 1 character"),
     ({"stop": ["x"] * 17}, "stop", "at most 16"),
     ({"stream_options": {"include_usage": True}}, "", "stream: true"),
     ({"logit_bias": {"9999": 1}}, "logit_bias", "vocabulary of 8192"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
 from scheduler.link.messages import ScriptedPlan
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -22,6 +23,8 @@ from tests.fakes.scheduling import FOLDER, answer, ask, running
 
 SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
 LONG = 1000
+
+_T = TypeVar("_T")
 
 
 async def settle(bench: Bench) -> None:
@@ -37,7 +40,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
     """It was never accepted: nothing is queued, and it counts as cancelled."""
     tokenizing = trio.Event()
 
-    async def stuck(work: Callable[[], PreparedRequest]) -> PreparedRequest:
+    async def stuck(work: Callable[[], _T]) -> _T:
         tokenizing.set()
         await trio.sleep(3600)
         return work()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import openai
 import pytest
 import trio
@@ -10,8 +12,9 @@ from tests.end_to_end.serving import Served, eventually
 
 
 @pytest.fixture
-def client(embedded: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0)
+def client(embedded: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def test_it_completes(client: openai.OpenAI) -> None:

@@ -5,6 +5,8 @@ Ids from 256 are words (`w256 `), because the scripted engine speaks in those.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
 from scheduler.errors import TemplateFailed
@@ -43,6 +45,11 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(
+            [b"<eos>" if token_id == EOS else self._table[token_id] for token_id in token_ids]
+        ).decode("utf-8", "replace")
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         return ByteLevelDetokenizer(self._table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import cycle
+from typing import TypeVar
 
 import pytest
 import trio
@@ -25,12 +26,14 @@ from scheduler.errors import (
 )
 from scheduler.events import Failed, Finished, FinishReason
 from scheduler.link.messages import ScriptedPlan
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import FOLDER, answer, ask, make_scheduler, running
+
+_T = TypeVar("_T")
 
 
 @trio_test
@@ -144,7 +147,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
     """There was room when each of them came; there is not when all of them are ready."""
     bench = Bench(lookahead=0, max_queue=1)
 
-    async def slow(work: Callable[[], PreparedRequest]) -> PreparedRequest:
+    async def slow(work: Callable[[], _T]) -> _T:
         await trio.sleep(1)
         return work()
 

@@ -28,12 +28,13 @@ from tests.api.server.wire import (
 )
 
 INTERNAL_ERROR = {
+    "type": "error",
     "error": {
         "message": "Internal server error",
         "type": "server_error",
         "param": None,
         "code": "internal_error",
-    }
+    },
 }
 
 

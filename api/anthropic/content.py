@@ -1,0 +1,102 @@
+"""Messages as Anthropic's clients write them, and as they send our own answers back: lists of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field
+
+from api.fields import Partly, Refused, WithoutEffect
+from api.openai.messages import Body
+
+_AUTOMATIC_CACHE = "what prompts have in common is found without it"
+
+
+class CacheControl(Body):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    scope: str | None = None
+
+
+class _Block(Body):
+    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+
+
+class Text(_Block):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any] | None, Refused("sources are not cited", neutral=([],))] = None
+
+
+class Thinking(Body):
+    """What the model thought, sent back. Our signature signs nothing, so none is checked."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Annotated[str, WithoutEffect("thoughts are not signed")] = ""
+
+
+class RedactedThinking(Body):
+    """From another provider's turn of this conversation: nobody here can read it."""
+
+    type: Literal["redacted_thinking"]
+    data: Annotated[str, WithoutEffect("only its provider can read it")]
+
+
+class ToolUse(_Block):
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+    caller: Annotated[
+        dict[str, Any] | None, Refused("the model is the only caller", neutral=({"type": "direct"},))
+    ] = None
+
+
+def as_blocks(value: Any) -> Any:
+    """A string is short for one text block."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+_Texts = Annotated[list[Text], BeforeValidator(as_blocks, json_schema_input_type=str | list[Text])]
+
+
+class ToolResult(_Block):
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(min_length=1)
+    content: _Texts | None = None
+    is_error: Annotated[bool | None, WithoutEffect("templates have no place for it; the text says it")] = None
+
+    @property
+    def text(self) -> str:
+        return joined(block.text for block in self.content or ())
+
+
+ContentBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult
+_TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
+
+
+class InputMessage(Body):
+    """A turn. Turns of one role that follow each other count as one, as Anthropic's do."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        list[_TaggedBlock],
+        BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
+        Partly("text; models here see no pictures"),
+    ]
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether an answer can go on where this message ends."""
+        return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
+
+
+def texts(blocks: Sequence[ContentBlock]) -> list[str]:
+    return [block.text for block in blocks if isinstance(block, Text)]
+
+
+def joined(parts: Any) -> str:
+    """Blocks are paragraphs: clients do not end one with a line break of its own."""
+    return "\n\n".join(parts)

@@ -1,0 +1,157 @@
+"""An Anthropic body to a `GenerationRequest`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, assert_never
+
+from api.anthropic.content import (
+    ContentBlock,
+    InputMessage,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    joined,
+    texts,
+)
+from api.anthropic.schema import (
+    CountTokensRequest,
+    CustomTool,
+    MessagesRequest,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
+from scheduler.errors import InvalidRequest
+from scheduler.prompt.volatile import stable
+from scheduler.request import (
+    ChatPrompt,
+    GenerationRequest,
+    Message,
+    Reasoning,
+    Sampling,
+    Tool,
+    ToolChoice,
+)
+
+
+def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationRequest:
+    """Defaults are Anthropic's: temperature 1, nothing cut off. Raises InvalidRequest."""
+    neutral = Sampling()
+    return GenerationRequest(
+        public_id=f"msg_{secrets.token_hex(12)}",
+        prompt=chat_prompt(body),
+        sampling=Sampling(
+            temperature=neutral.temperature if body.temperature is None else body.temperature,
+            top_p=neutral.top_p if body.top_p is None else body.top_p,
+            top_k=body.top_k or 0,
+            seed=secrets.randbits(63),
+        ),
+        max_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()),
+        tenant=tenant,
+    )
+
+
+def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
+    """Raises InvalidRequest where blocks stand where no template could write them."""
+    system = stable(block.text for block in body.system or ())
+    messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
+    messages.extend(_messages(body.messages))
+    choice = body.tool_choice
+    return ChatPrompt(
+        messages=tuple(messages),
+        tools=tuple(_tool(tool) for tool in body.tools or ()),
+        tool_choice=ToolChoice.AUTO if choice is None else ToolChoice(choice.type),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        reasoning=_reasoning(body),
+        continue_final=body.messages[-1].role == "assistant",
+    )
+
+
+def _tool(tool: CustomTool) -> Tool:
+    return Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict))
+
+
+def _reasoning(body: CountTokensRequest) -> Reasoning:
+    effort = None if body.output_config is None else body.output_config.effort
+    match body.thinking:
+        case None | ThinkingAdaptive():
+            return Reasoning(effort=effort)
+        case ThinkingEnabled():
+            return Reasoning(enabled=True, effort=effort)
+        case ThinkingDisabled():
+            return Reasoning(enabled=False, effort=effort)
+        case _:
+            assert_never(body.thinking)
+
+
+def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
+    """As templates take them. Neighbours of one role are one turn."""
+    for role, group in groupby(turns, key=lambda turn: turn.role):
+        blocks = [block for turn in group for block in turn.content]
+        match role:
+            case "assistant":
+                yield _assistant(blocks)
+            case "user":
+                yield from _user(blocks)
+            case "system":
+                kept = stable(texts(_only_text(blocks, role)))
+                if kept:
+                    yield {"role": "system", "content": joined(kept)}
+
+
+def _assistant(blocks: list[ContentBlock]) -> Message:
+    calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    for block in blocks:
+        match block:
+            case Text() | RedactedThinking():
+                pass
+            case Thinking(thinking=thinking):
+                thoughts.append(thinking)
+            case ToolUse(id=call_id, name=name, input=arguments):
+                function = {"name": name, "arguments": arguments}
+                calls.append({"id": call_id, "type": "function", "function": function})
+            case ToolResult():
+                raise _misplaced(block, "assistant")
+            case _:
+                assert_never(block)
+    message: Message = {"role": "assistant", "content": joined(texts(blocks))}
+    if any(thoughts):
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
+    """A tool's result is a message of its own; what the user says around it stays where it was."""
+    said: list[str] = []
+    for block in blocks:
+        if isinstance(block, ToolResult):
+            if said:
+                yield {"role": "user", "content": joined(said)}
+                said = []
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
+        else:
+            said.extend(texts(_only_text([block], "user")))
+    if said or not blocks:
+        yield {"role": "user", "content": joined(said)}
+
+
+def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
+    for block in blocks:
+        if not isinstance(block, Text):
+            raise _misplaced(block, role)
+    return blocks
+
+
+def _misplaced(block: ContentBlock, role: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"a {block.type} block has no place in a message of role {role!r}", param="messages"
+    )

@@ -1,0 +1,165 @@
+"""Stream events to Anthropic's message events and objects."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from api import sse
+from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step, whole_blocks
+from api.errors import ApiError
+from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeAnswer
+from scheduler.events import AnswerPiece, Finished, FinishReason, Progress, Usage
+
+_json = msgspec.json.Encoder()
+
+SIGNATURE = "cGVuc3RvY2s="
+"""Thoughts are not signed here, but clients drop those without a signature when they send a turn back."""
+
+_PING = sse.named(b"ping", b'{"type":"ping"}')
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Anthropic counts what came from the cache apart, and not among the input tokens."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def stop_reason(finished: Finished) -> str:
+    match finished.reason:
+        case FinishReason.STOP:
+            return "end_turn" if finished.stop_string is None else "stop_sequence"
+        case FinishReason.LENGTH:
+            return "max_tokens"
+        case FinishReason.TOOL_CALLS:
+            return "tool_use"
+        case _:
+            assert_never(finished.reason)
+
+
+def message_object(public_id: str, model: str, answer: WholeAnswer, *, show_thinking: bool) -> dict[str, Any]:
+    """The whole answer to a request that does not stream."""
+    (choice,) = answer.choices
+    contents = [_content(block, show_thinking) for block in whole_blocks(choice)]
+    return {
+        **_envelope(public_id, model),
+        "content": [content for content in contents if content is not None],
+        "stop_reason": stop_reason(choice.end),
+        "stop_sequence": choice.end.stop_string,
+        "usage": usage_object(answer.usage),
+    }
+
+
+def _envelope(public_id: str, model: str) -> dict[str, Any]:
+    return {"id": public_id, "type": "message", "role": "assistant", "model": model}
+
+
+def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
+    """None for a call that the end of the answer cut in two: nobody can run half of one."""
+    match block:
+        case TextBlock(text=text):
+            return {"type": "text", "text": text}
+        case ReasoningBlock(text=text):
+            shown = text if show_thinking else ""
+            return {"type": "thinking", "thinking": shown, "signature": SIGNATURE}
+        case ToolCallBlock(call_id=call_id, name=name, input=arguments):
+            if arguments is None:
+                return None
+            return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+        case _:
+            assert_never(block)
+
+
+class MessageEncoder:
+    """One stream's events, as bytes ready for the wire."""
+
+    def __init__(self, public_id: str, model: str, *, show_thinking: bool) -> None:
+        self._public_id = public_id
+        self._model = model
+        self._show_thinking = show_thinking
+        self._blocks = BlockSequence()
+        self._finished: Finished | None = None
+
+    def start(self, prompt_tokens: int) -> bytes:
+        """At once: Anthropic's clients take it as the sign that they were accepted. How much of the
+        prompt was in the cache is not known yet; the counts of `message_delta` replace these."""
+        message = {
+            **_envelope(self._public_id, self._model),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_object(Usage(prompt_tokens, cached_tokens=0, output_tokens=0)),
+        }
+        return _event("message_start", {"message": message})
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        if isinstance(event, Finished):
+            self._finished = event
+            return b"".join([self._step(step) for step in self._blocks.end()])
+        return b"".join([self._step(step) for step in self._blocks.add(event)])
+
+    def _step(self, step: Step) -> bytes:
+        match step:
+            case Opened(index=index, block=block):
+                return _event("content_block_start", {"index": index, "content_block": _empty(block)})
+            case Grown(index=index, block=block, text=text):
+                return self._delta(index, block, text)
+            case Closed(index=index, block=ReasoningBlock()):
+                signed = _delta(index, b'"signature_delta","signature":', SIGNATURE)
+                return signed + _event("content_block_stop", {"index": index})
+            case Closed(index=index):
+                return _event("content_block_stop", {"index": index})
+            case _:
+                assert_never(step)
+
+    def _delta(self, index: int, block: Block, text: str) -> bytes:
+        match block:
+            case TextBlock():
+                return _delta(index, b'"text_delta","text":', text)
+            case ReasoningBlock():
+                # A client that wants none still sees that the answer moves.
+                return _delta(index, b'"thinking_delta","thinking":', text) if self._show_thinking else _PING
+            case ToolCallBlock():
+                return _delta(index, b'"input_json_delta","partial_json":', text)
+            case _:
+                assert_never(block)
+
+    def progress(self, progress: Progress) -> bytes:
+        return _PING
+
+    def finish(self, usage: Usage) -> bytes:
+        assert self._finished is not None, "the choice ends before the answer"
+        delta = {"stop_reason": stop_reason(self._finished), "stop_sequence": self._finished.stop_string}
+        end = _event("message_delta", {"delta": delta, "usage": usage_object(usage)})
+        return end + _event("message_stop", {})
+
+    def error(self, error: ApiError) -> bytes:
+        """The last event: Anthropic's clients raise it."""
+        return sse.named(b"error", _json.encode(error.anthropic_body()))
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return sse.named(name.encode(), _json.encode({"type": name, **fields}))
+
+
+def _delta(index: int, kind: bytes, text: str) -> bytes:
+    head = b'{"type":"content_block_delta","index":%d,"delta":{"type":' % index
+    return sse.named(b"content_block_delta", head + kind + _json.encode(text) + b"}}")
+
+
+def _empty(block: Block) -> dict[str, Any]:
+    match block:
+        case TextBlock():
+            return {"type": "text", "text": ""}
+        case ReasoningBlock():
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        case ToolCallBlock(call_id=call_id, name=name):
+            return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+        case _:
+            assert_never(block)

@@ -1,0 +1,49 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from api.anthropic.decode import chat_prompt, generation_request
+from api.anthropic.encode import MessageEncoder, message_object
+from api.anthropic.schema import CountTokensRequest, MessagesRequest, ThinkingDisabled
+from api.auth import Tenant
+from api.event_stream import EventStream
+from api.json_route import JsonRoute
+from api.served_model import ServedModel
+from api.whole_answer import whole_answer
+from scheduler.service import Scheduler
+
+
+def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+    """`anthropic-version` may say what it likes: there is one version of this API, and it is served."""
+    router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
+
+    @router.post("/v1/messages", response_model=None)
+    async def messages(body: MessagesRequest, tenant: Tenant) -> Response:
+        """A conversation's next turn, streamed as server-sent events where `stream` is true."""
+        model.check(body.model)
+        request = generation_request(body, tenant)
+        show_thinking = _shows_thinking(body)
+        if not body.stream:
+            answer = await whole_answer(scheduler, request)
+            message = message_object(request.public_id, model.name, answer, show_thinking=show_thinking)
+            return JSONResponse(message)
+        encoder = MessageEncoder(request.public_id, model.name, show_thinking=show_thinking)
+        return EventStream(scheduler, request, encoder, keep_alive_seconds)
+
+    @router.post("/v1/messages/count_tokens")
+    async def count_tokens(body: CountTokensRequest, tenant: Tenant) -> dict[str, Any]:
+        """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
+        model.check(body.model)
+        return {"input_tokens": len(await scheduler.tokenize(chat_prompt(body)))}
+
+    return router
+
+
+def _shows_thinking(body: MessagesRequest) -> bool:
+    thinking = body.thinking
+    return thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"

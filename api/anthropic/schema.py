@@ -1,0 +1,154 @@
+"""The bodies of Anthropic's messages API that we accept. What we do not honour is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
+
+from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
+from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.openai.messages import Body
+
+MAX_TOOLS = 1024
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 256
+MAX_MESSAGES = 100_000
+
+_BOOKKEEPING = "the provider's own bookkeeping"
+_NO_GRAMMAR = "it needs structured output, which this server does not have yet"
+_AUTOMATIC_CACHE = "what prompts have in common is found without it"
+
+
+class Metadata(Body):
+    user_id: str | None = None
+
+
+class CustomTool(Body):
+    """A tool that the client runs. Those that Anthropic runs have other types, and are refused by them."""
+
+    type: Annotated[
+        Literal["custom"] | None,
+        Refused("only tools that the client runs are supported", neutral=("custom",)),
+    ] = None
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    input_schema: dict[str, Any]
+    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+    strict: Annotated[bool | None, WithoutEffect("arguments are made to fit the schema, not held to it")] = (
+        None
+    )
+    eager_input_streaming: Annotated[
+        bool | None, WithoutEffect("arguments stream as the model's syntax lets them")
+    ] = None
+    defer_loading: Annotated[
+        bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
+    ] = None
+    input_examples: Annotated[
+        list[Any] | None, Refused("templates have no place for them; put them in the description")
+    ] = None
+    allowed_callers: Annotated[
+        list[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
+    ] = None
+
+
+def _no_must(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") in ("any", "tool"):
+        raise unsupported(f"that a tool must be called: {_NO_GRAMMAR}; 'auto' and 'none' are supported")
+    return value
+
+
+class ToolChoice(Body):
+    type: Literal["auto", "none"]
+    disable_parallel_tool_use: bool | None = None
+
+
+_Display = Literal["summarized", "omitted"] | None
+
+
+class ThinkingEnabled(Body):
+    type: Literal["enabled"]
+    budget_tokens: Annotated[
+        int, Field(ge=1), WithoutEffect("the model thinks as long as it does; max_tokens bounds the answer")
+    ]
+    display: _Display = None
+
+
+class ThinkingAdaptive(Body):
+    type: Literal["adaptive"]
+    display: _Display = None
+
+
+class ThinkingDisabled(Body):
+    type: Literal["disabled"]
+
+
+Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Discriminator("type")]
+
+
+class OutputConfig(Body):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+
+
+class ClearThinking(Body):
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Body):
+    """Claude Code asks that nothing be removed: that much is true here."""
+
+    edits: list[ClearThinking] = Field(max_length=16)
+
+
+class CountTokensRequest(Body):
+    """`POST /v1/messages/count_tokens`, and what `POST /v1/messages` has in common with it."""
+
+    model: str | None = None
+    messages: list[InputMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    system: Annotated[
+        list[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
+    ] = None
+    tools: list[CustomTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tool_choice: Annotated[
+        ToolChoice | None, BeforeValidator(_no_must), Partly(f"that a tool must be called: {_NO_GRAMMAR}")
+    ] = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+    context_management: Annotated[
+        ContextManagement | None, WithoutEffect("only the edits that remove nothing are accepted")
+    ] = None
+    speed: Annotated[str | None, Refused("there is one speed", neutral=("standard",))] = None
+    mcp_servers: Annotated[list[Any] | None, Refused("this server calls no others", neutral=([],))] = None
+
+    @model_validator(mode="after")
+    def _ends_with_what_can_be_answered(self) -> CountTokensRequest:
+        last = self.messages[-1]
+        if last.role == "assistant" and not last.is_prefill:
+            raise ValueError("messages: the last message is the assistant's; only its text can be continued")
+        return self
+
+
+class MessagesRequest(CountTokensRequest):
+    """`POST /v1/messages`."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool = False
+    temperature: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    stop_sequences: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
+            Field(max_length=MAX_STOPS),
+        ]
+        | None
+    ) = None
+    metadata: Annotated[Metadata | None, WithoutEffect(_BOOKKEEPING)] = None
+    service_tier: Annotated[Literal["auto", "standard_only"] | None, WithoutEffect("there is one tier")] = (
+        None
+    )
+    container: Annotated[Any, Refused("nothing is run here")] = None
+    inference_geo: Annotated[Any, Refused("this server is where it is")] = None

@@ -1,0 +1,78 @@
+"""The keys that clients may use, from the options to a lookup in constant time."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from scheduler.errors import OptionError
+
+_ENTRY = re.compile(r"(?:(?P<name>[^\s:]+):)?(?P<key>[^\s:]+)(?P<admin>\s+admin)?")
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """Who may come in. Several keys of one tenant are one tenant: that is how a key is rotated."""
+
+    tenant: str
+    digest: bytes = field(repr=False)
+    admin: bool = False
+    """May use what is the operator's: the state of queue and cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeys:
+    """No keys at all: everybody may do everything."""
+
+    keys: tuple[ApiKey, ...] = ()
+
+    def find(self, given: str) -> ApiKey | None:
+        """How long it takes says nothing of any key: digests of one length, and all of them compared."""
+        digest = _digest(given)
+        found = None
+        for key in self.keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def load_keys(given: str | None, file: Path | None) -> ApiKeys:
+    """`given` has its entries between commas, `file` one a line. Raises OptionError, without the key."""
+    keys: list[ApiKey] = []
+    if given is not None:
+        keys.extend(_read("--api-key", enumerate(given.split(","), 1)))
+        if not keys:
+            raise OptionError("--api-key (or PENSTOCK_API_KEY): there is no key in it")
+    if file is not None:
+        try:
+            lines = file.read_text().splitlines()
+        except (OSError, UnicodeError) as error:
+            raise OptionError(f"--api-keys-file: {file} cannot be read: {error}") from error
+        from_file = list(_read("--api-keys-file", enumerate(lines, 1), named=True))
+        if not from_file:
+            # An empty list would let everybody in.
+            raise OptionError(f"--api-keys-file: there is no key in {file}")
+        keys.extend(from_file)
+    if len({key.digest for key in keys}) != len(keys):
+        raise OptionError("--api-key, --api-keys-file: a key is there twice")
+    return ApiKeys(tuple(keys))
+
+
+def _read(option: str, entries: Iterable[tuple[int, str]], *, named: bool = False) -> Iterator[ApiKey]:
+    for number, entry in entries:
+        text = entry.strip()
+        if not text or text.startswith("#"):
+            continue
+        found = _ENTRY.fullmatch(text)
+        if found is None or (named and found["name"] is None):
+            raise OptionError(f"{option}: entry {number} is not 'name:key' or 'name:key admin'")
+        yield ApiKey(found["name"] or DEFAULT_TENANT, _digest(found["key"]), found["admin"] is not None)
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,91 @@
+"""Who asks: every request's key is checked before its body is read.
+
+`Tenant` and `operator` are what routes declare; the check itself is around the whole application, so that a
+route which declares nothing is not open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.api_keys import ApiKey, ApiKeys
+from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
+
+OPEN_PATHS = frozenset(("/health", "/ready", "/metrics", "/openapi.json"))
+"""What load balancers and collectors ask, who have no keys; and the description of the interface."""
+
+_STATE = "penstock_key"
+
+Answer = Callable[[str, ApiError], Response]
+"""An error in the dialect of a path."""
+
+
+class Authentication:
+    """ASGI middleware. Without keys it lets everybody through."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, answer: Answer) -> None:
+        self._app = app
+        self._keys = keys
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._keys.keys or _is_open(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        given = list(_given_keys(Headers(scope=scope)))
+        found = [key for key in map(self._keys.find, given) if key is not None]
+        if not found:
+            error = WRONG_KEY if given else NO_KEY
+            await self._answer(scope["path"], error)(scope, receive, send)
+            return
+        scope[_STATE] = found[0]
+        await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return (
+        path in OPEN_PATHS
+        or path in ("/docs", "/redoc")
+        or path.startswith(("/docs/", "/static-offline-docs/"))
+    )
+
+
+def _given_keys(headers: Headers) -> Iterator[str]:
+    """As Anthropic's clients give theirs, and as OpenAI's do. Every dialect takes either, and both at once:
+    agents send a provider's key in the one header that they were not told of."""
+    if key := headers.get("x-api-key", "").strip():
+        yield key
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (token := token.strip()):
+        yield token
+
+
+def _key(request: Request) -> ApiKey | None:
+    key = request.scope.get(_STATE)
+    assert key is None or isinstance(key, ApiKey)
+    return key
+
+
+# Coroutines that wait for nothing: FastAPI runs plain functions in threads.
+
+
+async def tenant(request: Request) -> str:
+    """Whose request it is; "" where there are no keys."""
+    key = _key(request)
+    return "" if key is None else key.tenant
+
+
+async def operator(request: Request) -> None:
+    """Raises ApiFailure for a key that is not an operator's: `dependencies=[Depends(operator)]`."""
+    key = _key(request)
+    if key is not None and not key.admin:
+        raise ApiFailure(ADMIN_ONLY)
+
+
+Tenant = Annotated[str, Depends(tenant)]

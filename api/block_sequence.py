@@ -1,0 +1,119 @@
+"""An answer's pieces as blocks that never overlap: each opens, grows and closes before the next one opens.
+
+For dialects whose streams are made of blocks (Anthropic's messages, OpenAI's responses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
+from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    index: int
+    block: Block
+    """Still empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    index: int
+    block: Block
+    text: str
+    """What came; the block itself is filled when it closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    index: int
+    block: Block
+
+
+Step: TypeAlias = Opened | Grown | Closed
+
+
+class BlockSequence:
+    """One answer. White space behind a block is held back until a word follows: a text of white space only
+    is no block of its own, and Anthropic's own API would refuse it when it is sent back."""
+
+    def __init__(self) -> None:
+        self._block: Block | None = None
+        self._count = 0
+        self._parts: list[str] = []
+        self._space = ""
+
+    def add(self, piece: AnswerPiece) -> Iterator[Step]:
+        match piece:
+            case TextDelta(text=text):
+                yield from self._add_text(text)
+            case ReasoningDelta(text=text):
+                if self._space or not isinstance(self._block, ReasoningBlock):
+                    yield from self._open(ReasoningBlock(""))
+                yield self._grow(text)
+            case ToolCallStarted(call_id=call_id, name=name):
+                yield from self._open(ToolCallBlock(call_id, name))
+            case ToolCallArguments(text=text):
+                assert isinstance(self._block, ToolCallBlock), "arguments of no call"
+                yield self._grow(text)
+            case _:
+                assert_never(piece)
+
+    def end(self) -> Iterator[Step]:
+        """The answer is over: the block that is open closes."""
+        if (block := self._block) is None:
+            return
+        content = "".join(self._parts)
+        if isinstance(block, ToolCallBlock):
+            block.arguments = content
+        else:
+            block.text = content
+        self._block = None
+        self._parts.clear()
+        self._space = ""
+        yield Closed(self._count - 1, block)
+
+    def _add_text(self, text: str) -> Iterator[Step]:
+        if not isinstance(self._block, TextBlock):
+            text = self._space + text
+            if self._count and not text.strip():
+                self._space = text
+                return
+            yield from self._open(TextBlock(""))
+        yield self._grow(text)
+
+    def _open(self, block: Block) -> Iterator[Step]:
+        yield from self.end()
+        self._block, self._space = block, ""
+        self._count += 1
+        yield Opened(self._count - 1, block)
+
+    def _grow(self, text: str) -> Grown:
+        assert self._block is not None, "it was opened above"
+        self._parts.append(text)
+        return Grown(self._count - 1, self._block, text)
+
+
+def whole_blocks(choice: WholeChoice) -> list[Block]:
+    """The same blocks for a client that does not stream."""
+    sequence = BlockSequence()
+    steps = [step for piece in _pieces(choice.blocks) for step in sequence.add(piece)]
+    return [step.block for step in (*steps, *sequence.end()) if isinstance(step, Closed)]
+
+
+def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock(text=text):
+                yield TextDelta(text)
+            case ReasoningBlock(text=text):
+                yield ReasoningDelta(text)
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+                yield ToolCallStarted(index, call_id, name)
+                yield ToolCallArguments(index, arguments)
+            case _:
+                assert_never(block)

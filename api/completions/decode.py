@@ -1,0 +1,32 @@
+"""An OpenAI completions body to one `GenerationRequest` for each of its prompts."""
+
+from __future__ import annotations
+
+import secrets
+
+from api.completions.schema import CompletionRequest, PromptItem
+from api.openai.decode import sampling
+from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
+
+
+def generation_requests(body: CompletionRequest, tenant: str = "") -> list[GenerationRequest]:
+    public_id = f"cmpl-{secrets.token_hex(12)}"
+    chosen = sampling(body)
+    return [
+        GenerationRequest(
+            public_id=public_id,
+            prompt=_prompt(prompt),
+            sampling=chosen,
+            max_tokens=body.max_tokens,
+            stop=tuple(body.stop or ()),
+            stop_token_ids=tuple(body.stop_token_ids or ()),
+            ignore_eos=body.ignore_eos,
+            choices=body.n or 1,
+            tenant=tenant,
+        )
+        for prompt in body.prompt
+    ]
+
+
+def _prompt(prompt: PromptItem) -> TextPrompt | TokenPrompt:
+    return TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt))

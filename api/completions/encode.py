@@ -1,0 +1,93 @@
+"""Stream events to OpenAI's completion chunks and objects. The answer to a text has text only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from api import sse
+from api.errors import ApiError
+from api.openai.encode import usage_object
+from api.whole_answer import WholeAnswer
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    Prefilling,
+    Progress,
+    Queued,
+    TextDelta,
+    Usage,
+)
+
+_json = msgspec.json.Encoder()
+
+
+def completion_object(
+    public_id: str, created: int, model: str, answer: WholeAnswer, echoes: Sequence[str]
+) -> dict[str, Any]:
+    """The whole answer to a request that does not stream. `echoes`: what is said before each choice."""
+    return {
+        "id": public_id,
+        "object": "text_completion",
+        "created": created,
+        "model": model,
+        "choices": [
+            {
+                "index": index,
+                "text": echo + choice.text,
+                "logprobs": None,
+                "finish_reason": choice.end.reason.value,
+            }
+            for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True))
+        ],
+        "usage": usage_object(answer.usage),
+    }
+
+
+class CompletionEncoder:
+    """One stream's chunks, as bytes ready for the wire."""
+
+    def __init__(
+        self, public_id: str, created: int, model: str, echoes: Sequence[str], *, include_usage: bool
+    ) -> None:
+        head = {"id": public_id, "object": "text_completion", "created": created, "model": model}
+        self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
+        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._echoes = dict(enumerate(echoes))
+        self._include_usage = include_usage
+
+    def start(self, prompt_tokens: int) -> bytes:
+        return b""
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        match event:
+            case TextDelta(text=text):
+                return self._chunk(choice, self._echoes.pop(choice, "") + text, None)
+            case Finished(reason=reason):
+                return self._chunk(choice, self._echoes.pop(choice, ""), reason)
+            case _:
+                raise AssertionError(f"{event!r} in the answer to a text")
+
+    def _chunk(self, choice: int, text: str, reason: FinishReason | None) -> bytes:
+        entry = b'{"index":%d,"text":' % choice + _json.encode(text)
+        ended = b"null" if reason is None else _json.encode(reason.value)
+        return self._head + entry + b',"logprobs":null,"finish_reason":' + ended + b"}]" + self._tail
+
+    def progress(self, progress: Progress) -> bytes:
+        match progress:
+            case Queued(ahead=ahead):
+                return sse.comment(f"queued {ahead}")
+            case Prefilling(done=done, total=total):
+                return sse.comment(f"prefill {done}/{total}")
+
+    def finish(self, usage: Usage) -> bytes:
+        """The usage where asked for, and the end mark."""
+        if not self._include_usage:
+            return sse.DONE
+        return self._head + b'],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
+
+    def error(self, error: ApiError) -> bytes:
+        return sse.data(_json.encode(error.openai_body())) + sse.DONE

@@ -1,0 +1,50 @@
+"""`/v1/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from api.auth import Tenant
+from api.completions.decode import generation_requests
+from api.completions.encode import CompletionEncoder, completion_object
+from api.completions.schema import CompletionRequest
+from api.event_stream import EventStream
+from api.json_route import JsonRoute
+from api.served_model import ServedModel
+from api.whole_answer import whole_answer
+from scheduler.service import Scheduler
+
+
+def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+    router = APIRouter(tags=["openai"], route_class=JsonRoute)
+
+    @router.post("/v1/completions", response_model=None)
+    async def completions(body: CompletionRequest, tenant: Tenant) -> Response:
+        """The rest of each prompt, streamed as server-sent events where `stream` is true."""
+        model.check(body.model)
+        requests = generation_requests(body, tenant)
+        echoes = await _echoes(scheduler, body)
+        public_id, created = requests[0].public_id, int(time.time())
+        if not body.stream:
+            answer = await whole_answer(scheduler, *requests)
+            return JSONResponse(completion_object(public_id, created, model.name, answer, echoes))
+        options = body.stream_options
+        include_usage = options is not None and options.include_usage
+        encoder = CompletionEncoder(public_id, created, model.name, echoes, include_usage=include_usage)
+        return EventStream(scheduler, requests, encoder, keep_alive_seconds)
+
+    return router
+
+
+async def _echoes(scheduler: Scheduler, body: CompletionRequest) -> list[str]:
+    """What is said before each choice's answer: its prompt, or nothing. Raises InvalidRequest."""
+    echoes: list[str] = []
+    for prompt in body.prompt:
+        echo = ""
+        if body.echo:
+            echo = prompt if isinstance(prompt, str) else await scheduler.detokenize(prompt, "prompt")
+        echoes.extend([echo] * (body.n or 1))
+    return echoes

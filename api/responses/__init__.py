@@ -1,0 +1,1 @@
+"""OpenAI's responses API: answers that the server remembers for a while."""

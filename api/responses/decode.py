@@ -1,0 +1,36 @@
+"""An OpenAI responses body to a `GenerationRequest`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from api.openai.decode import reasoning
+from api.openai.tools import neutral_choice
+from api.responses.conversation import with_instructions
+from api.responses.schema import CreateResponse
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
+
+
+def generation_request(
+    body: CreateResponse, messages: Sequence[Message], tenant: str = ""
+) -> GenerationRequest:
+    """`messages`: the whole conversation. Defaults are OpenAI's."""
+    neutral = Sampling()
+    return GenerationRequest(
+        public_id=f"resp_{secrets.token_hex(24)}",
+        prompt=ChatPrompt(
+            messages=with_instructions(body.instructions, messages),
+            tools=tuple(tool.neutral() for tool in body.tools or ()),
+            tool_choice=neutral_choice(body.tool_choice),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
+        ),
+        sampling=Sampling(
+            temperature=neutral.temperature if body.temperature is None else body.temperature,
+            top_p=neutral.top_p if body.top_p is None else body.top_p,
+            seed=secrets.randbits(63),
+        ),
+        max_tokens=body.max_output_tokens,
+        tenant=tenant,
+    )

@@ -1,0 +1,145 @@
+"""Stream events to the events of OpenAI's responses API: each item is added, grows, and is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import msgspec
+
+from api import sse
+from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step
+from api.errors import ApiError
+from api.responses.envelope import Envelope, ItemStatus, Status, part, status_of
+from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from scheduler.errors import SchedulerError
+from scheduler.events import AnswerPiece, Finished, FinishReason, Prefilling, Progress, Queued, Usage
+
+_json = msgspec.json.Encoder()
+
+Remember = Callable[[dict[str, Any], list[Block]], None]
+"""Told of the response when it is over, before its client is."""
+
+
+class ResponseCancelled(SchedulerError):
+    """The client asked for the end of the response."""
+
+    code = "response_cancelled"
+
+
+class ResponseEncoder:
+    """One stream's events, as bytes ready for the wire."""
+
+    def __init__(self, envelope: Envelope, remember: Remember) -> None:
+        self._envelope = envelope
+        self._remember = remember
+        self._sequence = BlockSequence()
+        self._number = -1
+        self._reason: FinishReason | None = None
+        self._blocks: list[Block] = []
+        self._items: list[dict[str, Any]] = []
+        self._item_id = b""
+        self.response = envelope.response("in_progress")
+        """As it was told last."""
+
+    def start(self, prompt_tokens: int) -> bytes:
+        created = self._event("response.created", {"response": self.response})
+        return created + self._event("response.in_progress", {"response": self.response})
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        if isinstance(event, Finished):
+            self._reason = event.reason
+            cut = event.reason is FinishReason.LENGTH
+            return self._close("incomplete" if cut else "completed")
+        return b"".join([self._step(step, "completed") for step in self._sequence.add(event)])
+
+    def _close(self, status: ItemStatus) -> bytes:
+        return b"".join([self._step(step, status) for step in self._sequence.end()])
+
+    def _step(self, step: Step, status: ItemStatus) -> bytes:
+        match step:
+            case Opened(index=index, block=block):
+                return self._opened(index, block)
+            case Grown(index=index, block=block, text=text):
+                return self._delta(index, block, text)
+            case Closed(index=index, block=block):
+                return self._closed(index, block, status)
+            case _:
+                assert_never(step)
+
+    def _opened(self, index: int, block: Block) -> bytes:
+        item = self._envelope.item(index, block, "in_progress")
+        self._item_id = _json.encode(item["id"])
+        added = self._event("response.output_item.added", {"output_index": index, "item": item})
+        if isinstance(block, ToolCallBlock):
+            return added
+        fields = {**self._place(index, block), "part": part(block)}
+        return added + self._event("response.content_part.added", fields)
+
+    def _delta(self, index: int, block: Block, text: str) -> bytes:
+        """From a template: there is one for each piece."""
+        self._number += 1
+        match block:
+            case TextBlock():
+                name, rest = b"response.output_text.delta", b',"content_index":0,"logprobs":[],"delta":'
+            case ReasoningBlock():
+                name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
+            case ToolCallBlock():
+                name, rest = b"response.function_call_arguments.delta", b',"delta":'
+            case _:
+                assert_never(block)
+        head = b'{"type":"%b","sequence_number":%d,"output_index":%d,"item_id":' % (name, self._number, index)
+        return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
+
+    def _closed(self, index: int, block: Block, status: ItemStatus) -> bytes:
+        item = self._envelope.item(index, block, status)
+        self._blocks.append(block)
+        self._items.append(item)
+        place = self._place(index, block)
+        match block:
+            case TextBlock(text=text):
+                done = self._event("response.output_text.done", {**place, "text": text, "logprobs": []})
+                done += self._event("response.content_part.done", {**place, "part": part(block)})
+            case ReasoningBlock(text=text):
+                done = self._event("response.reasoning_text.done", {**place, "text": text})
+                done += self._event("response.content_part.done", {**place, "part": part(block)})
+            case ToolCallBlock(name=name, arguments=arguments):
+                fields = {**place, "name": name, "arguments": arguments}
+                done = self._event("response.function_call_arguments.done", fields)
+            case _:
+                assert_never(block)
+        return done + self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _place(self, index: int, block: Block) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": self._envelope.item_id(index, block), "output_index": index}
+        return place if isinstance(block, ToolCallBlock) else {**place, "content_index": 0}
+
+    def progress(self, progress: Progress) -> bytes:
+        match progress:
+            case Queued(ahead=ahead):
+                return sse.comment(f"queued {ahead}")
+            case Prefilling(done=done, total=total):
+                return sse.comment(f"prefill {done}/{total}")
+
+    def finish(self, usage: Usage) -> bytes:
+        assert self._reason is not None, "the choice ends before the answer"
+        status = status_of(self._reason)
+        return self._last(f"response.{status}", status, usage)
+
+    def error(self, error: ApiError) -> bytes:
+        """What the client itself ended is kept as far as it came; what failed is not."""
+        if error.code == ResponseCancelled.code:
+            return self._close("incomplete") + self._last("response.incomplete", "cancelled", None)
+        self.response = self._envelope.response("failed", self._items, error=error.sendable_message)
+        return self._event("response.failed", {"response": self.response})
+
+    def _last(self, event: str, status: Status, usage: Usage | None) -> bytes:
+        self.response = self._envelope.response(status, self._items, usage)
+        self._remember(self.response, self._blocks)
+        return self._event(event, {"response": self.response})
+
+    def _event(self, name: str, fields: dict[str, Any]) -> bytes:
+        self._number += 1
+        return sse.named(
+            name.encode(), _json.encode({"type": name, "sequence_number": self._number, **fields})
+        )

@@ -1,0 +1,121 @@
+"""The response object: what a client asked for, and as much of the answer as there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+from api.responses.schema import CreateResponse
+from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from scheduler.events import FinishReason, Usage
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What does not change while the answer grows."""
+
+    public_id: str
+    created_at: int
+    model: str
+    body: CreateResponse
+
+    def response(
+        self,
+        status: Status,
+        output: Sequence[dict[str, Any]] = (),
+        usage: Usage | None = None,
+        error: str | None = None,
+    ) -> dict[str, Any]:
+        body = self.body
+        reasoning = body.reasoning
+        over = status not in ("in_progress", "failed")
+        return {
+            "id": self.public_id,
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None if error is None else {"code": "server_error", "message": error},
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self.model,
+            "output": list(output),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
+            "service_tier": "default",
+            "store": body.remembers,
+            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": [_tool(tool.model_dump()) for tool in body.tools or ()],
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "truncation": "disabled",
+            "usage": usage_object(usage) if over and usage is not None else None,
+            "user": body.user,
+        }
+
+    def item(self, index: int, block: Block, status: ItemStatus) -> dict[str, Any]:
+        """A block as an output item. Its content is empty until the block is over."""
+        item_id = self.item_id(index, block)
+        over = status != "in_progress"
+        match block:
+            case TextBlock():
+                content = [part(block)] if over else []
+                said = {"role": "assistant", "status": status, "content": content}
+                return {"id": item_id, "type": "message", **said}
+            case ReasoningBlock():
+                content = [part(block)] if over else []
+                thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
+                return {"id": item_id, "type": "reasoning", **thought}
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+                call = {"call_id": call_id, "name": name, "arguments": arguments, "status": status}
+                return {"id": item_id, "type": "function_call", **call}
+            case _:
+                assert_never(block)
+
+    def item_id(self, index: int, block: Block) -> str:
+        """Known to be this response's: its own id, and the item's place."""
+        kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs", ToolCallBlock: "fc"}
+        return f"{kinds[type(block)]}_{self.public_id.removeprefix('resp_')}{index:04}"
+
+    def items(self, blocks: Sequence[Block], reason: FinishReason) -> list[dict[str, Any]]:
+        """Of a whole answer. What max_output_tokens cut off was cut in its last item."""
+        last = len(blocks) - 1
+        cut = reason is FinishReason.LENGTH
+        return [
+            self.item(index, block, "incomplete" if cut and index == last else "completed")
+            for index, block in enumerate(blocks)
+        ]
+
+
+def status_of(reason: FinishReason) -> Status:
+    return "incomplete" if reason is FinishReason.LENGTH else "completed"
+
+
+def part(block: TextBlock | ReasoningBlock) -> dict[str, Any]:
+    if isinstance(block, TextBlock):
+        return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+    return {"type": "reasoning_text", "text": block.text}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }
+
+
+def _tool(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}

@@ -1,0 +1,112 @@
+"""The items of a response's input, as clients write them and as they send our own output back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from api.fields import Partly, Refused, WithoutEffect
+from api.openai.messages import Body, CalledFunction
+
+_Status = Annotated[
+    Literal["in_progress", "completed", "incomplete"] | None, WithoutEffect("an item is what it says")
+]
+_OWN_ID = Annotated[str | None, WithoutEffect("items go by their place")]
+_NO_CALLERS = "the model is the only caller"
+
+
+class Part(Body):
+    """Text, whoever said it. Images and files are refused by their types."""
+
+    type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Annotated[list[Any] | None, WithoutEffect("they are about the text, not of it")] = None
+    logprobs: Annotated[list[Any] | None, WithoutEffect("they are about the text, not of it")] = None
+
+    @property
+    def said(self) -> str:
+        return self.text or self.refusal or ""
+
+
+def _in_parts(value: Any) -> Any:
+    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+
+
+_Parts = Annotated[
+    list[Part],
+    BeforeValidator(_in_parts, json_schema_input_type=str | list[Part]),
+    Partly("text; models here see no pictures"),
+]
+
+
+def said(parts: list[Part] | None) -> str:
+    return "".join(part.said for part in parts or ())
+
+
+class Message(Body):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: _Parts
+    id: _OWN_ID = None
+    status: _Status = None
+    phase: Annotated[
+        Literal["commentary", "final_answer"] | None, WithoutEffect("templates have no place for it")
+    ] = None
+
+
+class FunctionCall(Body):
+    type: Literal["function_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    arguments: str
+    id: _OWN_ID = None
+    status: _Status = None
+    namespace: Annotated[str | None, Refused("tools have one name")] = None
+    caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
+
+    def function(self) -> CalledFunction:
+        """Raises pydantic.ValidationError where the arguments are not the JSON text of an object."""
+        return CalledFunction.model_validate({"name": self.name, "arguments": self.arguments})
+
+
+class FunctionCallOutput(Body):
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1)
+    output: _Parts
+    id: _OWN_ID = None
+    status: _Status = None
+    name: Annotated[str | None, WithoutEffect("the call has it")] = None
+    namespace: Annotated[str | None, Refused("tools have one name")] = None
+    caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
+
+
+class ReasoningItem(Body):
+    type: Literal["reasoning"]
+    id: _OWN_ID = None
+    summary: Annotated[list[Part] | None, WithoutEffect("the thoughts themselves are in `content`")] = None
+    content: list[Part] | None = None
+    encrypted_content: Annotated[str | None, WithoutEffect("only its provider can read it")] = None
+    status: _Status = None
+
+
+def _kind(value: Any) -> str:
+    """Messages may leave their type out."""
+    found = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "message")
+    return found if isinstance(found, str) else "?"
+
+
+InputItem: TypeAlias = Message | FunctionCall | FunctionCallOutput | ReasoningItem
+TaggedItem = Annotated[
+    Annotated[Message, Tag("message")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_kind),
+]
+
+
+def as_items(value: Any) -> Any:
+    """A string is short for one message of the user's."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value

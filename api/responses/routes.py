@@ -1,0 +1,116 @@
+"""`/v1/responses`: create, look up, delete and cancel."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from api.auth import Tenant
+from api.block_sequence import whole_blocks
+from api.errors import ApiError, ApiFailure
+from api.json_route import JsonRoute
+from api.responses.conversation import input_messages, output_messages
+from api.responses.decode import generation_request
+from api.responses.encode import ResponseEncoder
+from api.responses.envelope import Envelope, status_of
+from api.responses.schema import CreateResponse
+from api.responses.stoppable_stream import RunningResponses, StoppableStream
+from api.responses.store import ResponseStore, StoredResponse
+from api.served_model import ServedModel
+from api.whole_answer import Block, whole_answer
+from scheduler.request import Message
+from scheduler.service import Scheduler
+
+
+def responses_routes(
+    scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float, store: ResponseStore
+) -> APIRouter:
+    router = APIRouter(tags=["openai"], route_class=JsonRoute)
+    running = RunningResponses()
+
+    @router.post("/v1/responses", response_model=None)
+    async def create(body: CreateResponse, tenant: Tenant) -> Response:
+        """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
+        model.check(body.model)
+        before = _before(store, tenant, body.previous_response_id)
+        since = list(input_messages(body.input))
+        request = generation_request(body, [*(before.messages if before else ()), *since], tenant)
+        envelope = Envelope(request.public_id, int(time.time()), model.name, body)
+        remember = partial(_remember, store if body.remembers else None, tenant, before, since)
+        if body.stream:
+            encoder = ResponseEncoder(envelope, remember)
+            return StoppableStream(scheduler, request, encoder, keep_alive_seconds, running)
+        answer = await whole_answer(scheduler, request)
+        (choice,) = answer.choices
+        blocks, reason = whole_blocks(choice), choice.end.reason
+        response = envelope.response(status_of(reason), envelope.items(blocks, reason), answer.usage)
+        remember(response, blocks)
+        return JSONResponse(response)
+
+    @router.get("/v1/responses/{response_id}")
+    async def retrieve(response_id: str, tenant: Tenant, stream: bool = False) -> dict[str, Any]:
+        """A response that is over and was stored."""
+        if stream:
+            raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
+        return _found(store, tenant, response_id).body
+
+    @router.delete("/v1/responses/{response_id}")
+    async def delete(response_id: str, tenant: Tenant) -> dict[str, Any]:
+        """Forget a response. Conversations that went on from it keep what was said."""
+        _found(store, tenant, response_id)
+        store.delete(tenant, response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    @router.post("/v1/responses/{response_id}/cancel")
+    async def cancel(response_id: str, tenant: Tenant) -> dict[str, Any]:
+        """End a response that is being streamed; it is stored as far as it came."""
+        if (stream := running.get(tenant, response_id)) is not None:
+            return await stream.stop()
+        _found(store, tenant, response_id)
+        raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
+
+    return router
+
+
+def _before(store: ResponseStore, tenant: str, response_id: str | None) -> StoredResponse | None:
+    if response_id is None:
+        return None
+    if (found := store.get(tenant, response_id)) is None:
+        message = f"Previous response with id {response_id!r} not found."
+        raise ApiFailure(
+            ApiError(
+                400,
+                "invalid_request_error",
+                "previous_response_not_found",
+                message,
+                "previous_response_id",
+            )
+        )
+    return found
+
+
+def _remember(
+    store: ResponseStore | None,
+    tenant: str,
+    before: StoredResponse | None,
+    since: list[Message],
+    response: dict[str, Any],
+    blocks: list[Block],
+) -> None:
+    if store is not None:
+        store.put(tenant, response, before, [*since, *output_messages(blocks)])
+
+
+def _found(store: ResponseStore, tenant: str, response_id: str) -> StoredResponse:
+    if (found := store.get(tenant, response_id)) is None:
+        message = f"Response with id {response_id!r} not found."
+        raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
+    return found
+
+
+def _refused(message: str, param: str) -> ApiError:
+    return ApiError(400, "invalid_request_error", "unsupported_parameter", message, param)

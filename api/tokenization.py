@@ -1,0 +1,89 @@
+"""`/tokenize` and `/detokenize`, spelled as vLLM spells them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field, ValidationError, model_validator
+
+from api.auth import Tenant
+from api.fields import Refused
+from api.json_route import JsonRoute
+from api.openai.decode import generation_request
+from api.openai.messages import Body, ChatMessage
+from api.openai.schema import ChatCompletionRequest
+from api.openai.tools import FunctionTool
+from api.served_model import ServedModel
+from scheduler.request import Prompt, TextPrompt
+from scheduler.service import Scheduler
+
+MAX_TOKENS = 1 << 20
+
+
+class TokenizeRequest(Body):
+    """A text, or messages as chat completions take them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
+    tools: list[FunctionTool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    add_special_tokens: Annotated[
+        bool | None, Refused("none are added, here or elsewhere", neutral=(False,))
+    ] = None
+    return_token_strs: Annotated[bool | None, Refused("/detokenize tells them", neutral=(False,))] = None
+
+    @model_validator(mode="after")
+    def _is_one_prompt(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        try:
+            self.neutral()
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        return self
+
+    def neutral(self) -> Prompt:
+        if self.prompt is not None:
+            return TextPrompt(self.prompt)
+        assert self.messages is not None
+        chat = ChatCompletionRequest(
+            messages=self.messages,
+            tools=self.tools,
+            chat_template_kwargs=self.chat_template_kwargs,
+            continue_final_message=self.continue_final_message,
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        return generation_request(chat).prompt
+
+
+class DetokenizeRequest(Body):
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_TOKENS)
+
+
+def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
+    router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest, tenant: Tenant) -> dict[str, Any]:
+        """The ids that the engine would get for this prompt."""
+        model.check(body.model)
+        tokens = await scheduler.tokenize(body.neutral())
+        return {
+            "count": len(tokens),
+            "max_model_len": model.context_tokens,
+            "tokens": tokens,
+            "token_strs": None,
+        }
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest, tenant: Tenant) -> dict[str, str]:
+        """The text of these ids, special tokens spelled out."""
+        model.check(body.model)
+        return {"prompt": await scheduler.detokenize(body.tokens, "tokens")}
+
+    return router

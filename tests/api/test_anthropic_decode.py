@@ -1,0 +1,93 @@
+"""What an Anthropic body becomes before the scheduler sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.anthropic.decode import chat_prompt, generation_request
+from api.anthropic.schema import CountTokensRequest, MessagesRequest
+from scheduler.request import ToolChoice
+from tests.api.test_anthropic_messages import TOOLS, ask_for
+
+
+def prompt_of(**fields: Any) -> Any:
+    body = {name: value for name, value in ask_for(**fields).items() if name != "max_tokens"}
+    return chat_prompt(CountTokensRequest.model_validate(body))
+
+
+def test_messages_become_what_templates_take() -> None:
+    """System blocks joined, thoughts beside the text, calls with their input as an object, results as
+    messages of their own, neighbours of one role as one turn."""
+    prompt = prompt_of(
+        system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
+        messages=[
+            {"role": "user", "content": "one"},
+            {"role": "user", "content": [{"type": "text", "text": "two"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "x"},
+                    {"type": "redacted_thinking", "data": "..."},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "r"}]},
+                    {"type": "tool_result", "tool_use_id": "t2", "is_error": True},
+                    {"type": "text", "text": "go on"},
+                ],
+            },
+        ],
+    )
+    function = {"name": "f", "arguments": {"a": 1}}
+    assert prompt.messages == (
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "one\n\ntwo"},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "t1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "t1", "content": "r"},
+        {"role": "tool", "tool_call_id": "t2", "content": ""},
+        {"role": "user", "content": "go on"},
+    )
+    assert not prompt.continue_final
+
+
+def test_a_last_assistant_message_is_continued() -> None:
+    """Anthropic's prefill."""
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "{"}]
+    assert prompt_of(messages=turns).continue_final
+
+
+def test_tool_choice_and_thinking_become_neutral() -> None:
+    """As far as the neutral request has them."""
+    chosen = prompt_of(tools=TOOLS, tool_choice={"type": "none"}, thinking={"type": "disabled"})
+    assert (chosen.tool_choice, chosen.offered_tools) == (ToolChoice.NONE, ())
+    assert chosen.reasoning.enabled is False
+    one = prompt_of(
+        tools=TOOLS,
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        output_config={"effort": "high"},
+    )
+    assert not one.parallel_tool_calls
+    assert (one.reasoning.enabled, one.reasoning.effort) == (True, "high")
+    (tool,) = one.offered_tools
+    assert (tool.name, tool.description, tool.parameters) == (
+        "get_time",
+        "The time",
+        TOOLS[0]["input_schema"],
+    )
+
+
+def test_sampling_is_the_bodys() -> None:
+    body = MessagesRequest.model_validate(ask_for(temperature=0, top_p=0.5, top_k=7, stop_sequences=["x"]))
+    request = generation_request(body, "farm")
+    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0, 0.5, 7)
+    assert (request.max_tokens, request.stop, request.tenant) == (1000, ("x",), "farm")

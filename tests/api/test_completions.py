@@ -1,0 +1,155 @@
+"""`POST /v1/completions`: texts and token ids continued, with no template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from tests.api.client import client_of, events
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+
+async def ask(*texts: str, **fields: Any) -> tuple[Playback, Any]:
+    """The answer of an engine that says `texts`, one to each prompt and choice: an object or chunks."""
+    launcher = Playback(*texts)
+    scheduler = make_scheduler(launcher, max_slots=1)
+    body = {"prompt": "Once", "max_tokens": 1000, "temperature": 0, **fields}
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/completions", json=body)
+        await scheduler.wait_idle()
+    assert response.status_code == 200, response.text
+    return launcher, events(response.text) if body.get("stream") else response.json()
+
+
+def said(chunks: list[Any]) -> dict[int, tuple[str, str | None]]:
+    """Each choice's text and reason."""
+    found: dict[int, tuple[str, str | None]] = {}
+    for chunk in chunks:
+        assert chunk["object"] == "text_completion"
+        for choice in chunk["choices"]:
+            text, reason = found.get(choice["index"], ("", None))
+            assert reason is None, "text after the end"
+            found[choice["index"]] = (text + choice["text"], choice["finish_reason"])
+    return found
+
+
+@trio_test
+async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
+    """No template; every field that the API reference names."""
+    launcher, body = await ask(" upon a time")
+    assert body["id"].startswith("cmpl-")
+    assert (body["object"], body["model"]) == ("text_completion", "tiny")
+    assert body["choices"] == [
+        {"index": 0, "text": " upon a time", "logprobs": None, "finish_reason": "stop"}
+    ]
+    assert body["usage"]["prompt_tokens"] == len("Once")
+    assert launcher.submits[0].prompt == list(b"Once")
+
+
+@trio_test
+async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.testing.MockClock) -> None:
+    """Choice i of prompt p is number p * n + i, and the usage is of all."""
+    texts = ("a1", "a2", "b1", "b2")
+    _, whole = await ask(*texts, prompt=["A", "Bb"], n=2)
+    assert [choice["text"] for choice in whole["choices"]] == list(texts)
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    # Each answer has its end-of-sequence token.
+    assert (whole["usage"]["prompt_tokens"], whole["usage"]["completion_tokens"]) == (3, 12)
+    _, streamed = await ask(
+        *texts, prompt=["A", "Bb"], n=2, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last, done = streamed
+    assert done == "[DONE]"
+    assert said(chunks) == {index: (text, "stop") for index, text in enumerate(texts)}
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ([72, 105], [[72, 105]]),
+        ([[72], [105, 33]], [[72], [105, 33]]),
+        (["H", [105]], [[72], [105]]),
+    ],
+)
+def test_token_ids_reach_the_engine_as_they_are(prompt: Any, expected: list[list[int]]) -> None:
+    """One list is one prompt; lists of lists are several."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        launcher, _ = await ask("x", prompt=prompt)
+        assert [submit.prompt for submit in launcher.submits] == expected
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_the_prompt_is_echoed_where_asked(autojump_clock: trio.testing.MockClock) -> None:
+    """Also where it came as token ids, whole and streamed."""
+    for prompt in ("Hé", list("Hé".encode())):
+        _, whole = await ask("!", prompt=prompt, echo=True)
+        _, streamed = await ask("!", prompt=prompt, echo=True, stream=True)
+        assert whole["choices"][0]["text"] == "Hé!"
+        assert said(streamed[:-1]) == {0: ("Hé!", "stop")}
+
+
+@trio_test
+async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockClock) -> None:
+    """OpenAI's default for this interface is 16 tokens."""
+    _, stopped = await ask("one. two", stop=".")
+    assert (stopped["choices"][0]["text"], stopped["choices"][0]["finish_reason"]) == ("one", "stop")
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        body = (await client.post("/v1/completions", json={"prompt": "x"})).json()
+    assert (body["usage"]["completion_tokens"], body["choices"][0]["finish_reason"]) == (16, "length")
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"suffix": "end"}, "suffix", "not supported here"),
+    ({"best_of": 2}, "best_of", "not supported here"),
+    ({"logprobs": 0}, "logprobs", "not supported here"),
+    ({"messages": []}, "messages", "not supported by"),
+    ({"prompt": None}, "prompt", "required"),
+    ({"prompt": []}, "prompt", "it is a text"),
+    ({"prompt": {}}, "prompt", "it is a text"),
+    ({"prompt": ""}, "prompt", "empty"),
+    ({"prompt": [1, "a"]}, "prompt", "each prompt"),
+    ({"prompt": [True]}, "prompt", "each prompt"),
+    ({"prompt": [[1], [1.5]]}, "prompt", "each prompt"),
+    ({"prompt": [9999]}, "prompt", "vocabulary of 8192"),
+    ({"prompt": [-1]}, "prompt", "vocabulary of 8192"),
+    ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
+    ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
+    ({"prompt": ["x", ""]}, "prompt", "empty"),
+    ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    ({"n": 0}, "n", "greater than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
+def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
+    """400 in OpenAI's shape; where one of several prompts is bad, the engine hears of none."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            for stream in (False, True):
+                response = await client.post(
+                    "/v1/completions", json={"prompt": "x", "stream": stream, **fields}
+                )
+                assert scheduler.statistics().in_engine == 0
+                assert response.status_code == 400
+                error = response.json()["error"]
+                assert set(error) == {"message", "type", "param", "code"}
+                assert error["param"] == param
+                assert words in error["message"]
+
+    check()

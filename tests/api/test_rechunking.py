@@ -1,0 +1,116 @@
+"""However an answer's tokens are cut into pieces, its final message is the same, streamed and whole.
+
+(That the pieces of the answer pipeline themselves do not depend on the tokens' cuts is tested beside it.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.anthropic.encode import MessageEncoder, message_object
+from api.block_sequence import whole_blocks
+from api.responses.encode import ResponseEncoder
+from api.responses.envelope import Envelope, status_of
+from api.responses.schema import CreateResponse
+from api.whole_answer import WholeAnswer, WholeChoice
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStarted,
+    Usage,
+)
+from tests.api.transcripts import message_of, named_events, response_of
+
+USAGE = Usage(prompt_tokens=9, cached_tokens=4, output_tokens=30, reasoning_tokens=2)
+WORDS = st.text(
+    st.sampled_from('ab \n\t"\\\u2028é🦊') | st.characters(codec="utf-8"),
+    min_size=1,
+    max_size=24,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=4), max_size=3)
+SECTION = (
+    st.tuples(st.just("text"), WORDS)
+    | st.tuples(st.just("text"), st.sampled_from([" ", "\n\n"]))
+    | st.tuples(st.just("reasoning"), WORDS)
+    | st.tuples(st.just("call"), ARGUMENTS.map(json.dumps))
+)
+ANSWERS = st.lists(SECTION, max_size=6)
+
+
+def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerPiece]:
+    """The sections' texts, cut in places that `cuts` chooses."""
+    calls = 0
+    for kind, text in sections:
+        places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+        parts = [text[start:end] for start, end in pairwise(places)]
+        if kind == "call":
+            yield ToolCallStarted(calls, f"call_{calls}", f"f{calls}")
+            yield from (ToolCallArguments(calls, part) for part in parts)
+            calls += 1
+        elif kind == "text":
+            yield from (TextDelta(part) for part in parts)
+        else:
+            yield from (ReasoningDelta(part) for part in parts)
+
+
+def finished(reason: FinishReason) -> Finished:
+    return Finished(reason, USAGE)
+
+
+def whole(found: list[AnswerPiece], reason: FinishReason) -> WholeAnswer:
+    choice = WholeChoice(finished=finished(reason))
+    for piece in found:
+        choice.add(piece)
+    return WholeAnswer((choice,))
+
+
+def anthropic_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:
+    encoder = MessageEncoder("msg_1", "m", show_thinking=True)
+    body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found])
+    body += encoder.event(0, finished(reason)) + encoder.finish(USAGE)
+    return message_of(named_events(body.decode()))
+
+
+ENVELOPE = Envelope("resp_1", 7, "m", CreateResponse(input="x"))  # type: ignore[arg-type]
+
+
+def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:
+    encoder = ResponseEncoder(ENVELOPE, lambda response, blocks: None)
+    body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found])
+    body += encoder.event(0, finished(reason)) + encoder.finish(USAGE)
+    return {**response_of(named_events(body.decode())), "completed_at": None}
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+@given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
+def test_anthropic_messages(reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]) -> None:
+    """Blocks never overlap (the reader checks that), and none is white space only but the first."""
+    message = anthropic_stream(list(pieces(sections, cuts)), reason)
+    uncut = list(pieces(sections, []))
+    assert message == anthropic_stream(uncut, reason)
+    assert message == message_object("msg_1", "m", whole(uncut, reason), show_thinking=True)
+    for block in message["content"][1:]:
+        assert block["type"] != "text" or block["text"].strip()
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+@given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
+def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]) -> None:
+    """Items never overlap (the reader checks that), and the last event has what the others told."""
+    response = responses_stream(list(pieces(sections, cuts)), reason)
+    uncut = list(pieces(sections, []))
+    assert response == responses_stream(uncut, reason)
+    blocks = whole_blocks(whole(uncut, reason).choices[0])
+    items = ENVELOPE.items(blocks, reason)
+    assert response == {**ENVELOPE.response(status_of(reason), items, USAGE), "completed_at": None}

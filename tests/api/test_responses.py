@@ -1,0 +1,310 @@
+"""`POST /v1/responses`: what OpenAI's clients read, whole and streamed, and what the server remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from api.responses.store import ResponseStore
+from scheduler.link.messages import ScriptedPlan
+from scheduler.service import Scheduler
+from tests.api.client import client_of
+from tests.api.test_chat_tools import HERMES, SAID
+from tests.api.transcripts import named_events, response_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+TOOLS = [{"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}]
+
+
+async def ask(*texts: str, **fields: Any) -> Any:
+    """The answer of an engine that says `texts`: a response, or a stream's events."""
+    scheduler = make_scheduler(Playback(*texts), answer_format=HERMES)
+    body = {"input": "hello", **fields}
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/responses", json=body)
+        await scheduler.wait_idle()
+    assert response.status_code == 200, response.text
+    return named_events(response.text) if body.get("stream") else response.json()
+
+
+def told(response: dict[str, Any]) -> dict[str, Any]:
+    """`response` without what is another's in every response."""
+    kept = {name: response[name] for name in response if name not in ("id", "created_at", "completed_at")}
+    kept["output"] = [
+        {name: item[name] for name in item if name not in ("id", "call_id")} for item in response["output"]
+    ]
+    return kept
+
+
+@trio_test
+async def test_a_whole_response_has_its_items(autojump_clock: trio.testing.MockClock) -> None:
+    """Reasoning, message and call in order; the request's own settings are repeated."""
+    response = await ask(
+        SAID, tools=TOOLS, instructions="Be kind.", metadata={"a": "b"}, max_output_tokens=900
+    )
+    assert response["id"].startswith("resp_")
+    assert (response["object"], response["status"], response["model"]) == ("response", "completed", "tiny")
+    assert (response["instructions"], response["metadata"]) == ("Be kind.", {"a": "b"})
+    reasoning, message, call = response["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "why"}]
+    assert message["content"][0]["text"] == "I look."
+    assert (call["name"], call["status"]) == ("get_time", "completed")
+    assert call["arguments"].replace(" ", "") == '{"zone":"UTC"}'
+    usage = response["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert usage["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+@trio_test
+async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
+    """Event by event, and the last one holds what was streamed."""
+    events = await ask(SAID, tools=TOOLS, stream=True)
+    kinds: list[str] = []
+    for event in events:
+        if not kinds or kinds[-1] != event["type"]:
+            kinds.append(event["type"])
+    assert [kind.removeprefix("response.") for kind in kinds] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert told(response_of(events)) == told(await ask(SAID, tools=TOOLS))
+
+
+@trio_test
+async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testing.MockClock) -> None:
+    """The last event is `response.incomplete`, with the reason; the item that was cut says so."""
+    events = await ask("one two three", max_output_tokens=7, stream=True)
+    whole = await ask("one two three", max_output_tokens=7)
+    assert events[-1]["type"] == "response.incomplete"
+    for response in (response_of(events), whole):
+        assert response["status"] == "incomplete"
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert response["output"][-1]["status"] == "incomplete"
+
+
+@trio_test
+async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing.MockClock) -> None:
+    """Never a completed one; a client that waits for the whole gets a status instead."""
+    for stream in (True, False):
+        scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=5))
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post("/v1/responses", json={"input": "x", "stream": stream})
+        if stream:
+            last = named_events(response.text)[-1]
+            assert last["type"] == "response.failed"
+            assert last["response"]["status"] == "failed"
+            assert last["response"]["error"]["code"] == "server_error"
+            assert last["response"]["error"]["message"]
+        else:
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "engine_lost"
+
+
+@trio_test
+async def test_a_conversation_goes_on_from_a_stored_response(autojump_clock: trio.testing.MockClock) -> None:
+    """Everything that was said and called comes before the new input; instructions do not, they are of
+    one response."""
+    launcher = Playback(SAID, "It is noon.")
+    scheduler = make_scheduler(launcher, answer_format=HERMES)
+    async with running(scheduler), client_of(scheduler) as client:
+        body: dict[str, Any] = {"input": "What time?", "tools": TOOLS, "instructions": "First."}
+        first = (await client.post("/v1/responses", json=body)).json()
+        output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "12"}
+        body = {"input": [output], "previous_response_id": first["id"], "tools": TOOLS}
+        second = (await client.post("/v1/responses", json={**body, "instructions": "Second."})).json()
+        again = await client.get(f"/v1/responses/{second['id']}")
+    assert second["previous_response_id"] == first["id"]
+    assert bytes(launcher.submits[1].prompt).decode() == (
+        "<tool>get_time\n<system>Second.\n<user>What time?\n<assistant>I look.\n<tool>12\n<assistant>"
+    )
+    assert again.json() == second
+
+
+@trio_test
+async def test_items_say_what_stored_responses_say(autojump_clock: trio.testing.MockClock) -> None:
+    """A client that stores nothing sends the output items back, as it got them."""
+    launcher = Playback(SAID, "It is noon.")
+    scheduler = make_scheduler(launcher, answer_format=HERMES)
+    async with running(scheduler), client_of(scheduler) as client:
+        body: dict[str, Any] = {
+            "input": [
+                {"role": "developer", "content": "Be kind."},
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "What time?"}],
+                },
+            ],
+            "tools": TOOLS,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+        }
+        first = (await client.post("/v1/responses", json=body)).json()
+        output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "12"}
+        body["input"] += [*first["output"], output]
+        second = await client.post("/v1/responses", json=body)
+        missing = await client.get(f"/v1/responses/{first['id']}")
+        gone = await client.post("/v1/responses", json={"input": "x", "previous_response_id": first["id"]})
+    assert second.status_code == 200
+    assert bytes(launcher.submits[1].prompt).decode() == (
+        "<tool>get_time\n<system>Be kind.\n<user>What time?\n<assistant>I look.\n<tool>12\n<assistant>"
+    )
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "response_not_found")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (400, "previous_response_not_found")
+    assert gone.json()["error"]["param"] == "previous_response_id"
+
+
+@trio_test
+async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock) -> None:
+    """Then it is not found; what went on from it still knows what was said."""
+    scheduler = make_scheduler(Playback("one", "two", "three"), answer_format=HERMES)
+    async with running(scheduler), client_of(scheduler) as client:
+        first = (await client.post("/v1/responses", json={"input": "a"})).json()["id"]
+        second = await client.post("/v1/responses", json={"input": "b", "previous_response_id": first})
+        deleted = await client.delete(f"/v1/responses/{first}")
+        assert deleted.json() == {"id": first, "object": "response", "deleted": True}
+        for answer in (
+            await client.get(f"/v1/responses/{first}"),
+            await client.delete(f"/v1/responses/{first}"),
+        ):
+            assert answer.status_code == 404
+        third = {"input": "c", "previous_response_id": second.json()["id"]}
+        assert (await client.post("/v1/responses", json=third)).json()["usage"]["input_tokens"] == len(
+            "<user>a\n<assistant>one\n<user>b\n<assistant>two\n<user>c\n<assistant>"
+        )
+
+
+def running_ids(scheduler: Scheduler) -> list[str]:
+    """httpx's in-process transport shows a body only when it is whole."""
+    return [record.prepared.request.public_id for record in scheduler._multiplexer._records.values()]
+
+
+@trio_test
+async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.MockClock) -> None:
+    """Its slot is free, its client sees the end, and what there was is stored."""
+    plan = ScriptedPlan(step_seconds=1.0)
+    scheduler = make_scheduler(LoopbackLauncher(), plan)
+    store = ResponseStore(4, 1 << 20)
+    streams: list[Any] = []
+    async with running(scheduler), client_of(scheduler, responses=store) as client:
+
+        async def stream() -> None:
+            body = {"input": "go on", "stream": True, "max_output_tokens": 20_000}
+            streams.append(await client.post("/v1/responses", json=body))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream)
+            await trio.sleep(10.5)
+            (response_id,) = running_ids(scheduler)
+            cancelled = await client.post(f"/v1/responses/{response_id}/cancel")
+            await scheduler.wait_idle()
+        again = await client.post(f"/v1/responses/{response_id}/cancel")
+        stored = await client.get(f"/v1/responses/{response_id}")
+    events = named_events(streams[0].text)
+    assert events[-1]["type"] == "response.incomplete"
+    response = response_of(events)
+    assert response["status"] == "cancelled"
+    assert len(response["output"][0]["content"][0]["text"].split()) >= 5
+    assert cancelled.json() == stored.json() == response
+    assert (again.status_code, again.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_the_store_is_bounded_by_count_and_bytes() -> None:
+    """What was used last stays; each response is charged with its whole conversation."""
+    store = ResponseStore(max_responses=3, max_bytes=1000)
+    for number in range(5):
+        store.put("t", {"id": f"r{number}"}, None, [{"role": "user", "content": "x"}])
+    assert [store.get("t", f"r{number}") is not None for number in range(5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert store.get("t", "r2") is not None
+    store.put("t", {"id": "r5"}, store.get("t", "r2"), [{"role": "user", "content": "y" * 100}])
+    assert store.get("t", "r3") is None
+    newest = store.get("t", "r5")
+    assert newest is not None
+    assert [message["content"][0] for message in newest.messages] == ["x", "y"]
+    store.put("t", {"id": "big"}, newest, [{"role": "user", "content": "z" * 700}])
+    assert store.get("t", "big") is not None
+    assert len(store) == 1
+    assert store.bytes <= 1000
+    store.put("t", {"id": "huge"}, None, [{"role": "user", "content": "z" * 1000}])
+    assert store.get("t", "huge") is None
+    assert store.get("t", "big") is not None
+    assert store.get("other", "big") is None
+    assert store.delete("t", "big")
+    assert (len(store), store.bytes) == (0, 0)
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"input": []}, "", "nothing to answer"),
+    ({"input": None}, "", "nothing to answer"),
+    ({"input": {}}, "input", "list"),
+    ({"input": [{"type": "message", "role": "user"}]}, "input.0.content", "required"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "input.0.content.0.type",
+        "input_text",
+    ),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0", "item_reference"),
+    ({"input": [{"type": 5}]}, "input.0", "?"),
+    (
+        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+        "",
+        "input.0.arguments: it is not the JSON text of an object",
+    ),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
+    ({"tool_choice": "required"}, "tool_choice", "not supported here"),
+    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "not supported here"),
+    ({"text": {"format": {"type": "json_object"}}}, "text.format", "not supported here"),
+    ({"background": True}, "background", "not supported here"),
+    ({"truncation": "auto"}, "truncation", "not supported here"),
+    ({"include": ["message.output_text.logprobs"]}, "include.0", "reasoning.encrypted_content"),
+    ({"seed": 1}, "seed", "not supported by"),
+    ({"max_output_tokens": 50_000}, "max_tokens", "context"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
+def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
+    """400 in OpenAI's shape, and the engine hears nothing of it."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post("/v1/responses", json={"input": "x", **fields})
+            assert scheduler.statistics().in_engine == 0
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["param"] or "") == param
+        assert words in error["message"]
+
+    check()

@@ -1,0 +1,68 @@
+"""`POST /tokenize` and `POST /detokenize`, as vLLM's clients use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio.testing
+from trio.testing import trio_test
+
+from tests.api.client import client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+
+@trio_test
+async def test_a_text_goes_to_ids_and_back(autojump_clock: trio.testing.MockClock) -> None:
+    """With the model's longest sequence beside them."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        there = (await client.post("/tokenize", json={"prompt": "Hé", "model": "tiny"})).json()
+        back = (await client.post("/detokenize", json={"tokens": [*there["tokens"], 8000]})).json()
+    assert there == {"count": 3, "max_model_len": 40960, "tokens": list("Hé".encode()), "token_strs": None}
+    assert back == {"prompt": "Hé<eos>"}
+
+
+@trio_test
+async def test_messages_are_counted_as_chat_counts_them(autojump_clock: trio.testing.MockClock) -> None:
+    """Through the same template, with the same words for a prefill."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    prefill = {"continue_final_message": True, "add_generation_prompt": False}
+    async with running(scheduler), client_of(scheduler) as client:
+        for fields in ({}, prefill):
+            body: dict[str, Any] = {"messages": messages, **fields}
+            there = (await client.post("/tokenize", json=body)).json()
+            chat = await client.post("/v1/chat/completions", json={**body, "max_tokens": 1})
+            assert there["count"] == chat.json()["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}),
+        ("/tokenize", {"messages": []}),
+        ("/tokenize", {"prompt": 1}),
+        ("/tokenize", {"prompt": "x", "return_token_strs": True}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}], "continue_final_message": True}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tools": 1}}),
+        ("/detokenize", {"tokens": [9999]}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": "x"}),
+        ("/detokenize", {}),
+    ],
+)
+def test_a_bad_body_is_a_400(path: str, body: dict[str, Any]) -> None:
+    """In OpenAI's shape."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post(path, json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+    check()

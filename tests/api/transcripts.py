@@ -1,0 +1,99 @@
+"""Streams of named events, read as strictly as a client could, and the messages that they add up to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def named_events(body: str) -> list[dict[str, Any]]:
+    """The data of each event, whose name its type repeats. Comments are left out."""
+    found: list[dict[str, Any]] = []
+    for block in body.split("\n\n"):
+        if not block or block.startswith(":"):
+            continue
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+    assert body.endswith("\n\n")
+    return found
+
+
+DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+
+
+def message_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Anthropic's: one block at a time, counted from 0, between message_start and message_stop."""
+    start, *middle, delta, stop = [event for event in events if event["type"] != "ping"]
+    assert (start["type"], delta["type"], stop["type"]) == ("message_start", "message_delta", "message_stop")
+    message: dict[str, Any] = dict(start["message"])
+    assert message["content"] == []
+    content: list[dict[str, Any]] = []
+    is_open, arguments = False, ""
+    for event in middle:
+        match event["type"]:
+            case "content_block_start":
+                assert not is_open
+                assert event["index"] == len(content)
+                content.append(dict(event["content_block"]))
+                is_open, arguments = True, ""
+            case "content_block_delta":
+                assert is_open
+                assert event["index"] == len(content) - 1
+                piece = event["delta"]
+                if piece["type"] == "input_json_delta":
+                    arguments += piece["partial_json"]
+                else:
+                    content[-1][DELTAS[piece["type"]]] += piece[DELTAS[piece["type"]]]
+            case "content_block_stop":
+                assert is_open
+                assert event["index"] == len(content) - 1
+                is_open = False
+                if content[-1]["type"] == "tool_use":
+                    content[-1]["input"] = json.loads(arguments)
+            case other:
+                raise AssertionError(other)
+    assert not is_open
+    return {**message, "content": content, **delta["delta"], "usage": delta["usage"]}
+
+
+def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """OpenAI's: what the events say of each item on the way is what the last event says of it."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    created, progress, *middle, last = events
+    assert (created["type"], progress["type"]) == ("response.created", "response.in_progress")
+    assert created["response"] == progress["response"]
+    assert (created["response"]["status"], created["response"]["output"]) == ("in_progress", [])
+    response: dict[str, Any] = last["response"]
+    assert response["id"] == created["response"]["id"]
+    items: list[dict[str, Any]] = []
+    text, is_open = "", False
+    for event in middle:
+        name = event["type"].removeprefix("response.")
+        if name == "output_item.added":
+            assert not is_open
+            assert event["output_index"] == len(items)
+            items.append(event["item"])
+            text, is_open = "", True
+            assert event["item"]["status"] == "in_progress"
+            continue
+        assert is_open
+        assert event["output_index"] == len(items) - 1
+        if "item_id" in event:
+            assert event["item_id"] == items[-1]["id"]
+        if name.endswith(".delta"):
+            text += event["delta"]
+        elif name in ("output_text.done", "reasoning_text.done"):
+            assert event["text"] == text
+        elif name == "function_call_arguments.done":
+            assert event["arguments"] == text
+        elif name == "output_item.done":
+            assert event["item"]["id"] == items[-1]["id"]
+            items[-1] = event["item"]
+            is_open = False
+        else:
+            assert name in ("content_part.added", "content_part.done")
+    assert not is_open
+    assert response["output"] == items
+    return response

@@ -1,0 +1,121 @@
+"""The official `anthropic` client against a server started as a user starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+import trio
+
+from tests.end_to_end.serving import Served, eventually
+
+# The newest client has no such argument any more; older ones send it.
+GREEDY = {"temperature": 0}
+ASK: Any = {"role": "user", "content": "hello"}
+
+
+@pytest.fixture
+def client(embedded: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> None:
+    """What came from the cache is no input; together they are what `count_tokens` said."""
+    counted = client.messages.count_tokens(model="penstock-embedded", system="Be kind.", messages=[ASK])
+    for first in (True, False):
+        message = client.messages.create(
+            model="penstock-embedded", max_tokens=12, system="Be kind.", messages=[ASK]
+        )
+        assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 12)
+        cached = message.usage.cache_read_input_tokens
+        assert cached is not None
+        assert message.usage.input_tokens + cached == counted.input_tokens
+        if not first:
+            assert message.usage.input_tokens == 1
+
+
+def test_it_streams_what_it_creates(client: anthropic.Anthropic) -> None:
+    """Greedy: the client's accumulated message is the whole one."""
+    ask: dict[str, Any] = {
+        "model": "penstock-embedded",
+        "max_tokens": 40,
+        "messages": [ASK, {"role": "assistant", "content": "Well"}],
+        "extra_body": GREEDY,
+    }
+    whole = client.messages.create(**ask)
+    with client.messages.stream(**ask) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert [block.text for block in whole.content if block.type == "text"] == [text]
+    assert (final.stop_reason, final.usage.output_tokens) == (whole.stop_reason, 40)
+
+
+def test_the_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
+    """Found in what the model says without it."""
+    ask: dict[str, Any] = {
+        "model": "penstock-embedded",
+        "max_tokens": 40,
+        "messages": [ASK],
+        "extra_body": GREEDY,
+    }
+    (block,) = client.messages.create(**ask).content
+    assert block.type == "text"
+    stop = block.text[10:13]
+    stopped = client.messages.create(**ask, stop_sequences=["never said", stop])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop)
+    assert stopped.content[0].type == "text"
+    assert stopped.content[0].text == block.text[: block.text.index(stop)]
+
+
+def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, embedded: Served) -> None:
+    """Though many more tokens were asked for."""
+    before = embedded.metric("penstock_requests_total", 'outcome="cancelled"')
+    with client.messages.stream(model="penstock-embedded", max_tokens=20_000, messages=[ASK]) as stream:
+        for _, event in zip(range(5), stream, strict=False):
+            assert event.type
+    eventually(lambda: embedded.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
+    eventually(lambda: embedded.metric("penstock_running_slots") == 0)
+
+
+def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
+    """Each status arrives as the exception that the client has for it; also the server's own."""
+    with pytest.raises(anthropic.NotFoundError, match="'claude-9' is not served here"):
+        client.messages.create(model="claude-9", max_tokens=5, messages=[ASK])
+    with pytest.raises(anthropic.BadRequestError, match="temperature"):
+        client.messages.create(
+            model="penstock-embedded", max_tokens=5, messages=[ASK], extra_body={"temperature": 1.5}
+        )
+    huge: Any = {"role": "user", "content": "x" * (17 << 20)}
+    with pytest.raises(anthropic.RequestTooLargeError) as large:
+        client.messages.create(model="penstock-embedded", max_tokens=5, messages=[huge])
+    assert isinstance(large.value.body, dict)
+    assert large.value.body["type"] == "error"
+
+
+# The client leaves its own generators to the garbage collector when a stream has ended.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_async_client_runs_many_at_once_on_trio(embedded: Served) -> None:
+    """As agent frameworks use it: one client, many streams, trio underneath."""
+
+    async def main() -> list[str]:
+        texts: list[str] = []
+        async with anthropic.AsyncAnthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+
+            async def one(number: int) -> None:
+                asked: Any = {"role": "user", "content": f"agent {number % 4}"}
+                async with client.messages.stream(
+                    model="penstock-embedded", max_tokens=16, messages=[asked], extra_body=GREEDY
+                ) as stream:
+                    texts.append(await stream.get_final_text())
+
+            async with trio.open_nursery() as nursery:
+                for number in range(16):
+                    nursery.start_soon(one, number)
+        return texts
+
+    texts = trio.run(main)
+    assert len(texts) == 16
+    assert all(texts.count(text) == 4 for text in set(texts))
