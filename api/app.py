@@ -13,20 +13,29 @@ from starlette.exceptions import HTTPException
 
 from api import errors
 from api.errors import ApiError
+from api.identity import Identity
 from api.openai.routes import ServedModel, openai_routes
 from api.operations import operations_routes
 from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
 
+EVERYBODY = Identity()
+"""One tenant: no keys, no header."""
+
 
 def make_app(
-    scheduler: Scheduler, model: ServedModel, *, keep_alive_seconds: float, stall_seconds: float
+    scheduler: Scheduler,
+    model: ServedModel,
+    *,
+    keep_alive_seconds: float,
+    stall_seconds: float,
+    identity: Identity = EVERYBODY,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
-    app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(openai_routes(scheduler, model, keep_alive_seconds, identity))
     app.include_router(operations_routes(scheduler, stall_seconds))
 
     @app.exception_handler(SchedulerError)

@@ -1,17 +1,26 @@
-"""What operators and load balancers ask: alive, ready, metrics."""
+"""What operators and load balancers ask: alive, ready, metrics, and what the scheduler is doing."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from scheduler.service import Scheduler
 
 
-def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
+async def everybody(request: Request) -> None:
+    """No keys are configured: whoever can reach the server may ask."""
+
+
+def operations_routes(
+    scheduler: Scheduler, stall_seconds: float, admin: Callable[[Request], Awaitable[None]] = everybody
+) -> APIRouter:
+    """`admin` raises for who may not see what concerns others: tenants, sessions, request ids."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
@@ -44,6 +53,26 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         """Prometheus text format."""
+        scheduler.observe_queue()
         return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    @router.get("/v1/scheduler", dependencies=[Depends(admin)])
+    async def report() -> dict[str, Any]:
+        """Who waits by tenant and session, who runs, the bounds, and how fast requests leave."""
+        rounded: dict[str, Any] = _rounded(asdict(scheduler.report()))
+        return rounded
+
     return router
+
+
+def _rounded(value: Any) -> Any:
+    """Seconds and tokens to the thousandth: more is noise to a reader."""
+    match value:
+        case float():
+            return round(value, 3)
+        case dict():
+            return {key: _rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_rounded(item) for item in value]
+        case _:
+            return value

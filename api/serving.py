@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from api.app import make_app
+from api.identity import Identity
 from api.openai.routes import ServedModel
 from api.server.limits import Limits
 from api.server.server import Server
@@ -93,6 +94,7 @@ async def _serve(settings: ServeSettings) -> None:
             ServedModel(_names(settings, model), int(time.time()), model.folder.context_tokens),
             keep_alive_seconds=settings.comment_seconds,
             stall_seconds=settings.stall_seconds,
+            identity=Identity(settings.tenant_header),
         ),
         Limits(
             connections=settings.max_connections,

@@ -11,6 +11,9 @@ from scheduler.link.messages import Sampling as Sampling
 Message: TypeAlias = dict[str, Any]
 """One chat message as the templates of Hugging Face models take it: `role`, `content`, ..."""
 
+PRIORITIES = range(-10, 11)
+"""What `priority` may be. Few, because a request ages by one at a time, and none may take hours."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:

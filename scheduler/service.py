@@ -16,20 +16,22 @@ import trio
 
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.config import SchedulerConfig
-from scheduler.errors import Draining, InvalidRequest, SchedulerError, Unavailable
+from scheduler.errors import DeadlineExceeded, Draining, InvalidRequest, SchedulerError, Unavailable
 from scheduler.events import Prefilling, Progress, Queued, StreamEvent
 from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
+from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
-from scheduler.link.supervisor import EngineStatistics, Supervisor
+from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
 from scheduler.request import GenerationRequest
+from scheduler.statistics import RunningStatistics, SchedulerReport
 from scheduler.streams.multiplexer import Multiplexer
-from scheduler.streams.record import StreamRecord
-from scheduler.telemetry.metrics import EngineTotals, Metrics
+from scheduler.streams.record import StreamRecord, deadline_of
+from scheduler.telemetry.metrics import EngineTotals, Metrics, rejection_reason
 from scheduler.telemetry.request_log import log_request
 
 _log = structlog.get_logger("scheduler")
@@ -62,7 +64,7 @@ class RequestStream:
         """What the request is waiting for now, for keep-alive messages."""
         record = self._record
         if record.state is State.QUEUED:
-            return Queued(self._queue.ahead_of(record.request_id) or 0)
+            return Queued(self._queue.ahead_of(record.request_id, trio.current_time()) or 0)
         return Prefilling(record.prefilled_tokens, len(record.prepared.prompt))
 
     async def receive(self) -> StreamEvent:
@@ -101,14 +103,16 @@ class Scheduler:
         self._on_loading = on_loading
         self._ids = count(1)
         self._send_to_engine: Callable[[ToEngine], None] | None = None
-        self._queue = IntakeQueue(config.intake.max_queue)
+        self._queue = IntakeQueue(config.intake)
         self._admission = Admission(self._queue)
         self._multiplexer = Multiplexer(self._send, self._settle, self.metrics, trio.current_time)
         credits = config.engine.max_slots + config.intake.lookahead
         self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits)
+        self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds)
         self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
         self._totals = EngineTotals(self.metrics)
         self._last_progress_at = 0.0
+        self._last_step_at: float | None = None
         self._change = trio.Event()
 
     # --- the users' side
@@ -118,25 +122,42 @@ class Scheduler:
 
         Raises EngineNeverReady.
         """
+        never_ready: EngineNeverReady | None = None
         try:
-            await self._supervisor.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._expiry.run)
+                try:
+                    await self._supervisor.run()
+                except EngineNeverReady as error:
+                    # Raised outside of the nursery, which would wrap it in a group.
+                    never_ready = error
+                nursery.cancel_scope.cancel()
         finally:
             self.end_all()
+        if never_ready is not None:
+            raise never_ready
 
     @asynccontextmanager
     async def stream(self, request: GenerationRequest) -> AsyncIterator[RequestStream]:
         """Accept `request` and follow it; leaving the block before the final event cancels it.
 
-        Raises, before anything is queued, InvalidRequest and its kind, QueueFull or Unavailable.
+        Raises, before anything is queued, InvalidRequest and its kind, TenantLimit, QueueFull,
+        DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
         try:
-            self._admission.check()
+            self._admission.check(request, arrived_at)
             prepared = await self._offload(lambda: self._preparation.prepare(request))
             # Again: others were admitted while this prompt was tokenized.
-            self._admission.check()
+            self._admission.check_prepared(
+                request,
+                len(prepared.prompt),
+                deadline_of(request, arrived_at),
+                trio.current_time(),
+                waits=not self._dispatcher.has_room,
+            )
         except BaseException as error:
-            self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
+            self._count_refusal(error)
             raise
         record = self._accept(prepared, arrived_at)
         try:
@@ -153,6 +174,25 @@ class Scheduler:
             stalled_seconds=stalled,
             engine=self._supervisor.statistics(),
         )
+
+    def report(self) -> SchedulerReport:
+        """Who waits, who runs and what the bounds are, in full: for operators' eyes, not for every second."""
+        now = trio.current_time()
+        return SchedulerReport(
+            draining=self._admission.draining,
+            blocked=self._admission.blocked,
+            departures_per_second=self._admission.rate.per_second(now),
+            last_step_seconds=None if self._last_step_at is None else now - self._last_step_at,
+            engine_bound_requests=self._dispatcher.credits,
+            queue=self._queue.statistics(now),
+            running=tuple(_running(record, now) for record in self._multiplexer),
+        )
+
+    def observe_queue(self) -> None:
+        """Bring the gauges of the queue up to this moment: its oldest ages also while nothing happens."""
+        self.metrics.queued.set(len(self._queue))
+        self.metrics.queued_tokens.set(self._queue.prompt_tokens)
+        self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
 
     async def wait_ready(self) -> Ready:
         """Until the engine can take requests."""
@@ -178,6 +218,12 @@ class Scheduler:
 
     # --- a request's way in and out
 
+    def _count_refusal(self, error: BaseException) -> None:
+        outcome = _outcome_before_acceptance(error)
+        self.metrics.requests.labels(outcome).inc()
+        if outcome == "rejected":
+            self.metrics.rejections.labels(rejection_reason(error)).inc()
+
     def _accept(self, prepared: PreparedRequest, arrived_at: float) -> StreamRecord:
         record = StreamRecord(
             request_id=next(self._ids),
@@ -189,23 +235,32 @@ class Scheduler:
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._last_progress_at = trio.current_time()
-            self._admission.resume()
-        self._queue.push(record)
+            self._admission.rate.resume(self._last_progress_at)
+        self._queue.push(record, trio.current_time())
+        self._expiry.watch(record)
         self._pump()
         return record
 
     def _release(self, record: StreamRecord) -> None:
         """The reader has left, before or after the final event."""
         record.abandon()
-        if self._queue.remove(record.request_id):
+        if self._queue.remove(record.request_id, trio.current_time()):
             record.move(Event.CANCEL)
             self._settle(record)
         else:
             self._multiplexer.cancel(record)
 
+    def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
+        """Its time is up. In the queue it ends here; in the engine, when the engine has let go of it."""
+        if self._queue.remove(record.request_id, trio.current_time()):
+            record.fail(error)
+            record.move(Event.EXPIRE)
+            self._settle(record)
+        else:
+            self._multiplexer.expire(record, error)
+
     def _fail_queued(self, error: SchedulerError) -> None:
-        while len(self._queue):
-            record = self._queue.pop()
+        for record in self._queue.remove_all(trio.current_time()):
             record.fail(error)
             record.move(Event.RETIRE)
             self._settle(record)
@@ -217,13 +272,17 @@ class Scheduler:
         self.metrics.requests.labels(record.outcome).inc()
         if record.outcome in ("stop", "length"):
             self.metrics.e2e.observe(now - record.arrived_at)
-        self._admission.departed(now)
+        self._expiry.forget(record)
+        if record.dispatched_at is not None:
+            self._queue.settle(record, now)
+            self._admission.rate.departed(now)
         log_request(record, now)
         self._pump()
 
     def _pump(self) -> None:
-        self._dispatcher.pump()
-        self.metrics.queued.set(len(self._queue))
+        for record in self._dispatcher.pump(trio.current_time()):
+            self._expiry.watch(record)
+        self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
         self._changed()
 
@@ -250,9 +309,11 @@ class Scheduler:
         self._pump()
 
     def engine_output(self, output: StepOutput) -> None:
-        self._last_progress_at = trio.current_time()
+        self._last_progress_at = self._last_step_at = now = trio.current_time()
         self._totals.take(output.counters)
         self._multiplexer.route(output)
+        for record in self._multiplexer:
+            self._queue.observe(record, now)
 
     def engine_lost(self, cause: str) -> None:
         self._send_to_engine = None
@@ -278,6 +339,25 @@ def _outcome_before_acceptance(error: BaseException) -> str:
             return "cancelled"
         case _:
             return "error"
+
+
+def _running(record: StreamRecord, now: float) -> RunningStatistics:
+    request = record.prepared.request
+    assert record.dispatched_at is not None
+    return RunningStatistics(
+        id=request.public_id,
+        tenant=request.tenant,
+        session=request.session or "",
+        priority=request.priority,
+        state=record.state.name.lower(),
+        prompt_tokens=len(record.prepared.prompt),
+        prefilled_tokens=record.prefilled_tokens,
+        cached_tokens=record.cached_tokens,
+        output_tokens=record.output_tokens,
+        max_tokens=record.prepared.max_tokens,
+        age_seconds=now - record.arrived_at,
+        running_seconds=now - record.dispatched_at,
+    )
 
 
 _STARTS_UNTIL_BLOCKED = 2

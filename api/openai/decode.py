@@ -23,6 +23,9 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(body.stop or ()),
         ignore_eos=body.ignore_eos,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
     )
 
 

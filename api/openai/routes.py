@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.event_stream import EventStream
+from api.identity import Identity
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.schema import ChatCompletionRequest
@@ -48,14 +49,16 @@ class ServedModel:
         }
 
 
-def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+def openai_routes(
+    scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float, identity: Identity
+) -> APIRouter:
     router = APIRouter(tags=["openai"])
 
     @router.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatCompletionRequest) -> Response:
+    async def chat_completions(body: ChatCompletionRequest, http: Request) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = generation_request(body)
+        request = identity.identify(generation_request(body), http.headers)
         if not body.stream:
             return await _whole_answer(scheduler, request, model.name)
         created, options = int(time.time()), body.stream_options

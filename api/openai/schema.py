@@ -8,10 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from api.identity import MAX_TIMEOUT_SECONDS
+from scheduler.request import PRIORITIES
+
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
+MAX_SALT_CHARACTERS = 256
 
 
 class _Body(BaseModel):
@@ -84,6 +88,10 @@ class ChatCompletionRequest(_Body):
     stop: Stop | None = None
     ignore_eos: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
+    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
     # Neutral values only, until what they would change exists.
     n: Literal[1] | None = None
