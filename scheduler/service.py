@@ -313,6 +313,9 @@ class Scheduler:
         self._totals.take(output.counters)
         self._multiplexer.route(output)
         for record in self._multiplexer:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
+                record.started_at = now
+                self._expiry.watch(record)
             self._queue.observe(record, now)
 
     def engine_lost(self, cause: str) -> None:
@@ -343,7 +346,6 @@ def _outcome_before_acceptance(error: BaseException) -> str:
 
 def _running(record: StreamRecord, now: float) -> RunningStatistics:
     request = record.prepared.request
-    assert record.dispatched_at is not None
     return RunningStatistics(
         id=request.public_id,
         tenant=request.tenant,
@@ -356,7 +358,7 @@ def _running(record: StreamRecord, now: float) -> RunningStatistics:
         output_tokens=record.output_tokens,
         max_tokens=record.prepared.max_tokens,
         age_seconds=now - record.arrived_at,
-        running_seconds=now - record.dispatched_at,
+        running_seconds=None if record.started_at is None else now - record.started_at,
     )
 
 

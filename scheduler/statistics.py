@@ -39,7 +39,7 @@ class QueueStatistics:
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
     """One request that the engine holds. `state` is of `lifecycle.State`, in small letters; `age_seconds`
-    counts from its arrival, `running_seconds` from its dispatch."""
+    counts from its arrival, `running_seconds` from its first progress."""
 
     id: str
     tenant: str
@@ -52,7 +52,7 @@ class RunningStatistics:
     output_tokens: int
     max_tokens: int
     age_seconds: float
-    running_seconds: float
+    running_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

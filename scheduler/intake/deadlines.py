@@ -22,7 +22,7 @@ class Limit(Enum):
     QUEUE = auto()
     """`--queue-seconds`: it has waited for the engine for so long."""
     RUNNING = auto()
-    """`--max-running-seconds`: the engine has had it for so long."""
+    """`--max-running-seconds`: it has had a slot for so long."""
 
 
 class Deadlines:
@@ -38,7 +38,8 @@ class Deadlines:
         return len(self._watched)
 
     def watch(self, record: StreamRecord) -> None:
-        """From now on for the state it is in; call again when it has been dispatched."""
+        """From now on for the state it is in; call again when it has been dispatched,
+        and when it has started."""
         self.forget(record)
         limits = self._limits(record)
         if limits:
@@ -79,6 +80,6 @@ class Deadlines:
         if record.state is State.QUEUED:
             if self._config.queue_seconds is not None:
                 limits.append((record.queued_at + self._config.queue_seconds, Limit.QUEUE))
-        elif self._config.max_running_seconds is not None and record.dispatched_at is not None:
-            limits.append((record.dispatched_at + self._config.max_running_seconds, Limit.RUNNING))
+        elif self._config.max_running_seconds is not None and record.started_at is not None:
+            limits.append((record.started_at + self._config.max_running_seconds, Limit.RUNNING))
         return limits

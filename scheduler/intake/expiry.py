@@ -34,7 +34,7 @@ class Expiry:
         return len(self._deadlines)
 
     def watch(self, record: StreamRecord) -> None:
-        """A request was queued or dispatched."""
+        """A request was queued or dispatched, or has started."""
         self._deadlines.watch(record)
         if self._deadlines.next_at < self._sleeps_until:
             self._earlier.set()

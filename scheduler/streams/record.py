@@ -32,6 +32,8 @@ class StreamRecord:
     """Of the prefilled ones, those that the engine did not have to compute, once it tells."""
     output_tokens: int = 0
     dispatched_at: float | None = None
+    started_at: float | None = None
+    """When the engine first told of its progress: until then it may have waited for a slot there."""
     first_token_at: float | None = None
     last_token_at: float | None = None
     outcome: str | None = None

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from api.app import make_app
+from api.app import EVERYBODY, make_app
+from api.identity import Identity
 from api.openai.routes import ServedModel
 from scheduler.service import Scheduler
 
@@ -18,9 +19,11 @@ MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_toke
 
 @asynccontextmanager
 async def client_of(
-    scheduler: Scheduler, *, comment_seconds: float = 5.0
+    scheduler: Scheduler, *, comment_seconds: float = 5.0, identity: Identity = EVERYBODY
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = make_app(scheduler, MODEL, keep_alive_seconds=comment_seconds, stall_seconds=60.0)
+    app = make_app(
+        scheduler, MODEL, keep_alive_seconds=comment_seconds, stall_seconds=60.0, identity=identity
+    )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client

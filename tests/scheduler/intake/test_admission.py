@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,9 +26,9 @@ from tests.fakes.scheduling import ask
 from tests.scheduler.streams.records import make_record
 
 
-def queue_of(requests: int, tenant: str = "", **bounds: int) -> IntakeQueue:
+def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:
     """So many waiting requests of one tenant; three prompt tokens each."""
-    queue = IntakeQueue(IntakeConfig(**{"max_queue": requests, **bounds}))
+    queue = IntakeQueue(replace(IntakeConfig(max_queue=requests), **bounds))
     for request_id in range(requests):
         queue.push(make_record(request_id, tenant=tenant), 0.0)
     return queue
@@ -89,14 +91,12 @@ def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[
     queue = IntakeQueue(IntakeConfig(max_queued_tokens=limit))
     admission = Admission(queue)
     for request_id, tokens in enumerate(prompts):
-        try:
+        if not len(queue) or queue.prompt_tokens + tokens <= limit:
             admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
-        except QueueFull as error:
-            assert len(queue)
-            assert queue.prompt_tokens + tokens > limit
-            assert f"{queue.prompt_tokens} prompt tokens" in error.message
-        else:
             queue.push(make_record(request_id, prompt=[1] * tokens), 0.0)
+        else:
+            with pytest.raises(QueueFull, match=f"{queue.prompt_tokens} prompt tokens are waiting"):
+                admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
         assert queue.prompt_tokens <= limit or len(queue) == 1
 
 
@@ -126,12 +126,9 @@ def test_a_quiet_tenants_deadline_is_judged_by_its_own_turn() -> None:
     queue = queue_of(100, "flood", max_queue=200)
     admission = admission_at(queue, 1.0)
     admission.check_prepared(ask(tenant="quiet"), 3, 4.0, 0.0, waits=True)
-    assert isinstance(
-        refusal(
-            lambda: admission.check_prepared(ask(tenant="flood", timeout_seconds=4), 3, 4.0, 0.0, waits=True)
-        ),
-        DeadlineUnmeetable,
-    )
+    flood = ask(tenant="flood", timeout_seconds=4)
+    error = refusal(lambda: admission.check_prepared(flood, 3, 4.0, 0.0, waits=True))
+    assert isinstance(error, DeadlineUnmeetable)
 
 
 def test_nobody_is_refused_for_a_guess_or_where_nothing_is_waited_for() -> None:

@@ -21,9 +21,9 @@ def queued(timeout: float | None = None, request_id: int = 1, at: float = 0.0) -
     return record
 
 
-def dispatched(record: StreamRecord, at: float) -> StreamRecord:
+def started(record: StreamRecord, at: float) -> StreamRecord:
     record.move(Event.DISPATCH)
-    record.dispatched_at = at
+    record.dispatched_at = record.started_at = at
     return record
 
 
@@ -35,8 +35,8 @@ def test_without_limits_nothing_is_watched() -> None:
 
 
 def test_the_earliest_limit_that_applies_is_the_one() -> None:
-    """In the queue: the client's timeout from its arrival, or the queue's limit from its entry. In the
-    engine: the client's, or the running limit from the dispatch."""
+    """In the queue: the client's timeout from its arrival, or the queue's limit from its entry. In a slot:
+    the client's, or the running limit from its first progress."""
     config = IntakeConfig(queue_seconds=10, max_running_seconds=20)
     for timeout, in_queue, in_engine in (
         (None, (11.0, Limit.QUEUE), (25.0, Limit.RUNNING)),
@@ -46,13 +46,24 @@ def test_the_earliest_limit_that_applies_is_the_one() -> None:
     ):
         for record, (at, limit) in (
             (queued(timeout), in_queue),
-            (dispatched(queued(timeout), 5.0), in_engine),
+            (started(queued(timeout), 5.0), in_engine),
         ):
             deadlines = Deadlines(config)
             deadlines.watch(record)
             assert deadlines.next_at == at
             assert deadlines.take_expired(at - 0.001) == []
             assert deadlines.take_expired(at) == [(record, limit)]
+
+
+def test_the_time_in_the_engines_own_line_is_neither_queueing_nor_running() -> None:
+    """Looked ahead but in no slot: only the client's own timeout counts."""
+    deadlines = Deadlines(IntakeConfig(queue_seconds=10, max_running_seconds=20))
+    for timeout, at in ((None, math.inf), (60.0, 60.0)):
+        record = queued(timeout)
+        deadlines.watch(record)
+        record.move(Event.DISPATCH)
+        deadlines.watch(record)
+        assert deadlines.next_at == at
 
 
 class DeadlineMachine(RuleBasedStateMachine):
@@ -78,7 +89,7 @@ class DeadlineMachine(RuleBasedStateMachine):
         request_id = list(self.due)[which % len(self.due)]
         record = self.records[request_id]
         if record.dispatched_at is None:
-            self.deadlines.watch(dispatched(record, self.now))
+            self.deadlines.watch(started(record, self.now))
             self.due[request_id] = min(self.due[request_id], self.now + 30)
 
     @precondition(lambda self: self.records)
