@@ -123,6 +123,22 @@ async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_cloc
 
 
 @trio_test
+async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: MockClock) -> None:
+    """Finished, left in the queue or left in a slot: it is not watched any more."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        clients = [
+            await bench.come(nursery, Client(ask(f"{number}", timeout_seconds=3600))) for number in range(4)
+        ]
+        await bench.wait_for(lambda: bool(clients[0].text))
+        clients[0].leave()
+        clients[2].leave()
+        await settle(bench)
+    assert trio.current_time() < 2
+    assert bench.outcomes() == {"cancelled": 2, "length": 2}
+
+
+@trio_test
 async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
     """A deadline does not need the engine's help to be kept."""
     bench = Bench(ScriptedPlan(step_seconds=0.01, hang_at_step=3))

@@ -82,6 +82,15 @@ def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
     admission.check(ask(tenant="other"), 0.0)
 
 
+def test_a_tenant_that_shares_the_engine_waits_for_the_others_too() -> None:
+    """With four tenants waiting, only every fourth departure makes room for one of this tenant's."""
+    queue = queue_of(8, "greedy", max_queue=100, max_queue_per_tenant=8)
+    for number in range(3):
+        queue.push(make_record(100 + number, tenant=f"other {number}"), 0.0)
+    error = refusal(lambda: admission_at(queue, 2.0).check(ask(tenant="greedy"), 0.0))
+    assert error.retry_after_seconds == 4 * 2
+
+
 @given(
     prompts=st.lists(st.integers(1, 50), max_size=30),
     limit=st.integers(1, 200),

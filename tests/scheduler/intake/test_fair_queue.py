@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -133,37 +133,47 @@ def fair_bound(largest: int, seconds: float) -> float:
     pause=st.floats(0, 600),
     turns=st.integers(1, 200),
     seconds_per_token=st.sampled_from([0.0001, 0.001, 0.01]),
+    level=st.sampled_from(["tenants", "sessions"]),
 )
-def test_backlogged_tenants_get_the_same_service_whatever_they_send(
+def test_backlogged_flows_get_the_same_service_whatever_they_send(
     flows: list[tuple[int, int]],
     earlier: list[tuple[str, int]],
     pause: float,
     turns: int,
     seconds_per_token: float,
+    level: str,
 ) -> None:
-    """Large requests or small, many sessions or one, whatever each had before or saved up while idle."""
+    """Tenants, and sessions of one tenant: large requests or small, many sessions or one, whatever each had
+    before or saved up while idle."""
     server = Server(seconds_per_token=seconds_per_token)
-    for tenant, tokens in earlier:
-        server.push(ticket(tenant, tokens=tokens, at=server.now))
+
+    def push(name: str, number: int, tokens: int) -> None:
+        tenant, session = (name, str(number)) if level == "tenants" else ("T", name)
+        server.push(ticket(tenant, session, tokens=tokens, at=server.now))
+
+    for name, tokens in earlier:
+        push(name, 0, tokens)
         server.serve()
     server.now += pause
-    tenants = dict(zip("ABCDEF", flows, strict=False))
-    numbers = {name: count() for name in tenants}
+    contenders = dict(zip("ABCDEF", flows, strict=False))
+    numbers = {name: count() for name in contenders}
 
     def refill(name: str) -> None:
-        sessions, tokens = tenants[name]
-        session = str(next(numbers[name]) % sessions)
-        server.push(ticket(name, session, tokens=tokens, at=server.now))
+        sessions, tokens = contenders[name]
+        push(name, next(numbers[name]) % sessions, tokens)
 
-    for name in tenants:
+    for name in contenders:
         for _ in range(5):
             refill(name)
     began_at, began = server.now, len(server.served)
     largest = max(tokens for _, tokens in [*flows, *earlier])
     for _ in range(turns):
-        refill(server.serve().tenant)
-        served = server.tokens_by_tenant(began)
-        shares = [served[name] for name in tenants]
+        one = server.serve()
+        refill(one.tenant if level == "tenants" else one.session)
+        served = (
+            server.tokens_by_tenant(began) if level == "tenants" else server.tokens_by_session("T", began)
+        )
+        shares = [served[name] for name in contenders]
         assert max(shares) - min(shares) <= fair_bound(largest, server.now - began_at) + 1e-6
 
 
@@ -376,19 +386,31 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
         push(*others[turn % len(others)])
 
 
-def test_a_tenant_with_a_debt_is_not_starved_by_newcomers_without_end() -> None:
-    """Each comes with nothing on its account, which by the counters alone would be for ever less."""
+@pytest.mark.parametrize("level", ["tenants", "sessions"])
+def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
+    """Each comes with nothing on its account, which by the counters alone would be for ever less; and the
+    same one, asking again and again, is served every so often, and not every time."""
     server = Server(STARVING, seconds_per_token=0.0)
-    server.push(ticket("veteran", tokens=1_000_000))
-    server.push(ticket("other", tokens=1))
+
+    def flow(name: str, tokens: int) -> Ticket:
+        tenant, session = (name, "") if level == "tenants" else ("T", name)
+        return ticket(tenant, session, tokens=tokens)
+
+    server.push(flow("veteran", 1_000_000), flow("other", 1))
     server.serve()
     server.serve()
-    server.push(ticket("veteran"))
-    for turn in range(20):
-        server.push(ticket(f"newcomer {turn}", tokens=1), ticket(f"another {turn}", tokens=1))
-        if server.serve().tenant == "veteran":
-            break
-    assert turn <= STARVING.patience + 1
+    veteran = flow("veteran", 100)
+    server.push(veteran)
+    served_at = []
+    for turn in range(40):
+        server.push(flow(f"newcomer {turn}", 1))
+        if server.serve() is veteran:
+            served_at.append(turn)
+            veteran = flow("veteran", 100)
+            server.push(veteran)
+    gaps = [later - earlier for earlier, later in pairwise([-1, *served_at])]
+    assert STARVING.patience <= min(gaps[1:])
+    assert max(gaps) <= STARVING.patience + len(server.queue)
 
 
 # --- memory

@@ -55,9 +55,9 @@ class Server:
             tokens[one.tenant] += one.uncached_tokens
         return tokens
 
-    def tokens_by_session(self, tenant: str) -> Counter[str]:
+    def tokens_by_session(self, tenant: str, since: int = 0) -> Counter[str]:
         tokens: Counter[str] = Counter()
-        for one in self.served:
+        for one in self.served[since:]:
             if one.tenant == tenant:
                 tokens[one.session] += one.uncached_tokens
         return tokens
