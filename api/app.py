@@ -23,6 +23,7 @@ from api.api_keys import ApiKeys
 from api.auth import Authentication
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
+from api.identity import Identity
 from api.openai.routes import openai_routes
 from api.operations import operations_routes
 from api.responses.routes import responses_routes
@@ -33,6 +34,8 @@ from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
 
 _NO_KEYS = ApiKeys()
+EVERYBODY = Identity()
+"""One tenant: no keys, no header."""
 
 
 def make_app(
@@ -44,11 +47,13 @@ def make_app(
     keys: ApiKeys = _NO_KEYS,
     cors_origins: Sequence[str] = (),
     responses: ResponseStore | None = None,
+    identity: Identity = EVERYBODY,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
+    app.state.identity = identity
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds))
     app.include_router(

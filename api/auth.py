@@ -1,6 +1,6 @@
 """Who asks: every request's key is checked before its body is read.
 
-`Tenant` and `operator` are what routes declare; the check itself is around the whole application, so that a
+`CallerOf` and `operator` are what routes declare; the check itself is around the whole application, so that a
 route which declares nothing is not open.
 """
 
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.api_keys import ApiKey, ApiKeys
 from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
+from api.identity import Caller, Identity
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/metrics", "/openapi.json"))
 """What load balancers and collectors ask, who have no keys; and the description of the interface."""
@@ -75,10 +76,11 @@ def _key(request: Request) -> ApiKey | None:
 # Coroutines that wait for nothing: FastAPI runs plain functions in threads.
 
 
-async def tenant(request: Request) -> str:
-    """Whose request it is; "" where there are no keys."""
-    key = _key(request)
-    return "" if key is None else key.tenant
+async def caller(request: Request) -> Caller:
+    """Who asks: by key where there are keys, else as the operator's headers say. Raises InvalidRequest."""
+    key, identity = _key(request), request.app.state.identity
+    assert isinstance(identity, Identity)
+    return identity.caller(request.headers, None if key is None else key.tenant)
 
 
 async def operator(request: Request) -> None:
@@ -88,4 +90,4 @@ async def operator(request: Request) -> None:
         raise ApiFailure(ADMIN_ONLY)
 
 
-Tenant = Annotated[str, Depends(tenant)]
+CallerOf = Annotated[Caller, Depends(caller)]

@@ -1,4 +1,11 @@
-"""The only place that chooses an HTTP status, and the shape of an error in the client's dialect."""
+"""The only place that chooses an HTTP status, and the shape of an error in the client's dialect.
+
+429 is for what the client's own tenant has too much of. 503 is for what the service cannot take now, with
+the time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
+timeout, or let the request wait for as long as it lets any (SGLang, too, answers a queue's timeout so).
+504 is for an accepted request whose time was up before its answer was complete: it is no use to say when to
+come back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +16,17 @@ from fastapi.exceptions import RequestValidationError
 
 from api.fields import UNSUPPORTED
 from scheduler.errors import (
+    DeadlineExceeded,
+    DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
     InvalidRequest,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
+    QueueTimeout,
     SchedulerError,
+    TenantLimit,
     Unavailable,
     UnsupportedParameter,
 )
@@ -120,10 +131,12 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 404, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"
-        case QueueFull():
+        case TenantLimit():
             return 429, "rate_limit_error"
-        case Unavailable() | EngineLost():
+        case QueueFull() | DeadlineUnmeetable() | QueueTimeout() | Unavailable() | EngineLost():
             return 503, "service_unavailable_error"
+        case DeadlineExceeded():
+            return 504, "timeout_error"
         case EngineFailure():
             return 500, "server_error"
         case _:

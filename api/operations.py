@@ -1,7 +1,8 @@
-"""What operators and load balancers ask: alive, ready, metrics."""
+"""What operators and load balancers ask: alive, ready, metrics, and what the scheduler is doing."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
@@ -47,6 +48,7 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     @router.get("/metrics")
     async def metrics() -> Response:
         """Prometheus text format."""
+        scheduler.observe_queue()
         return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
@@ -64,6 +66,12 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         inspection = await scheduler.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **_cache_object(inspection, None)})
 
+    @router.get("/v1/scheduler", dependencies=[Depends(operator)])
+    async def report() -> dict[str, Any]:
+        """Who waits by tenant and session, who runs, the bounds, and how fast requests leave."""
+        rounded: dict[str, Any] = _rounded(asdict(scheduler.report()))
+        return rounded
+
     return router
 
 
@@ -79,3 +87,16 @@ def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str,
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "trunks": trunks, "disk": disk}
+
+
+def _rounded(value: Any) -> Any:
+    """Seconds and tokens to the thousandth: more is noise to a reader."""
+    match value:
+        case float():
+            return round(value, 3)
+        case dict():
+            return {key: _rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_rounded(item) for item in value]
+        case _:
+            return value

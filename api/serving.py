@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from api.app import make_app
+from api.identity import Identity
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits
@@ -103,6 +104,7 @@ async def _serve(settings: ServeSettings) -> None:
             keys=keys,
             cors_origins=settings.origins(),
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
+            identity=Identity(settings.tenant_header),
         ),
         Limits(
             connections=settings.max_connections,

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 
 from api.api_keys import ApiKeys, load_keys
 from scheduler.answer.answer_format import REASONING_PARSERS
-from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
+from scheduler.config import EngineConfig, FairnessConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
 from scheduler.errors import OptionError
 from scheduler.link.messages import ScriptedPlan
 
@@ -124,7 +124,32 @@ class ServeSettings(BaseModel):
     )
 
     max_slots: int = _option("Scheduling", "Requests that decode together.", 32, ge=1, le=4096)
-    max_queue: int = _option("Scheduling", "Requests that may wait; more are answered 429.", 1024, ge=1)
+    max_queue: int = _option("Scheduling", "Requests that may wait; more are answered 503.", 1024, ge=1)
+    max_queued_tokens: int = _option(
+        "Scheduling",
+        "Prompt tokens that may wait; more are answered 503. 0: no bound.",
+        8_000_000,
+        ge=0,
+    )
+    max_queue_per_tenant: int = _option(
+        "Scheduling", "Waiting requests of one tenant; more are answered 429. 0: no bound.", 0, ge=0
+    )
+    tenant_header: str | None = _option(
+        "Scheduling",
+        "Header that names the tenant, if something in front of this server sets it; by authorization,"
+        " each API key is a tenant. If not given, all are one tenant.",
+        None,
+        pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$",
+    )
+    priority_aging_seconds: float = _option(
+        "Scheduling", "Waiting for so long moves a priority up by one.", 30.0, gt=0, le=1e6
+    )
+    queue_seconds: float = _option(
+        "Scheduling", "A request that has waited for so long is answered 503. 0: no limit.", 0.0, ge=0, le=1e6
+    )
+    max_running_seconds: float = _option(
+        "Scheduling", "An answer may be generated for so long. 0: no limit.", 0.0, ge=0, le=1e6
+    )
     prefill_chunk_tokens: int = _option(
         "Scheduling", "Prompt tokens computed in one step while nobody decodes.", 1024, ge=16, le=65536
     )
@@ -197,7 +222,14 @@ class ServeSettings(BaseModel):
                 kv_disk_bytes=self.kv_disk_bytes,
             ),
             supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
-            intake=IntakeConfig(max_queue=self.max_queue),
+            intake=IntakeConfig(
+                max_queue=self.max_queue,
+                max_queued_tokens=self.max_queued_tokens or None,
+                max_queue_per_tenant=self.max_queue_per_tenant or None,
+                queue_seconds=self.queue_seconds or None,
+                max_running_seconds=self.max_running_seconds or None,
+                fairness=FairnessConfig(aging_seconds=self.priority_aging_seconds),
+            ),
         )
 
 

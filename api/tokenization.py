@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field, ValidationError, model_validator
 
-from api.auth import Tenant
+from api.auth import CallerOf
 from api.fields import Refused
 from api.json_route import JsonRoute
 from api.openai.decode import generation_request
@@ -69,7 +69,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, tenant: Tenant) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest, caller: CallerOf) -> dict[str, Any]:
         """The ids that the engine would get for this prompt."""
         model.check(body.model)
         tokens = await scheduler.tokenize(body.neutral())
@@ -81,7 +81,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
         }
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest, tenant: Tenant) -> dict[str, str]:
+    async def detokenize(body: DetokenizeRequest, caller: CallerOf) -> dict[str, str]:
         """The text of these ids, special tokens spelled out."""
         model.check(body.model)
         return {"prompt": await scheduler.detokenize(body.tokens, "tokens")}

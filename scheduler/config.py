@@ -62,10 +62,30 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FairnessConfig:
+    """Who goes first. The reasons are in `intake/fair_queue.py`, `service_ledger.py` and `flow.py`."""
+
+    half_life_seconds: float = 60.0
+    output_weight: float = 2.0
+    """What an output token costs in uncached prompt tokens: VTC's and llm-d's figure."""
+    aging_seconds: float = 30.0
+    """A band moves up by one for every so many seconds that its oldest request has waited."""
+    patience: int = 1024
+    """Turns for which a flow may be passed over by less served ones."""
+    window: int = 32
+    """How many later requests of its own session may overtake a request, and one."""
+
+
+@dataclass(frozen=True, slots=True)
 class IntakeConfig:
-    """How much may wait."""
+    """How much may wait, for how long, and in which order. None is no bound."""
 
     max_queue: int = 1024
+    max_queued_tokens: int | None = None
+    max_queue_per_tenant: int | None = None
+    queue_seconds: float | None = None
+    max_running_seconds: float | None = None
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
     lookahead: int = 4
     """Requests beyond the free slots that are already with the engine, so that a slot which falls
     free between two steps is taken by the next step, without a round trip to this process."""

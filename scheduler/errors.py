@@ -74,9 +74,33 @@ class ModelNotFound(InvalidRequest):
 
 
 class QueueFull(SchedulerError):
-    """The intake queue is at its bound; the request was not accepted."""
+    """The intake queue is at the service's bound; the request was not accepted."""
 
     code = "queue_full"
+
+
+class TenantLimit(SchedulerError):
+    """This tenant has as much waiting as one may have; others are not concerned."""
+
+    code = "tenant_limit"
+
+
+class DeadlineUnmeetable(SchedulerError):
+    """The request's own timeout would pass before its turn; it was not accepted."""
+
+    code = "deadline_unmeetable"
+
+
+class DeadlineExceeded(SchedulerError):
+    """An accepted request's time was up before its answer was complete."""
+
+    code = "deadline_exceeded"
+
+
+class QueueTimeout(DeadlineExceeded):
+    """It waited for as long as the service lets a request wait; the engine never had it."""
+
+    code = "queue_timeout"
 
 
 class Unavailable(SchedulerError):

@@ -28,6 +28,9 @@ class Event(Enum):
     PREFILL = auto()
     TOKEN = auto()
     CANCEL = auto()
+    EXPIRE = auto()
+    """Its time is up. Ends as a cancel does, but only what still waits for its answer can run out of time:
+    a request that has its final event has no deadline any more."""
     RETIRE = auto()
 
 
@@ -44,10 +47,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.SUBMITTED, Event.TOKEN): State.DECODING,
     (State.PREFILLING, Event.TOKEN): State.DECODING,
     (State.DECODING, Event.TOKEN): State.DECODING,
-    # A queued request that is cancelled never reached the engine: nothing is left to wait for.
+    # A queued request that is cancelled or expires never reached the engine: nothing is left to wait for.
     (State.QUEUED, Event.CANCEL): State.RETIRED,
+    (State.QUEUED, Event.EXPIRE): State.RETIRED,
     (State.QUEUED, Event.RETIRE): State.RETIRED,
     **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
+    **{(state, Event.EXPIRE): State.CANCELLING for state in _IN_ENGINE},
     **{(state, Event.RETIRE): State.RETIRED for state in (*_IN_ENGINE, State.CANCELLING)},
     (State.CANCELLING, Event.PREFILL): State.CANCELLING,
     (State.CANCELLING, Event.TOKEN): State.CANCELLING,

@@ -46,6 +46,10 @@ class Reasoning:
     effort: str | None = None
 
 
+PRIORITIES = range(-10, 11)
+"""What `priority` may be. Few, because a request ages by one at a time, and none may take hours."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """Messages to be rendered by the model's chat template.

@@ -16,23 +16,25 @@ import structlog
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.errors import Draining, InvalidRequest, SchedulerError, Unavailable
+from scheduler.errors import DeadlineExceeded, Draining, InvalidRequest, SchedulerError, Unavailable
 from scheduler.events import FinishReason
 from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
+from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
-from scheduler.lifecycle import Event
+from scheduler.lifecycle import Event, State
 from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
-from scheduler.link.supervisor import EngineStatistics, Supervisor
+from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
 from scheduler.request import GenerationRequest, Prompt
+from scheduler.statistics import RunningStatistics, SchedulerReport
 from scheduler.streams.mailbox import Doorbell, Mailbox
 from scheduler.streams.multiplexer import Multiplexer
-from scheduler.streams.record import StreamRecord
+from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
-from scheduler.telemetry.metrics import EngineTotals, Metrics
+from scheduler.telemetry.metrics import EngineTotals, Metrics, rejection_reason
 from scheduler.telemetry.request_log import log_request
 
 _log = structlog.get_logger("scheduler")
@@ -67,15 +69,17 @@ class Scheduler:
         self._on_loading = on_loading
         self._ids = count(1)
         self._send_to_engine: Callable[[ToEngine], None] | None = None
-        self._queue = IntakeQueue(config.intake.max_queue)
+        self._queue = IntakeQueue(config.intake)
         self._admission = Admission(self._queue)
         self._multiplexer = Multiplexer(self._send, self._settle, self.metrics, trio.current_time)
         credits = config.engine.max_slots + config.intake.lookahead
         self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits)
+        self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds)
         self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
         self._totals = EngineTotals(self.metrics)
         self._inquiries = Inquiries()
         self._last_progress_at = 0.0
+        self._last_step_at: float | None = None
         self._change = trio.Event()
 
     # --- the users' side
@@ -85,29 +89,47 @@ class Scheduler:
 
         Raises EngineNeverReady.
         """
+        never_ready: EngineNeverReady | None = None
         try:
-            await self._supervisor.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._expiry.run)
+                try:
+                    await self._supervisor.run()
+                except EngineNeverReady as error:
+                    # Raised outside of the nursery, which would wrap it in a group.
+                    never_ready = error
+                nursery.cancel_scope.cancel()
         finally:
             self.end_all()
+        if never_ready is not None:
+            raise never_ready
 
     @asynccontextmanager
     async def stream(self, *requests: GenerationRequest) -> AsyncIterator[RequestStream]:
         """Accept `requests`, all or none, and follow them as one: the choices of the first, then those of
         the second, and so on. Leaving the block before the final events cancels them.
 
-        Raises, before anything is queued, InvalidRequest and its kind, QueueFull or Unavailable.
+        Raises, before anything is queued, InvalidRequest and its kind, TenantLimit, QueueFull,
+        DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
         choices = sum(request.choices for request in requests)
         try:
-            self._admission.check(choices)
+            self._admission.check(requests[0], arrived_at, choices)
             prepared = [
                 await self._offload(partial(self._preparation.prepare, request)) for request in requests
             ]
             # Again: others were admitted while these prompts were tokenized.
-            self._admission.check(choices)
+            self._admission.check_prepared(
+                requests[0],
+                sum(len(one.prompt) * one.request.choices for one in prepared),
+                deadline_of(requests[0], arrived_at),
+                trio.current_time(),
+                waits=not self._dispatcher.has_room,
+                requests=choices,
+            )
         except BaseException as error:
-            self.metrics.requests.labels(_outcome_before_acceptance(error)).inc()
+            self._count_refusal(error)
             raise
         doorbell = Doorbell()
         records = self._accept(prepared, arrived_at, doorbell)
@@ -134,6 +156,25 @@ class Scheduler:
             stalled_seconds=stalled,
             engine=self._supervisor.statistics(),
         )
+
+    def report(self) -> SchedulerReport:
+        """Who waits, who runs and what the bounds are, in full: for operators' eyes, not for every second."""
+        now = trio.current_time()
+        return SchedulerReport(
+            draining=self._admission.draining,
+            blocked=self._admission.blocked,
+            departures_per_second=self._admission.rate.per_second(now),
+            last_step_seconds=None if self._last_step_at is None else now - self._last_step_at,
+            engine_bound_requests=self._dispatcher.credits,
+            queue=self._queue.statistics(now),
+            running=tuple(_running(record, now) for record in self._multiplexer),
+        )
+
+    def observe_queue(self) -> None:
+        """Bring the gauges of the queue up to this moment: its oldest ages also while nothing happens."""
+        self.metrics.queued.set(len(self._queue))
+        self.metrics.queued_tokens.set(self._queue.prompt_tokens)
+        self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
 
     async def wait_ready(self) -> Ready:
         """Until the engine can take requests."""
@@ -171,6 +212,12 @@ class Scheduler:
 
     # --- a request's way in and out
 
+    def _count_refusal(self, error: BaseException) -> None:
+        outcome = _outcome_before_acceptance(error)
+        self.metrics.requests.labels(outcome).inc()
+        if outcome == "rejected":
+            self.metrics.rejections.labels(rejection_reason(error)).inc()
+
     def _accept(
         self, requests: Sequence[PreparedRequest], arrived_at: float, doorbell: Doorbell
     ) -> list[StreamRecord]:
@@ -191,24 +238,33 @@ class Scheduler:
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._last_progress_at = trio.current_time()
-            self._admission.resume()
+            self._admission.rate.resume(self._last_progress_at)
         for record in records:
-            self._queue.push(record)
+            self._queue.push(record, trio.current_time())
+            self._expiry.watch(record)
         self._pump()
         return records
 
     def _release(self, record: StreamRecord) -> None:
         """The reader has left, before or after the final event."""
         record.abandon()
-        if self._queue.remove(record.request_id):
+        if self._queue.remove(record.request_id, trio.current_time()):
             record.move(Event.CANCEL)
             self._settle(record)
         else:
             self._multiplexer.cancel(record)
 
+    def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
+        """Its time is up. In the queue it ends here; in the engine, when the engine has let go of it."""
+        if self._queue.remove(record.request_id, trio.current_time()):
+            record.fail(error)
+            record.move(Event.EXPIRE)
+            self._settle(record)
+        else:
+            self._multiplexer.expire(record, error)
+
     def _fail_queued(self, error: SchedulerError) -> None:
-        while len(self._queue):
-            record = self._queue.pop()
+        for record in self._queue.remove_all(trio.current_time()):
             record.fail(error)
             record.move(Event.RETIRE)
             self._settle(record)
@@ -220,13 +276,17 @@ class Scheduler:
         self.metrics.requests.labels(record.outcome).inc()
         if record.outcome in tuple(FinishReason):
             self.metrics.e2e.observe(now - record.arrived_at)
-        self._admission.departed(now)
+        self._expiry.forget(record)
+        if record.dispatched_at is not None:
+            self._queue.settle(record, now)
+            self._admission.rate.departed(now)
         log_request(record, now)
         self._pump()
 
     def _pump(self) -> None:
-        self._dispatcher.pump()
-        self.metrics.queued.set(len(self._queue))
+        for record in self._dispatcher.pump(trio.current_time()):
+            self._expiry.watch(record)
+        self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
         self._changed()
 
@@ -253,9 +313,14 @@ class Scheduler:
         self._pump()
 
     def engine_output(self, output: StepOutput) -> None:
-        self._last_progress_at = trio.current_time()
+        self._last_progress_at = self._last_step_at = now = trio.current_time()
         self._totals.take(output.counters)
         self._multiplexer.route(output)
+        for record in self._multiplexer:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
+                record.started_at = now
+                self._expiry.watch(record)
+            self._queue.observe(record, now)
 
     def engine_inspected(self, inspection: Inspection) -> None:
         self._inquiries.answered(inspection)
@@ -285,6 +350,24 @@ def _outcome_before_acceptance(error: BaseException) -> str:
             return "cancelled"
         case _:
             return "error"
+
+
+def _running(record: StreamRecord, now: float) -> RunningStatistics:
+    request = record.prepared.request
+    return RunningStatistics(
+        id=request.public_id,
+        tenant=request.tenant,
+        session=request.session or "",
+        priority=request.priority,
+        state=record.state.name.lower(),
+        prompt_tokens=len(record.prepared.prompt),
+        prefilled_tokens=record.prefilled_tokens,
+        cached_tokens=record.cached_tokens,
+        output_tokens=record.output_tokens,
+        max_tokens=record.prepared.max_tokens,
+        age_seconds=now - record.arrived_at,
+        running_seconds=None if record.started_at is None else now - record.started_at,
+    )
 
 
 _STARTS_UNTIL_BLOCKED = 2

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from api.anthropic.decode import chat_prompt, generation_request
 from api.anthropic.encode import MessageEncoder, message_object
 from api.anthropic.schema import CountTokensRequest, MessagesRequest, ThinkingDisabled
-from api.auth import Tenant
+from api.auth import CallerOf
 from api.event_stream import EventStream
 from api.json_route import JsonRoute
 from api.served_model import ServedModel
@@ -23,10 +23,10 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
     @router.post("/v1/messages", response_model=None)
-    async def messages(body: MessagesRequest, tenant: Tenant) -> Response:
+    async def messages(body: MessagesRequest, caller: CallerOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = generation_request(body, tenant)
+        request = caller.asks(generation_request(body))
         show_thinking = _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(scheduler, request)
@@ -36,7 +36,7 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
         return EventStream(scheduler, request, encoder, keep_alive_seconds)
 
     @router.post("/v1/messages/count_tokens")
-    async def count_tokens(body: CountTokensRequest, tenant: Tenant) -> dict[str, Any]:
+    async def count_tokens(body: CountTokensRequest, caller: CallerOf) -> dict[str, Any]:
         """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
         model.check(body.model)
         return {"input_tokens": len(await scheduler.tokenize(chat_prompt(body)))}

@@ -7,7 +7,7 @@ import time
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from api.auth import Tenant
+from api.auth import CallerOf
 from api.completions.decode import generation_requests
 from api.completions.encode import CompletionEncoder, completion_object
 from api.completions.schema import CompletionRequest
@@ -22,10 +22,10 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/completions", response_model=None)
-    async def completions(body: CompletionRequest, tenant: Tenant) -> Response:
+    async def completions(body: CompletionRequest, caller: CallerOf) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        requests = generation_requests(body, tenant)
+        requests = [caller.asks(request) for request in generation_requests(body)]
         echoes = await _echoes(scheduler, body)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:

@@ -34,6 +34,9 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=body.ignore_eos,
         choices=body.n or 1,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from api.auth import Tenant
+from api.auth import CallerOf
 from api.event_stream import EventStream
 from api.json_route import JsonRoute
 from api.openai.decode import generation_request
@@ -24,10 +23,10 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatCompletionRequest, tenant: Tenant) -> Response:
+    async def chat_completions(body: ChatCompletionRequest, caller: CallerOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = replace(generation_request(body), tenant=tenant)
+        request = caller.asks(generation_request(body))
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)

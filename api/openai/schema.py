@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.identity import MAX_TIMEOUT_SECONDS
 from api.openai.messages import Body, ChatMessage
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
+from scheduler.request import PRIORITIES
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -22,6 +24,7 @@ MAX_STOP_TOKENS = 256
 _BOOKKEEPING = "the provider's own bookkeeping"
 _NO_LOGPROBS = "the engine does not report log-probabilities yet"
 _NO_GRAMMAR = "structured output is not there yet"
+MAX_SALT_CHARACTERS = 256
 
 
 class StreamOptions(Body):
@@ -75,6 +78,10 @@ class SamplingFields(Body):
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     ignore_eos: bool = False
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
+    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     min_tokens: Annotated[

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from api.auth import Tenant
+from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ApiError, ApiFailure
 from api.json_route import JsonRoute
@@ -33,14 +33,15 @@ def responses_routes(
     running = RunningResponses()
 
     @router.post("/v1/responses", response_model=None)
-    async def create(body: CreateResponse, tenant: Tenant) -> Response:
+    async def create(body: CreateResponse, caller: CallerOf) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        before = _before(store, tenant, body.previous_response_id)
+        before = _before(store, caller.tenant, body.previous_response_id)
         since = list(input_messages(body.input))
-        request = generation_request(body, [*(before.messages if before else ()), *since], tenant)
+        messages = [*(before.messages if before else ()), *since]
+        request = caller.asks(generation_request(body, messages))
         envelope = Envelope(request.public_id, int(time.time()), model.name, body)
-        remember = partial(_remember, store if body.remembers else None, tenant, before, since)
+        remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
         if body.stream:
             encoder = ResponseEncoder(envelope, remember)
             return StoppableStream(scheduler, request, encoder, keep_alive_seconds, running)
@@ -52,25 +53,25 @@ def responses_routes(
         return JSONResponse(response)
 
     @router.get("/v1/responses/{response_id}")
-    async def retrieve(response_id: str, tenant: Tenant, stream: bool = False) -> dict[str, Any]:
+    async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> dict[str, Any]:
         """A response that is over and was stored."""
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
-        return _found(store, tenant, response_id).body
+        return _found(store, caller.tenant, response_id).body
 
     @router.delete("/v1/responses/{response_id}")
-    async def delete(response_id: str, tenant: Tenant) -> dict[str, Any]:
+    async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
         """Forget a response. Conversations that went on from it keep what was said."""
-        _found(store, tenant, response_id)
-        store.delete(tenant, response_id)
+        _found(store, caller.tenant, response_id)
+        store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel")
-    async def cancel(response_id: str, tenant: Tenant) -> dict[str, Any]:
+    async def cancel(response_id: str, caller: CallerOf) -> dict[str, Any]:
         """End a response that is being streamed; it is stored as far as it came."""
-        if (stream := running.get(tenant, response_id)) is not None:
+        if (stream := running.get(caller.tenant, response_id)) is not None:
             return await stream.stop()
-        _found(store, tenant, response_id)
+        _found(store, caller.tenant, response_id)
         raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
 
     return router

@@ -5,51 +5,31 @@ Pure: `now` is an argument.
 
 from __future__ import annotations
 
-import math
-
-from scheduler.errors import Draining, QueueFull, Unavailable
+from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit, Unavailable
+from scheduler.intake.drain_rate import DrainRate
 from scheduler.intake.queue import IntakeQueue
+from scheduler.request import GenerationRequest
 
-_SMOOTHING = 0.2
-_FIRST_GUESS_SECONDS = 1.0
-_LONGEST_RETRY_SECONDS = 60.0
 _BLOCKED_RETRY_SECONDS = 10.0
-
-
-class DrainRate:
-    """How fast requests leave, as a smoothed gap between two departures."""
-
-    def __init__(self) -> None:
-        self._gap_seconds = _FIRST_GUESS_SECONDS
-        self._last_departure: float | None = None
-
-    def resume(self) -> None:
-        """Work begins after a pause, and the pause says nothing of how fast requests leave."""
-        self._last_departure = None
-
-    def departed(self, now: float) -> None:
-        if self._last_departure is not None:
-            gap = now - self._last_departure
-            self._gap_seconds += _SMOOTHING * (gap - self._gap_seconds)
-        self._last_departure = now
-
-    def seconds_until(self, departures: int) -> float:
-        """A whole number of seconds, at least 1: what a `Retry-After` header can carry."""
-        return float(math.ceil(min(max(departures * self._gap_seconds, 1.0), _LONGEST_RETRY_SECONDS)))
 
 
 class Admission:
     """The gate in front of the queue."""
 
     def __init__(self, queue: IntakeQueue) -> None:
+        self.rate = DrainRate()
         self._queue = queue
-        self._rate = DrainRate()
         self._draining = False
         self._blocked: str | None = None
 
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @property
+    def blocked(self) -> str | None:
+        """Why nothing is admitted for now."""
+        return self._blocked
 
     def close(self) -> None:
         """From now on nothing is admitted: the service is shutting down."""
@@ -62,21 +42,72 @@ class Admission:
     def unblock(self) -> None:
         self._blocked = None
 
-    def resume(self) -> None:
-        self._rate.resume()
+    def check(self, request: GenerationRequest, now: float, requests: int = 1) -> None:
+        """What can be known before the prompt is tokenized; returns where so many more may enter.
 
-    def departed(self, now: float) -> None:
-        self._rate.departed(now)
-
-    def check(self, requests: int = 1) -> None:
-        """Raises Draining, Unavailable or QueueFull; returns where so many more may enter now."""
+        Raises Draining, Unavailable, TenantLimit or QueueFull.
+        """
         if self._draining:
-            raise Draining("the server is shutting down", retry_after_seconds=self._rate.seconds_until(1))
+            raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if self._blocked is not None:
             raise Unavailable(self._blocked, retry_after_seconds=_BLOCKED_RETRY_SECONDS)
+        # The tenant's own bound first: where both are met, it is the one that this client can act on.
+        self._check_tenant(request.tenant, now, requests)
         if self._queue.room < requests:
-            # An eighth of the queue ahead: a client that waits so long finds room, not a race for one place.
-            wait = self._rate.seconds_until(max(1, len(self._queue) // 8))
             raise QueueFull(
-                f"the queue is full ({len(self._queue)} requests are waiting)", retry_after_seconds=wait
+                f"the queue is full ({len(self._queue)} requests are waiting)",
+                retry_after_seconds=self.retry_seconds(now),
             )
+
+    def check_prepared(
+        self,
+        request: GenerationRequest,
+        prompt_tokens: int,
+        deadline: float | None,
+        now: float,
+        *,
+        waits: bool,
+        requests: int = 1,
+    ) -> None:
+        """All of it, for a prompt of known length. `waits`: the engine has no room, so it would queue.
+
+        Raises what `check` does, and DeadlineUnmeetable.
+        """
+        self.check(request, now, requests)
+        if not self._queue.has_token_room(prompt_tokens):
+            raise QueueFull(
+                f"the queue is full ({self._queue.prompt_tokens} prompt tokens are waiting,"
+                f" and {prompt_tokens} more do not fit)",
+                retry_after_seconds=self.retry_seconds(now),
+            )
+        if deadline is not None:
+            self._check_deadline(request, deadline, now, waits)
+
+    def _check_tenant(self, tenant: str, now: float, requests: int) -> None:
+        room = self._queue.room_of(tenant)
+        if room is not None and room < requests:
+            waiting = self._queue.waiting_of(tenant)
+            # Of the departures, only each so-manieth is this tenant's.
+            departures = max(1, waiting // 8) * max(1, self._queue.tenants)
+            raise TenantLimit(
+                f"{waiting} requests of this tenant are waiting, which is as many as one may have",
+                retry_after_seconds=self.rate.seconds_until(departures, now),
+            )
+
+    def _check_deadline(self, request: GenerationRequest, deadline: float, now: float, waits: bool) -> None:
+        wait = 0.0
+        # A guess is not enough to refuse for.
+        if waits and self.rate.is_known:
+            wait = (self._queue.ahead_of_next(request, now) + 1) * self.rate.gap_seconds(now)
+        if now + wait >= deadline:
+            raise DeadlineUnmeetable(
+                f"the request's timeout of {request.timeout_seconds:g} s cannot be met:"
+                f" it would wait about {wait:.1f} s for its turn",
+                param="timeout",
+                retry_after_seconds=self.retry_seconds(now),
+            )
+
+    def retry_seconds(self, now: float) -> float:
+        """When there will be room for another."""
+        # An eighth of the queue ahead: a client that waits so long finds room, not a race for one place.
+        return self.rate.seconds_until(max(1, len(self._queue) // 8), now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from scheduler.intake.queue import IntakeQueue
 from scheduler.streams.multiplexer import Multiplexer
+from scheduler.streams.record import StreamRecord
 
 
 class Dispatcher:
@@ -16,10 +17,19 @@ class Dispatcher:
     def __init__(self, queue: IntakeQueue, multiplexer: Multiplexer, credits: int) -> None:
         self._queue = queue
         self._multiplexer = multiplexer
-        self._credits = credits
+        self.credits = credits
         self.engine_ready = False
 
-    def pump(self) -> None:
-        """Submit as many as there are credits for."""
-        while self.engine_ready and len(self._queue) and len(self._multiplexer) < self._credits:
-            self._multiplexer.submit(self._queue.pop())
+    @property
+    def has_room(self) -> bool:
+        """Whether a request that comes now goes straight to the engine."""
+        return self.engine_ready and len(self._multiplexer) < self.credits
+
+    def pump(self, now: float) -> list[StreamRecord]:
+        """Submit as many as there are credits for; these are they."""
+        submitted = []
+        while self.has_room and len(self._queue):
+            record = self._queue.pop(now)
+            self._multiplexer.submit(record)
+            submitted.append(record)
+        return submitted

@@ -1,21 +1,50 @@
-"""Accepted requests that the engine does not have yet: bounded, first come first served.
+"""Accepted requests that the engine does not have yet, within bounds; and what each has cost since.
 
-Pure: no clock, no I/O. Who goes next is decided here and nowhere else.
+Pure: no clock, no I/O. Who goes next is `fair_queue.py`'s to say; here are the streams' records behind the
+tickets, the bounds, and the estimates that a ticket is made with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
+from scheduler.config import IntakeConfig
+from scheduler.intake.fair_queue import FairQueue
+from scheduler.intake.prefix_estimate import PrefixEstimate, block_hashes
+from scheduler.intake.service_ledger import Charge
+from scheduler.intake.ticket import Ticket
+from scheduler.request import GenerationRequest
+from scheduler.statistics import QueueStatistics
 from scheduler.streams.record import StreamRecord
+
+_FIRST_OUTPUT_TOKENS = 256.0
+_SMOOTHING = 0.05
+
+
+@dataclass(slots=True)
+class _Waiting:
+    record: StreamRecord
+    blocks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Served:
+    charge: Charge
+    blocks: tuple[int, ...]
 
 
 class IntakeQueue:
-    """Insertion order is service order. `limit` is for the caller to ask with `full`."""
+    """Bounds are for the caller to ask about first: `room`, `room_of`, `token_room`."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._records: dict[int, StreamRecord] = {}
+    def __init__(self, config: IntakeConfig) -> None:
+        self._config = config
+        self._fair = FairQueue(config.fairness)
+        self._waiting: dict[int, _Waiting] = {}
+        self._served: dict[int, _Served] = {}
+        self._per_tenant: dict[str, int] = {}
+        self._prompt_tokens = 0
+        self._prefixes = PrefixEstimate()
+        self._output_tokens = _FIRST_OUTPUT_TOKENS
 
     @property
     def full(self) -> bool:
@@ -24,33 +53,125 @@ class IntakeQueue:
     @property
     def room(self) -> int:
         """How many more may enter."""
-        return self._limit - len(self._records)
+        return self._config.max_queue - len(self._waiting)
 
-    def push(self, record: StreamRecord) -> None:
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all that wait."""
+        return self._prompt_tokens
+
+    @property
+    def tenants(self) -> int:
+        """How many have requests waiting."""
+        return len(self._per_tenant)
+
+    @property
+    def open_charges(self) -> int:
+        """How many were popped and not settled yet."""
+        return len(self._served)
+
+    def waiting_of(self, tenant: str) -> int:
+        return self._per_tenant.get(tenant, 0)
+
+    def room_of(self, tenant: str) -> int | None:
+        """How many more of this tenant may enter; None where tenants have no bound."""
+        limit = self._config.max_queue_per_tenant
+        return None if limit is None else limit - self.waiting_of(tenant)
+
+    def has_token_room(self, prompt_tokens: int) -> bool:
+        """Whether so many may enter. An empty queue takes any prompt: a bound below the model's context
+        must not shut a long one out for ever."""
+        limit = self._config.max_queued_tokens
+        return limit is None or not self._waiting or self._prompt_tokens + prompt_tokens <= limit
+
+    def push(self, record: StreamRecord, now: float) -> None:
         assert not self.full, "admission let a request into a full queue"
-        self._records[record.request_id] = record
+        record.queued_at = now
+        prompt, request = record.prepared.prompt, record.prepared.request
+        blocks = block_hashes(prompt, request.cache_salt)
+        self._waiting[record.request_id] = _Waiting(record, blocks)
+        self._per_tenant[request.tenant] = self.waiting_of(request.tenant) + 1
+        self._prompt_tokens += len(prompt)
+        self._fair.push(
+            Ticket(
+                request_id=record.request_id,
+                tenant=request.tenant,
+                session=request.session or "",
+                priority=request.priority,
+                prompt_tokens=len(prompt),
+                uncached_tokens=len(prompt) - self._prefixes.cached_tokens(blocks, len(prompt)),
+                output_tokens=min(record.prepared.max_tokens, round(self._output_tokens)),
+                queued_at=now,
+            )
+        )
 
-    def pop(self) -> StreamRecord:
-        """The next to be served. KeyError when empty."""
-        try:
-            request_id = next(iter(self._records))
-        except StopIteration:
-            raise KeyError("the queue is empty") from None
-        return self._records.pop(request_id)
+    def pop(self, now: float) -> StreamRecord:
+        """The next to be served. KeyError when empty. Its charge stays open until `settle`."""
+        charge = self._fair.pop(now)
+        waiting = self._take_out(charge.ticket)
+        self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
+        return waiting.record
 
-    def remove(self, request_id: int) -> StreamRecord | None:
+    def remove(self, request_id: int, now: float) -> StreamRecord | None:
         """Take one out, wherever it stands; None if it is not here."""
-        return self._records.pop(request_id, None)
+        ticket = self._fair.remove(request_id, now)
+        return None if ticket is None else self._take_out(ticket).record
 
-    def ahead_of(self, request_id: int) -> int | None:
-        """How many will be served before this one; None if it is not here. O(queue)."""
-        for position, waiting in enumerate(self._records):
-            if waiting == request_id:
-                return position
-        return None
+    def remove_all(self, now: float) -> list[StreamRecord]:
+        """In the order in which they came."""
+        waiting = list(self._waiting)
+        return [record for request_id in waiting if (record := self.remove(request_id, now))]
+
+    def _take_out(self, ticket: Ticket) -> _Waiting:
+        left = self._per_tenant[ticket.tenant] - 1
+        if left:
+            self._per_tenant[ticket.tenant] = left
+        else:
+            del self._per_tenant[ticket.tenant]
+        self._prompt_tokens -= ticket.prompt_tokens
+        return self._waiting.pop(ticket.request_id)
+
+    def observe(self, record: StreamRecord, now: float) -> None:
+        """The engine has gone on with it: what it costs beyond the estimate is charged at once."""
+        if served := self._served.get(record.request_id):
+            self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
+
+    def settle(self, record: StreamRecord, now: float) -> None:
+        """It has left the engine: its charge becomes what it has really cost. No effect on others."""
+        served = self._served.pop(record.request_id, None)
+        if served is None:
+            return
+        self._fair.settle(served.charge, record.uncached_tokens, record.output_tokens, now)
+        if record.prefilled_tokens >= len(record.prepared.prompt):
+            self._prefixes.computed(served.blocks)
+        if record.output_tokens:
+            self._output_tokens += _SMOOTHING * (record.output_tokens - self._output_tokens)
+
+    def ahead_of(self, request_id: int, now: float) -> int | None:
+        """How many will be served before this one, as things stand; None if it is not here. O(queue)."""
+        return self._fair.ahead_of(request_id, now)
+
+    def ahead_of_next(self, request: GenerationRequest, now: float) -> int:
+        """The same for a request that would be pushed now."""
+        return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
+
+    def oldest_seconds(self, now: float) -> float:
+        """0 where nothing waits."""
+        # Insertion order is the order of arrival in the queue.
+        for waiting in self._waiting.values():
+            return now - waiting.record.queued_at
+        return 0.0
+
+    def statistics(self, now: float) -> QueueStatistics:
+        return QueueStatistics(
+            requests=len(self._waiting),
+            prompt_tokens=self._prompt_tokens,
+            oldest_seconds=self.oldest_seconds(now),
+            bound_requests=self._config.max_queue,
+            bound_prompt_tokens=self._config.max_queued_tokens,
+            bound_requests_per_tenant=self._config.max_queue_per_tenant,
+            flows=self._fair.statistics(now),
+        )
 
     def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[StreamRecord]:
-        return iter(self._records.values())
+        return len(self._waiting)

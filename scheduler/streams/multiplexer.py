@@ -11,7 +11,14 @@ from typing import assert_never
 
 import structlog
 
-from scheduler.errors import EngineLost, InvalidRequest, LinkError, RequestFailed, SchedulerError
+from scheduler.errors import (
+    DeadlineExceeded,
+    EngineLost,
+    InvalidRequest,
+    LinkError,
+    RequestFailed,
+    SchedulerError,
+)
 from scheduler.events import FinishReason
 from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
@@ -59,6 +66,16 @@ class Multiplexer:
         if record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
             self._send(Cancel(record.request_id))
+
+    def expire(self, record: StreamRecord, error: DeadlineExceeded) -> bool:
+        """Its time is up: `error` is its final event, and it is gone when its Retired comes. False where it
+        has its final event already."""
+        if not record.listening:
+            return False
+        record.fail(error)
+        record.move(Event.EXPIRE)
+        self._send(Cancel(record.request_id))
+        return True
 
     def route(self, output: StepOutput) -> None:
         """Deliver one step. A failure in one request's text ends that request and no other.

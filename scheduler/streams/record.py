@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from scheduler.answer.pipeline import AnswerPipeline
-from scheduler.errors import InvalidRequest, SchedulerError
+from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
 from scheduler.lifecycle import Event, State, move
 from scheduler.link.messages import Sampling, Submit
 from scheduler.prompt.preparation import PreparedRequest
+from scheduler.request import GenerationRequest
 from scheduler.streams.mailbox import Mailbox
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -22,20 +23,23 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15
 @dataclass(slots=True)
 class StreamRecord:
     """A request from acceptance to retirement. Times are trio's clock; a request arrives before it is
-    tokenized, so that its waits include that."""
+    tokenized, so that its waits and its timeout include that."""
 
     request_id: int
     prepared: PreparedRequest
     pipeline: AnswerPipeline
     arrived_at: float
     choice: int = 0
+    queued_at: float = 0.0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
     prefilled_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens that the engine had not to compute."""
+    """Of the prefilled ones, those that the engine did not have to compute, once it tells."""
     output_tokens: int = 0
     dispatched_at: float | None = None
+    started_at: float | None = None
+    """When the engine first told of its progress: until then it may have waited for a slot there."""
     first_token_at: float | None = None
     last_token_at: float | None = None
     outcome: str | None = None
@@ -43,6 +47,16 @@ class StreamRecord:
 
     def move(self, event: Event) -> None:
         self.state = move(self.state, event)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the client's own timeout passes."""
+        return deadline_of(self.prepared.request, self.arrived_at)
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Prompt tokens that the engine has computed for it."""
+        return max(0, self.prefilled_tokens - self.cached_tokens)
 
     @property
     def listening(self) -> bool:
@@ -105,9 +119,20 @@ class StreamRecord:
 
     def fail(self, error: SchedulerError) -> None:
         self.mailbox.put_final(Failed(error))
-        self.outcome = "invalid" if isinstance(error, InvalidRequest) else "error"
+        match error:
+            case InvalidRequest():
+                self.outcome = "invalid"
+            case DeadlineExceeded():
+                self.outcome = "deadline"
+            case _:
+                self.outcome = "error"
 
     def abandon(self) -> None:
         """The reader has left; without a final event before, that is the outcome."""
         if self.outcome is None:
             self.outcome = "cancelled"
+
+
+def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:
+    """None for a request that has all the time in the world."""
+    return None if request.timeout_seconds is None else arrived_at + request.timeout_seconds

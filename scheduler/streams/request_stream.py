@@ -36,7 +36,7 @@ class RequestStream:
         """What the request is waiting for now, for keep-alive messages."""
         record = self._records[0]
         if record.state is State.QUEUED:
-            return Queued(self._queue.ahead_of(record.request_id) or 0)
+            return Queued(self._queue.ahead_of(record.request_id, trio.current_time()) or 0)
         return Prefilling(record.prefilled_tokens, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:

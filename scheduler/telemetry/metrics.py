@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit
 from scheduler.link.messages import CacheCounters, Counters
 
 # vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
@@ -25,7 +26,8 @@ LATENCY_SECONDS = (
 )
 
 EVICTIONS = ("budget", "superseded", "cleared")
-OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "rejected", "invalid", "error")
+OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
+REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 
 
 class Metrics:
@@ -41,7 +43,19 @@ class Metrics:
         )
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
+        self.rejections = Counter(
+            "penstock_rejections",
+            'Requests refused before they were queued, by reason; each is also an outcome "rejected".',
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in REJECTIONS:
+            self.rejections.labels(reason)
         self.queued = self._gauge("penstock_queued_requests", "Accepted requests waiting for the engine.")
+        self.queued_tokens = self._gauge("penstock_queued_prompt_tokens", "Prompt tokens of those requests.")
+        self.oldest_queued = self._gauge(
+            "penstock_oldest_queued_seconds", "For how long the oldest of them has waited."
+        )
         self.in_engine = self._gauge("penstock_engine_requests", "Requests that the engine holds.")
         self.running = self._gauge("penstock_running_slots", "Slots in use, prefilling or decoding.")
         self.slots = self._gauge("penstock_slots", "Slots there are.")
@@ -118,6 +132,21 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, help_, buckets=buckets, registry=self.registry)
+
+
+def rejection_reason(error: BaseException) -> str:
+    """Of a refusal before the queue, as the label says it."""
+    match error:
+        case QueueFull():
+            return "queue_full"
+        case TenantLimit():
+            return "tenant_limit"
+        case DeadlineUnmeetable():
+            return "deadline"
+        case Draining():
+            return "draining"
+        case _:
+            return "unavailable"
 
 
 class EngineTotals:

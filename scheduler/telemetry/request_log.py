@@ -10,13 +10,24 @@ _log = structlog.get_logger("request")
 
 
 def log_request(record: StreamRecord, now: float) -> None:
-    """Ids, counts, waits in seconds and the outcome; never a word of the prompt or the answer."""
+    """Ids, counts, waits in seconds and the outcome; never a word of the prompt or the answer.
+
+    `wait_seconds` is the intake queue's share, also of a request that ended there; `queue_seconds` counts
+    from its arrival, so it includes tokenizing, and ends at the engine.
+    """
     _log.info(
         "request",
         id=record.prepared.request.public_id,
+        tenant=record.prepared.request.tenant,
+        session=record.prepared.request.session,
+        priority=record.prepared.request.priority,
         outcome=record.outcome,
         prompt_tokens=len(record.prepared.prompt),
+        cached_tokens=record.cached_tokens,
         output_tokens=record.output_tokens,
+        wait_seconds=_between(
+            record.queued_at, now if record.dispatched_at is None else record.dispatched_at
+        ),
         queue_seconds=_between(record.arrived_at, record.dispatched_at),
         ttft_seconds=_between(record.arrived_at, record.first_token_at),
         total_seconds=_between(record.arrived_at, now),

@@ -145,7 +145,7 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: tr
 
 
 @trio_test
-async def test_a_full_queue_is_a_429_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
     """Refused at once, while those who were accepted go on."""
     scheduler = make_scheduler(
         LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), max_slots=1, max_queue=2, lookahead=0
@@ -157,14 +157,14 @@ async def test_a_full_queue_is_a_429_with_retry_after(autojump_clock: trio.testi
         async def ask() -> None:
             response = await client.post("/v1/chat/completions", json=chat())
             statuses.append(response.status_code)
-            if response.status_code == 429:
+            if response.status_code != 200:
                 assert int(response.headers["retry-after"]) >= 1
                 assert response.json()["error"]["code"] == "queue_full"
 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(ask)
-    assert sorted(statuses) == [200, 200, 200, 429, 429]
+    assert sorted(statuses) == [200, 200, 200, 503, 503]
 
 
 @trio_test

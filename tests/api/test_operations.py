@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import trio
 import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
@@ -87,6 +88,81 @@ async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockCloc
     assert samples["penstock_running_slots", ()] == 0
     assert samples["penstock_kv_bytes", ()] == 0
     assert samples["penstock_engine_up", ()] == 1
+
+
+@trio_test
+async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.testing.MockClock) -> None:
+    """Queue by flow, requests in the engine, bounds and pace: what an operator asks when somebody waits."""
+    plan = ScriptedPlan(step_seconds=0.01)
+    scheduler = make_scheduler(
+        LoopbackLauncher(), plan, max_slots=1, lookahead=0, max_queue=10, max_queued_tokens=1000
+    )
+    async with client_of(scheduler) as client:
+        before = (await client.get("/v1/scheduler")).json()
+        assert before == {
+            "draining": False,
+            "blocked": None,
+            "departures_per_second": None,
+            "last_step_seconds": None,
+            "engine_bound_requests": 1,
+            "queue": {
+                "requests": 0,
+                "prompt_tokens": 0,
+                "oldest_seconds": 0.0,
+                "bound_requests": 10,
+                "bound_prompt_tokens": 1000,
+                "bound_requests_per_tenant": None,
+                "flows": [],
+            },
+            "running": [],
+        }
+        async with running(scheduler) as nursery:
+            for _ in range(10):
+                await client.post("/v1/chat/completions", json=chat())
+            nursery.start_soon(_post, client)
+            await trio.testing.wait_all_tasks_blocked()
+            for session in ("s1", "s1", "s2"):
+                nursery.start_soon(_post_in, client, session)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(0.045)
+            report = (await client.get("/v1/scheduler")).json()
+            metrics = (await client.get("/metrics")).text
+            await trio.sleep(5)
+            after = (await client.get("/v1/scheduler")).json()
+    prompt = len("<user>hello\n<assistant>")
+    (one,) = report["running"]
+    assert one["id"].startswith("chatcmpl-")
+    assert one == {
+        "id": one["id"],
+        "tenant": "",
+        "session": "",
+        "priority": 0,
+        "state": "decoding",
+        "prompt_tokens": prompt,
+        "prefilled_tokens": prompt,
+        "cached_tokens": 0,
+        "output_tokens": 3,
+        "max_tokens": 8,
+        "age_seconds": 0.045,
+        "running_seconds": 0.035,
+    }
+    flows = report["queue"]["flows"]
+    assert [(flow["session"], flow["requests"], flow["prompt_tokens"]) for flow in flows] == [
+        ("s1", 2, 2 * prompt),
+        ("s2", 1, prompt),
+    ]
+    assert all(flow["oldest_seconds"] == 0.045 for flow in flows)
+    assert all(flow["tenant_service_tokens"] > 0 for flow in flows)
+    assert report["queue"]["oldest_seconds"] == 0.045
+    assert report["departures_per_second"] > 5
+    assert report["last_step_seconds"] == 0.005
+    assert "penstock_oldest_queued_seconds 0.045" in metrics
+    assert f"penstock_queued_prompt_tokens {3 * prompt}.0" in metrics
+    assert (after["running"], after["queue"]["flows"]) == ([], [])
+
+
+async def _post_in(client: httpx.AsyncClient, session: str) -> None:
+    await client.post("/v1/chat/completions", json=chat(), headers={"session-id": session})
 
 
 @trio_test

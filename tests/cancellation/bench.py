@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
@@ -120,11 +121,12 @@ class Bench:
         max_slots: int = 1,
         lookahead: int = 1,
         max_queue: int = 1024,
+        **intake: Any,
     ) -> None:
         self.observer = EngineObserver()
         self.launcher = LoopbackLauncher(self.observer)
         self.scheduler = make_scheduler(
-            self.launcher, plan, max_slots=max_slots, lookahead=lookahead, max_queue=max_queue
+            self.launcher, plan, max_slots=max_slots, lookahead=lookahead, max_queue=max_queue, **intake
         )
 
     async def come(self, nursery: trio.Nursery, client: Client) -> Client:
@@ -149,10 +151,18 @@ class Bench:
         assert value is not None, f"no sample {name}"
         return value
 
+    def check_intake_is_empty(self) -> None:
+        """No deadline is watched, no charge is open, no account waits or runs."""
+        scheduler = self.scheduler
+        assert len(scheduler._expiry) == 0
+        assert len(scheduler._queue) == scheduler._queue.prompt_tokens == scheduler._queue.tenants == 0
+        assert scheduler._queue.open_charges == 0
+
     def check_nothing_is_left(self) -> None:
         """In no table of either process, by either's own account."""
         statistics = self.scheduler.statistics()
         assert (statistics.queued, statistics.in_engine, statistics.stalled_seconds) == (0, 0, 0.0)
+        self.check_intake_is_empty()
         assert self.sample("penstock_queued_requests") == 0
         assert self.sample("penstock_engine_requests") == 0
         assert self.sample("penstock_running_slots") == 0

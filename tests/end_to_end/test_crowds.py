@@ -49,7 +49,7 @@ def test_a_hundred_clients_on_eight_slots_all_finish() -> None:
 
 
 def test_beyond_the_queues_bound_clients_are_told_when_to_come_back() -> None:
-    """A small queue answers 429 with Retry-After; whoever was accepted is served all the same."""
+    """A small queue answers 503 with Retry-After; whoever was accepted is served all the same."""
     plan = "step_seconds=0.01"
     with serving(
         "--engine", "scripted", "--scripted", plan, "--max-slots", "2", "--max-queue", "8"
@@ -67,7 +67,7 @@ def test_beyond_the_queues_bound_clients_are_told_when_to_come_back() -> None:
             return answers
 
         answers = trio.run(crowd)
-        refused = [answer for answer in answers if answer.status == 429]
+        refused = [answer for answer in answers if answer.status == 503]
         accepted = [answer for answer in answers if answer.status == 200]
         assert len(refused) + len(accepted) == 100
         # Two slots, a lookahead of four, a queue of eight: no fewer are ever taken.
@@ -108,7 +108,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
         eventually(lambda: idle(served), 20)
         outcomes = sum(
             served.metric("penstock_requests_total", f'outcome="{outcome}"')
-            for outcome in ("stop", "length", "cancelled", "rejected", "invalid", "error")
+            for outcome in ("stop", "length", "cancelled", "deadline", "rejected", "invalid", "error")
         )
         assert served.metric("penstock_requests_total", 'outcome="error"') == 0
         assert served.metric("penstock_requests_total", 'outcome="cancelled"') > 300

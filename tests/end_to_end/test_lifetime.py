@@ -76,6 +76,9 @@ def test_ctrl_c_lets_running_answers_finish() -> None:
                 await trio.sleep(0.2)
                 late = await ask(served.port)
                 assert late.status == 503
+                ready, body = await trio.to_thread.run_sync(served.get, "/ready")
+                assert (ready, body["status"]) == (503, "draining")
+                assert served.metric("penstock_rejections_total", 'reason="draining"') == 1
             return answers[0]
 
         answer = trio.run(main)
@@ -100,6 +103,30 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
             served.process.send_signal(signal.SIGTERM)
             assert served.process.wait(10) == 0
         assert gone(engine)
+
+
+def test_what_waits_in_the_queue_is_drained_too() -> None:
+    """It was accepted: one slot, and ten requests that are all answered before the exit."""
+    plan = "step_seconds=0.005"
+    with start("--engine", "scripted", "--scripted", plan, "--max-slots", "1") as served:
+
+        async def main() -> list[Answer]:
+            answers: list[Answer] = []
+
+            async def one() -> None:
+                answers.append(await ask(served.port, max_tokens=20))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(one)
+                await trio.to_thread.run_sync(
+                    eventually, lambda: served.metric("penstock_queued_requests") >= 3
+                )
+                served.process.send_signal(signal.SIGTERM)
+            return answers
+
+        assert [answer.finish_reason for answer in trio.run(main)] == ["length"] * 10
+        assert served.process.wait(10) == 0
 
 
 def test_what_the_drain_cuts_off_is_told_so() -> None:

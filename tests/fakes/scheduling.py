@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -38,13 +38,14 @@ def make_scheduler(
     max_queue: int = 1024,
     lookahead: int = 4,
     answer_format: AnswerFormat = PLAIN,
+    **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
         engine=EngineConfig(
             "scripted", Path("none"), max_slots=max_slots, scripted=plan or ScriptedPlan(step_seconds=0.01)
         ),
         supervision=SupervisionConfig(),
-        intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead),
+        intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead, **intake),
     )
     return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
 
@@ -59,13 +60,17 @@ async def running(scheduler: Scheduler) -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
 
 
-def ask(text: str = "hello", *, max_tokens: int | None = 8, stop: tuple[str, ...] = ()) -> GenerationRequest:
+def ask(
+    text: str = "hello", *, max_tokens: int | None = 8, stop: tuple[str, ...] = (), **fields: Any
+) -> GenerationRequest:
+    """`fields` are GenerationRequest's own: tenant, session, priority, timeout_seconds."""
     return GenerationRequest(
         public_id=f"test-{text[:16]}",
         prompt=ChatPrompt(({"role": "user", "content": text},)),
         sampling=Sampling(temperature=0.0),
         max_tokens=max_tokens,
         stop=stop,
+        **fields,
     )
 
 

@@ -242,6 +242,7 @@ async def test_a_drain_finishes_what_was_accepted_and_accepts_nothing(autojump_c
         bench.check_nothing_is_left()
     assert [type(client.finals[0]) for client in clients] == [Finished] * 3
     assert bench.outcomes() == {"length": 3, "rejected": 1}
+    assert bench.sample("penstock_rejections_total", reason="draining") == 1
 
 
 @trio_test

@@ -2,113 +2,178 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.errors import Draining, QueueFull, SchedulerError, Unavailable
-from scheduler.intake.admission import Admission, DrainRate
+from scheduler.config import IntakeConfig
+from scheduler.errors import (
+    DeadlineUnmeetable,
+    Draining,
+    QueueFull,
+    SchedulerError,
+    TenantLimit,
+    Unavailable,
+)
+from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
+from scheduler.request import GenerationRequest
+from tests.fakes.scheduling import ask
 from tests.scheduler.streams.records import make_record
 
 
-def full_queue(limit: int) -> IntakeQueue:
-    queue = IntakeQueue(limit)
-    for request_id in range(limit):
-        queue.push(make_record(request_id))
+def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:
+    """So many waiting requests of one tenant; three prompt tokens each."""
+    queue = IntakeQueue(replace(IntakeConfig(max_queue=requests), **bounds))
+    for request_id in range(requests):
+        queue.push(make_record(request_id, tenant=tenant), 0.0)
     return queue
 
 
-def refusal(admission: Admission) -> SchedulerError:
+def admission_at(queue: IntakeQueue, gap_seconds: float) -> Admission:
+    """Its clock stands at 0, after many departures at that pace."""
+    admission = Admission(queue)
+    for number in range(-200, 1):
+        admission.rate.departed(number * gap_seconds)
+    return admission
+
+
+def refusal(check: Callable[[], None]) -> SchedulerError:
     with pytest.raises(SchedulerError) as caught:
-        admission.check()
+        check()
     return caught.value
-
-
-@given(gaps=st.lists(st.floats(0, 1e7), max_size=20), ahead=st.integers(0, 10_000))
-def test_the_wait_is_a_whole_number_of_seconds_within_bounds(gaps: list[float], ahead: int) -> None:
-    """What a Retry-After header can carry, and never longer than a client would wait."""
-    rate, now = DrainRate(), 0.0
-    for gap in gaps:
-        now += gap
-        rate.departed(now)
-    wait = rate.seconds_until(ahead)
-    assert wait.is_integer()
-    assert 1 <= wait <= 60
-
-
-@given(gap=st.floats(0.01, 3), ahead=st.integers(1, 20))
-def test_a_steady_rate_is_learnt(gap: float, ahead: int) -> None:
-    """After many departures at one pace, the wait is that pace times the places ahead."""
-    rate = DrainRate()
-    for number in range(100):
-        rate.departed(number * gap)
-    assert abs(rate.seconds_until(ahead) - min(max(ahead * gap, 1), 60)) <= 1
-
-
-def test_a_pause_says_nothing_of_the_pace() -> None:
-    """After an idle hour the first refused client is not sent away for a minute."""
-    rate = DrainRate()
-    for number in range(100):
-        rate.departed(number * 0.1)
-    rate.resume()
-    rate.departed(3600.0)
-    rate.departed(3600.1)
-    assert rate.seconds_until(5) == 1
-
-
-@given(ahead=st.integers(0, 500))
-def test_more_ahead_is_never_a_shorter_wait(ahead: int) -> None:
-    """Monotone in the number of departures to wait for."""
-    rate = DrainRate()
-    rate.departed(0)
-    rate.departed(0.3)
-    assert rate.seconds_until(ahead) <= rate.seconds_until(ahead + 1)
 
 
 def test_one_more_may_enter_while_there_is_room() -> None:
     """The bound itself may be reached, not passed."""
-    queue = IntakeQueue(2)
+    queue = IntakeQueue(IntakeConfig(max_queue=2))
     admission = Admission(queue)
     for request_id in (1, 2):
-        admission.check()
-        queue.push(make_record(request_id))
-    assert isinstance(refusal(admission), QueueFull)
-    queue.pop()
-    admission.check()
+        admission.check(ask(), 0.0)
+        queue.push(make_record(request_id), 0.0)
+    assert isinstance(refusal(lambda: admission.check(ask(), 0.0)), QueueFull)
+    queue.pop(0.0)
+    admission.check(ask(), 0.0)
+    assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
 
 
 def test_a_full_queue_says_how_many_wait_and_when_to_come_back() -> None:
     """An eighth of the queue must leave first, at the pace of the latest departures."""
-    admission = Admission(full_queue(80))
-    for number in range(100):
-        admission.departed(number * 2.0)
-    error = refusal(admission)
+    admission = admission_at(queue_of(80), 2.0)
+    error = refusal(lambda: admission.check(ask(), 0.0))
     assert isinstance(error, QueueFull)
     assert "80 requests are waiting" in error.message
     assert error.retry_after_seconds == 20
 
 
+def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
+    """It is told so also where the whole queue is full, because that is what it can do something about."""
+    for spare in (0, 1):
+        queue = queue_of(8, "greedy", max_queue=8 + spare, max_queue_per_tenant=8)
+        admission = admission_at(queue, 2.0)
+        error = refusal(lambda admission=admission: admission.check(ask(tenant="greedy"), 0.0))  # type: ignore[misc]
+        assert isinstance(error, TenantLimit)
+        assert "8 requests of this tenant" in error.message
+        assert error.retry_after_seconds == 2
+    admission.check(ask(tenant="other"), 0.0)
+
+
+def test_a_tenant_that_shares_the_engine_waits_for_the_others_too() -> None:
+    """With four tenants waiting, only every fourth departure makes room for one of this tenant's."""
+    queue = queue_of(8, "greedy", max_queue=100, max_queue_per_tenant=8)
+    for number in range(3):
+        queue.push(make_record(100 + number, tenant=f"other {number}"), 0.0)
+    error = refusal(lambda: admission_at(queue, 2.0).check(ask(tenant="greedy"), 0.0))
+    assert error.retry_after_seconds == 4 * 2
+
+
+@given(
+    prompts=st.lists(st.integers(1, 50), max_size=30),
+    limit=st.integers(1, 200),
+)
+def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[int], limit: int) -> None:
+    """Never more tokens than the bound, unless a single prompt has more: else it could never be served."""
+    queue = IntakeQueue(IntakeConfig(max_queued_tokens=limit))
+    admission = Admission(queue)
+    for request_id, tokens in enumerate(prompts):
+        if not len(queue) or queue.prompt_tokens + tokens <= limit:
+            admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
+            queue.push(make_record(request_id, prompt=[1] * tokens), 0.0)
+        else:
+            with pytest.raises(QueueFull, match=f"{queue.prompt_tokens} prompt tokens are waiting"):
+                admission.check_prepared(ask(), tokens, None, 0.0, waits=True)
+        assert queue.prompt_tokens <= limit or len(queue) == 1
+
+
+def hurried(timeout: float) -> GenerationRequest:
+    return ask(timeout_seconds=timeout)
+
+
+@pytest.mark.parametrize(("timeout", "is_met"), [(10.5, False), (11.5, True), (1e6, True)])
+def test_a_deadline_that_its_place_in_the_queue_cannot_meet_is_refused(timeout: float, is_met: bool) -> None:
+    """Ten ahead at one a second: its turn comes after eleven."""
+    admission = admission_at(queue_of(10, max_queue=100), 1.0)
+
+    def check() -> None:
+        admission.check_prepared(hurried(timeout), 3, timeout, 0.0, waits=True)
+
+    if is_met:
+        check()
+        return
+    error = refusal(check)
+    assert isinstance(error, DeadlineUnmeetable)
+    assert (error.param, error.retry_after_seconds) == ("timeout", 1.0)
+    assert "10.5 s cannot be met: it would wait about 11.0 s" in error.message
+
+
+def test_a_quiet_tenants_deadline_is_judged_by_its_own_turn() -> None:
+    """A hundred of the flood's are waiting, of which one goes before it."""
+    queue = queue_of(100, "flood", max_queue=200)
+    admission = admission_at(queue, 1.0)
+    admission.check_prepared(ask(tenant="quiet"), 3, 4.0, 0.0, waits=True)
+    flood = ask(tenant="flood", timeout_seconds=4)
+    error = refusal(lambda: admission.check_prepared(flood, 3, 4.0, 0.0, waits=True))
+    assert isinstance(error, DeadlineUnmeetable)
+
+
+def test_nobody_is_refused_for_a_guess_or_where_nothing_is_waited_for() -> None:
+    """Without a measured pace, or with room in the engine, a deadline is met until it is not."""
+    queue = queue_of(10, max_queue=100)
+    Admission(queue).check_prepared(hurried(2), 3, 2.0, 0.0, waits=True)
+    admission_at(queue, 1.0).check_prepared(hurried(2), 3, 2.0, 0.0, waits=False)
+
+
+def test_a_deadline_that_passed_while_it_was_tokenized_is_refused() -> None:
+    """It is over before it begins."""
+    admission = Admission(IntakeQueue(IntakeConfig()))
+    error = refusal(lambda: admission.check_prepared(hurried(1), 3, 1.0, 1.5, waits=False))
+    assert isinstance(error, DeadlineUnmeetable)
+
+
 def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
     """Unavailable, also where there would be room."""
-    admission = Admission(IntakeQueue(1))
+    admission = Admission(IntakeQueue(IntakeConfig(max_queue=1)))
     admission.block("the engine does not start")
-    error = refusal(admission)
+    error = refusal(lambda: admission.check(ask(), 0.0))
     assert type(error) is Unavailable
-    assert error.message == "the engine does not start"
+    assert error.message == admission.blocked == "the engine does not start"
     assert error.retry_after_seconds == 10
     admission.unblock()
-    admission.check()
+    admission.check(ask(), 0.0)
 
 
 def test_a_closed_gate_stays_closed() -> None:
     """Shutting down outranks every other reason and is not taken back."""
-    admission = Admission(full_queue(1))
+    admission = Admission(queue_of(1))
     admission.block("the engine does not start")
     before = admission.draining
     admission.close()
     admission.unblock()
     assert (before, admission.draining) == (False, True)
-    error = refusal(admission)
+    error = refusal(lambda: admission.check(ask(), 0.0))
     assert isinstance(error, Draining)
     assert error.retry_after_seconds is not None

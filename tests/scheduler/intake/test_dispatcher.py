@@ -8,10 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from scheduler.config import IntakeConfig
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.streams.multiplexer import Multiplexer
+from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
 from tests.scheduler.streams.records import make_record
 
@@ -23,40 +25,41 @@ class DispatcherMachine(RuleBasedStateMachine):
     def begin(self, credits: int) -> None:
         self.credits = credits
         self.sent: list[ToEngine] = []
+        self.submitted: list[StreamRecord] = []
         self.ids = count(1)
-        self.queue = IntakeQueue(10**6)
+        self.queue = IntakeQueue(IntakeConfig(max_queue=10**6))
         self.multiplexer = Multiplexer(self.sent.append, lambda record: None, Metrics(), lambda: 0.0)
         self.dispatcher = Dispatcher(self.queue, self.multiplexer, credits)
 
     @rule(requests=st.integers(1, 5))
     def arrive(self, requests: int) -> None:
         for _ in range(requests):
-            self.queue.push(make_record(next(self.ids)))
-        self.dispatcher.pump()
+            self.queue.push(make_record(next(self.ids)), 0.0)
+        self.submitted += self.dispatcher.pump(0.0)
 
     @rule()
     def engine_ready(self) -> None:
         self.dispatcher.engine_ready = True
-        self.dispatcher.pump()
+        self.submitted += self.dispatcher.pump(0.0)
 
     @rule()
     def engine_dies(self) -> None:
         self.dispatcher.engine_ready = False
         self.multiplexer.lose_all("killed")
-        self.dispatcher.pump()
+        self.submitted += self.dispatcher.pump(0.0)
 
     @precondition(lambda self: bool(len(self.multiplexer)))
     @rule(which=st.integers(0, 10))
     def retire(self, which: int) -> None:
         record = list(self.multiplexer)[which % len(self.multiplexer)]
         self.multiplexer.route(StepOutput([], [], [Retired(record.request_id, "length")], Counters()))
-        self.dispatcher.pump()
+        self.submitted += self.dispatcher.pump(0.0)
 
     @precondition(lambda self: bool(len(self.multiplexer)))
     @rule(which=st.integers(0, 10))
     def cancel_in_engine(self, which: int) -> None:
         self.multiplexer.cancel(list(self.multiplexer)[which % len(self.multiplexer)])
-        self.dispatcher.pump()
+        self.submitted += self.dispatcher.pump(0.0)
 
     @invariant()
     def credits_are_never_exceeded(self) -> None:
@@ -72,9 +75,15 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert self.dispatcher.engine_ready or not len(self.multiplexer)
 
     @invariant()
-    def first_come_is_first_served(self) -> None:
+    def equals_are_served_in_the_order_of_arrival(self) -> None:
         submitted = [message.request_id for message in self.sent if isinstance(message, Submit)]
         assert submitted == list(range(1, len(submitted) + 1))
+        assert submitted == [record.request_id for record in self.submitted]
+
+    @invariant()
+    def it_says_whether_there_is_room(self) -> None:
+        room = self.dispatcher.engine_ready and len(self.multiplexer) < self.credits
+        assert self.dispatcher.has_room == room
 
 
 TestDispatcher = DispatcherMachine.TestCase

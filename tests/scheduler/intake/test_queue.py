@@ -1,4 +1,4 @@
-"""The queue, move by move against a plain list."""
+"""The bounds and the books of what waits, and what a ticket is made of."""
 
 from __future__ import annotations
 
@@ -9,69 +9,153 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from scheduler.config import IntakeConfig
 from scheduler.intake.queue import IntakeQueue
+from scheduler.lifecycle import Event
 from scheduler.streams.record import StreamRecord
 from tests.scheduler.streams.records import make_record
 
 LIMIT = 5
 
 
-class QueueMachine(RuleBasedStateMachine):
-    """Push, pop and remove in any order; first come is first served."""
+class IntakeMachine(RuleBasedStateMachine):
+    """Push, pop, remove and settle in any order; who is next is tested in test_fair_queue.py."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = IntakeQueue(LIMIT)
-        self.oracle: list[StreamRecord] = []
+        self.queue = IntakeQueue(IntakeConfig(max_queue=LIMIT, max_queue_per_tenant=3))
+        self.waiting: dict[int, StreamRecord] = {}
+        self.running: list[StreamRecord] = []
         self.ids = count(1)
+        self.now = 0.0
 
-    @precondition(lambda self: len(self.oracle) < LIMIT)
-    @rule()
-    def push(self) -> None:
-        record = make_record(next(self.ids))
-        self.queue.push(record)
-        self.oracle.append(record)
+    @precondition(lambda self: len(self.waiting) < LIMIT)
+    @rule(tenant=st.sampled_from("AB"), tokens=st.integers(1, 600))
+    def push(self, tenant: str, tokens: int) -> None:
+        record = make_record(next(self.ids), prompt=[7] * tokens, tenant=tenant)
+        self.now += 1.0
+        self.queue.push(record, self.now)
+        assert record.queued_at == self.now
+        self.waiting[record.request_id] = record
 
-    @precondition(lambda self: self.oracle)
+    @precondition(lambda self: self.waiting)
     @rule()
     def pop(self) -> None:
-        assert self.queue.pop() is self.oracle.pop(0)
+        record = self.queue.pop(self.now)
+        assert record is self.waiting.pop(record.request_id)
+        self.running.append(record)
 
     @rule(request_id=st.integers(1, 30))
     def remove(self, request_id: int) -> None:
-        expected = next((record for record in self.oracle if record.request_id == request_id), None)
-        assert self.queue.remove(request_id) is expected
-        if expected is not None:
-            self.oracle.remove(expected)
+        assert self.queue.remove(request_id, self.now) is self.waiting.pop(request_id, None)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def finish(self) -> None:
+        record = self.running.pop(0)
+        record.prefilled_tokens = len(record.prepared.prompt)
+        self.queue.observe(record, self.now)
+        self.queue.settle(record, self.now)
+
+    @rule()
+    def remove_all(self) -> None:
+        assert self.queue.remove_all(self.now) == list(self.waiting.values())
+        self.waiting.clear()
 
     @invariant()
-    def agree(self) -> None:
-        assert list(self.queue) == self.oracle
-        assert len(self.queue) == len(self.oracle)
-        assert self.queue.full == (len(self.oracle) >= LIMIT)
-        for position, record in enumerate(self.oracle):
-            assert self.queue.ahead_of(record.request_id) == position
-        assert self.queue.ahead_of(10**9) is None
+    def bounds_and_books_agree(self) -> None:
+        waiting = list(self.waiting.values())
+        assert len(self.queue) == len(waiting)
+        assert self.queue.room == LIMIT - len(waiting)
+        assert self.queue.full == (len(waiting) >= LIMIT)
+        assert self.queue.prompt_tokens == sum(len(record.prepared.prompt) for record in waiting)
+        for tenant in "AB":
+            count_ = sum(record.prepared.request.tenant == tenant for record in waiting)
+            assert self.queue.waiting_of(tenant) == count_
+            assert self.queue.room_of(tenant) == 3 - count_
+        assert self.queue.tenants == len({record.prepared.request.tenant for record in waiting})
+        assert self.queue.open_charges == len(self.running)
+        oldest = min((record.queued_at for record in waiting), default=self.now)
+        assert self.queue.oldest_seconds(self.now) == self.now - oldest
+        statistics = self.queue.statistics(self.now)
+        assert (statistics.requests, statistics.prompt_tokens) == (len(waiting), self.queue.prompt_tokens)
+        assert sum(flow.requests for flow in statistics.flows) == len(waiting)
+        assert self.queue.ahead_of(10**9, self.now) is None
 
 
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
-
-
-def test_an_empty_queue_has_nothing_to_pop() -> None:
-    """KeyError, whether it never held anything or no longer does."""
-    queue = IntakeQueue(LIMIT)
-    with pytest.raises(KeyError):
-        queue.pop()
-    queue.push(make_record(1))
-    queue.pop()
-    with pytest.raises(KeyError):
-        queue.pop()
+TestIntake = IntakeMachine.TestCase
+TestIntake.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
     """Admission asks first."""
-    queue = IntakeQueue(1)
-    queue.push(make_record(1))
+    queue = IntakeQueue(IntakeConfig(max_queue=1))
+    queue.push(make_record(1), 0.0)
     with pytest.raises(AssertionError):
-        queue.push(make_record(2))
+        queue.push(make_record(2), 0.0)
+
+
+def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) -> None:
+    """The record goes through the engine."""
+    queue.push(record, 0.0)
+    assert queue.pop(0.0) is record
+    record.move(Event.DISPATCH)
+    record.prefilled_tokens = len(record.prepared.prompt)
+    record.output_tokens = output_tokens
+    queue.settle(record, 0.0)
+
+
+def service_of(queue: IntakeQueue) -> float:
+    """What the one tenant that waits has attained."""
+    (flow,) = queue.statistics(0.0).flows
+    return flow.tenant_service_tokens
+
+
+def test_a_conversations_next_turn_goes_before_an_equal_prompt_that_is_new() -> None:
+    """Its beginning was computed a moment ago, so there is likely little to do."""
+    queue = IntakeQueue(IntakeConfig())
+    history = list(range(4000))
+    compute(queue, make_record(1, prompt=history))
+    new, turn = make_record(2, prompt=list(range(5000, 9100))), make_record(3, prompt=[*history, *range(100)])
+    queue.push(new, 0.0)
+    queue.push(turn, 0.0)
+    assert queue.pop(0.0) is turn
+
+
+def test_a_charge_is_what_the_engine_did_and_not_what_was_expected() -> None:
+    """Cached tokens cost nothing; an answer of 3 is charged 3 (twice), whatever max_tokens allowed."""
+    queue = IntakeQueue(IntakeConfig())
+    record = make_record(1, prompt=[5] * 1000, max_tokens=5000)
+    queue.push(record, 0.0)
+    queue.pop(0.0)
+    queue.push(make_record(2), 0.0)
+    assert service_of(queue) == 1000 + 2 * 256
+    record.prefilled_tokens, record.cached_tokens, record.output_tokens = 1000, 900, 3
+    queue.settle(record, 0.0)
+    assert service_of(queue) == 100 + 2 * 3
+
+
+def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
+    """But not longer than it may be."""
+    queue = IntakeQueue(IntakeConfig())
+    for request_id in range(200):
+        compute(queue, make_record(request_id, max_tokens=5000), output_tokens=40)
+    for request_id, max_tokens, expected in ((1000, 5000, 40), (1001, 10, 10)):
+        queue.push(make_record(request_id, max_tokens=max_tokens), 0.0)
+        record = queue.pop(0.0)
+        queue.push(make_record(request_id + 10), 0.0)
+        before = service_of(queue)
+        record.prefilled_tokens = 3
+        queue.settle(record, 0.0)
+        assert before - service_of(queue) == pytest.approx(2 * expected)
+        queue.remove(request_id + 10, 0.0)
+
+
+def test_what_was_never_popped_cannot_be_settled() -> None:
+    """A request that left the queue by a cancel has no charge."""
+    queue = IntakeQueue(IntakeConfig())
+    queue.push(record := make_record(1), 0.0)
+    queue.remove(1, 0.0)
+    queue.observe(record, 0.0)
+    queue.settle(record, 0.0)
+    assert queue.open_charges == 0

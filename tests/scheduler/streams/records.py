@@ -19,10 +19,16 @@ def make_record(
     stop: tuple[str, ...] = (),
     detokenizer: Detokenizer | None = None,
     arrived_at: float = 0.0,
+    tenant: str = "",
+    session: str | None = None,
+    priority: int = 0,
+    timeout_seconds: float | None = None,
+    max_tokens: int = 8,
 ) -> StreamRecord:
-    prepared = PreparedRequest(
-        request=ask(text, stop=stop), prompt=prompt or [1, 2, 3], max_tokens=8, stop_token_ids=(EOS,)
+    request = ask(
+        text, stop=stop, tenant=tenant, session=session, priority=priority, timeout_seconds=timeout_seconds
     )
+    prepared = PreparedRequest(request, prompt or [1, 2, 3], max_tokens, stop_token_ids=(EOS,))
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
     return StreamRecord(request_id, prepared, pipeline, arrived_at)
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.errors import (
+    DeadlineUnmeetable,
+    Draining,
+    QueueFull,
+    SchedulerError,
+    TenantLimit,
+    Unavailable,
+)
 from scheduler.link.messages import Counters
-from scheduler.telemetry.metrics import OUTCOMES, EngineTotals, Metrics
+from scheduler.telemetry.metrics import OUTCOMES, REJECTIONS, EngineTotals, Metrics, rejection_reason
 
 COUNTED = {
     "penstock_engine_steps_total": "steps",
@@ -64,6 +72,24 @@ def test_every_outcome_is_there_from_the_start() -> None:
     for outcome in OUTCOMES:
         value = metrics.registry.get_sample_value("penstock_requests_total", {"outcome": outcome})
         assert value == 0
+    for reason in REJECTIONS:
+        assert metrics.registry.get_sample_value("penstock_rejections_total", {"reason": reason}) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (QueueFull, "queue_full"),
+        (TenantLimit, "tenant_limit"),
+        (DeadlineUnmeetable, "deadline"),
+        (Draining, "draining"),
+        (Unavailable, "unavailable"),
+    ],
+)
+def test_every_refusal_has_its_reason(error: type[SchedulerError], reason: str) -> None:
+    """One of those that are there from the start."""
+    assert rejection_reason(error("no")) == reason
+    assert reason in REJECTIONS
 
 
 def test_services_do_not_share_their_numbers() -> None:

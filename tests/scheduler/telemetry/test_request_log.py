@@ -14,7 +14,8 @@ from tests.scheduler.streams.records import make_record
 
 FIELDS = {
     *("event", "log_level", "id", "outcome", "prompt_tokens", "output_tokens"),
-    *("queue_seconds", "ttft_seconds", "total_seconds"),
+    *("tenant", "session", "priority", "cached_tokens"),
+    *("wait_seconds", "queue_seconds", "ttft_seconds", "total_seconds"),
 }
 
 
@@ -28,12 +29,14 @@ async def test_each_request_leaves_one_line_with_its_counts_and_waits(autojump_c
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
         async with running(scheduler):
-            request = ask("a secret question", max_tokens=4)
+            request = ask("a secret question", max_tokens=4, tenant="acme", session="s1", priority=2)
             text, _ = await answer(scheduler, request)
     [line] = request_lines(logs)
     assert set(line) == FIELDS
     assert (line["id"], line["outcome"]) == (request.public_id, "length")
     assert (line["prompt_tokens"], line["output_tokens"]) == (len("<user>a secret question\n<assistant>"), 4)
+    assert (line["tenant"], line["session"], line["priority"]) == ("acme", "s1", 2)
+    assert line["wait_seconds"] == 0
     # One step of 10 ms prefills, each of the next four gives a token.
     assert line["queue_seconds"] == 0
     assert line["ttft_seconds"] == 0.02
@@ -59,10 +62,12 @@ async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: Moc
 def test_what_never_happened_is_null() -> None:
     """A request that left the queue by a cancel has no wait for the engine and no first token."""
     record = make_record(1, arrived_at=10.0)
+    record.queued_at = 10.5
     record.abandon()
     with capture_logs() as logs:
         log_request(record, 12.34567)
     [line] = request_lines(logs)
     assert line["outcome"] == "cancelled"
     assert line["queue_seconds"] is line["ttft_seconds"] is None
+    assert line["wait_seconds"] == 1.8457
     assert line["total_seconds"] == 2.3457

@@ -1,0 +1,112 @@
+"""Who asks, and on which conversation's behalf: read from a request's headers, here and nowhere else.
+
+A *tenant* is who shares are counted by: whoever the API key belongs to, where there are keys; else the value
+of one header that the operator names (`--tenant-header`), which something in front of us must set or a client
+could be anybody; else everybody is one tenant. A *session* is one agent's conversation or run, within its
+tenant: agents name theirs in headers of their own, and a false one gains nothing, because a tenant's sessions
+share what the tenant has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler.errors import InvalidRequest
+from scheduler.request import GenerationRequest
+
+SESSION_HEADERS = (
+    # What a router in front of us has decided comes before what the agent says of itself.
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
+    "x-claude-code-session-id",
+    "x-session-affinity",
+    "session-id",
+    "session_id",
+    "x-session-id",
+)
+"""In this order; the first that is there and not empty is the session."""
+TIMEOUT_HEADER = "x-request-timeout"
+MAX_ID_CHARACTERS = 256
+MAX_TIMEOUT_SECONDS = 86_400.0
+
+_ID = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_CREDENTIALS = ("authorization", "x-api-key", "cookie", "proxy-authorization")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    tenant: str = ""
+    session: str | None = None
+    timeout_seconds: float | None = None
+
+    def asks(self, request: GenerationRequest) -> GenerationRequest:
+        """`request` with its tenant and session, and the shorter of the body's timeout and the header's."""
+        return replace(
+            request,
+            tenant=self.tenant,
+            session=self.session or request.session,
+            timeout_seconds=_shorter(request.timeout_seconds, self.timeout_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How requests say who they are."""
+
+    tenant_header: str | None = None
+
+    def caller(self, headers: Mapping[str, str], tenant_of_key: str | None = None) -> Caller:
+        """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
+        there are keys. Raises InvalidRequest naming the header."""
+        return Caller(self._tenant(headers, tenant_of_key), _session(headers), _timeout(headers))
+
+    def _tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
+        if tenant_of_key is not None:
+            return tenant_of_key
+        if self.tenant_header is None or not (value := headers.get(self.tenant_header)):
+            return ""
+        if self.tenant_header.lower() in _CREDENTIALS:
+            # Tenants are shown to operators and logged; secrets are not.
+            return "key-" + hashlib.sha256(value.encode()).hexdigest()[:16]
+        return _checked(self.tenant_header, value)
+
+
+def _session(headers: Mapping[str, str]) -> str | None:
+    for name in SESSION_HEADERS:
+        if value := headers.get(name):
+            return _checked(name, value)
+    return None
+
+
+def _checked(name: str, value: str) -> str:
+    if len(value) > MAX_ID_CHARACTERS or not _ID.fullmatch(value):
+        raise InvalidRequest(
+            f"the header {name} must be at most {MAX_ID_CHARACTERS} printable ASCII characters", param=name
+        )
+    return value
+
+
+def _timeout(headers: Mapping[str, str]) -> float | None:
+    if not (value := headers.get(TIMEOUT_HEADER)):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise InvalidRequest(
+            f"the header {TIMEOUT_HEADER} must be seconds, more than 0 and at most {MAX_TIMEOUT_SECONDS:g}",
+            param=TIMEOUT_HEADER,
+        )
+    return seconds
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    given = [seconds for seconds in (one, other) if seconds is not None]
+    return min(given) if given else None

@@ -1,0 +1,85 @@
+"""When which request must be over: one deadline a request, the earliest that applies to where it is.
+
+Pure: `now` is an argument. Who waits for the next one is `expiry.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from enum import Enum, auto
+
+from scheduler.config import IntakeConfig
+from scheduler.lifecycle import State
+from scheduler.streams.record import StreamRecord
+
+
+class Limit(Enum):
+    """Whose patience has ended."""
+
+    REQUEST = auto()
+    """The client's own timeout."""
+    QUEUE = auto()
+    """`--queue-seconds`: it has waited for the engine for so long."""
+    RUNNING = auto()
+    """`--max-running-seconds`: it has had a slot for so long."""
+
+
+class Deadlines:
+    """A heap with a table beside it: what was forgotten or replaced stays in the heap until it is on top,
+    or until half of the heap is such."""
+
+    def __init__(self, config: IntakeConfig) -> None:
+        self._config = config
+        self._heap: list[tuple[float, int]] = []
+        self._watched: dict[int, tuple[float, Limit, StreamRecord]] = {}
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def watch(self, record: StreamRecord) -> None:
+        """From now on for the state it is in; call again when it has been dispatched,
+        and when it has started."""
+        self.forget(record)
+        limits = self._limits(record)
+        if limits:
+            at, limit = min(limits, key=lambda pair: pair[0])
+            self._watched[record.request_id] = (at, limit, record)
+            heapq.heappush(self._heap, (at, record.request_id))
+
+    def forget(self, record: StreamRecord) -> None:
+        self._watched.pop(record.request_id, None)
+        if len(self._heap) > 2 * len(self._watched) + 16:
+            self._heap = [(at, request_id) for request_id, (at, _, _) in self._watched.items()]
+            heapq.heapify(self._heap)
+
+    @property
+    def next_at(self) -> float:
+        """Infinity where nothing is watched."""
+        while self._heap and not self._is_current(*self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def take_expired(self, now: float) -> list[tuple[StreamRecord, Limit]]:
+        """Those whose moment has come; they are no longer watched."""
+        expired = []
+        while self.next_at <= now:
+            _, request_id = heapq.heappop(self._heap)
+            _, limit, record = self._watched.pop(request_id)
+            expired.append((record, limit))
+        return expired
+
+    def _is_current(self, at: float, request_id: int) -> bool:
+        watched = self._watched.get(request_id)
+        return watched is not None and watched[0] == at
+
+    def _limits(self, record: StreamRecord) -> list[tuple[float, Limit]]:
+        limits = []
+        if record.deadline is not None:
+            limits.append((record.deadline, Limit.REQUEST))
+        if record.state is State.QUEUED:
+            if self._config.queue_seconds is not None:
+                limits.append((record.queued_at + self._config.queue_seconds, Limit.QUEUE))
+        elif self._config.max_running_seconds is not None and record.started_at is not None:
+            limits.append((record.started_at + self._config.max_running_seconds, Limit.RUNNING))
+        return limits

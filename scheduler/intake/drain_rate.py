@@ -1,0 +1,60 @@
+"""How fast requests leave the engine, and so how long it takes until there is room. Pure: `now` is an
+argument."""
+
+from __future__ import annotations
+
+import math
+
+_HALF_LIFE_SECONDS = 30.0
+_FIRST_GUESS_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 60.0
+_ENOUGH_DEPARTURES = 8
+"""Before as many were seen, a figure would be the guess that it started from."""
+
+
+class DrainRate:
+    """The mean gap between two departures, recent ones weighing more.
+
+    Weights fall with time and not with the count of departures: rows that were admitted together leave
+    together, and thirty gaps of nothing must not make the second before them unseen.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_GUESS_SECONDS
+        self._departures = 1.0
+        self._seen = 0
+        self._since: float | None = None
+
+    def resume(self, now: float) -> None:
+        """Work begins after a pause, and the pause says nothing of how fast requests leave."""
+        self._since = now
+
+    def departed(self, now: float) -> None:
+        if self._since is not None:
+            gap = now - self._since
+            weight = 2.0 ** (-gap / _HALF_LIFE_SECONDS)
+            if not self._seen:
+                # The guess has served its time.
+                self._seconds = self._departures = 0.0
+            self._seconds = self._seconds * weight + gap
+            self._departures = self._departures * weight + 1.0
+            self._seen += 1
+        self._since = now
+
+    @property
+    def is_known(self) -> bool:
+        return self._seen >= _ENOUGH_DEPARTURES
+
+    def gap_seconds(self, now: float) -> float:
+        """Between two departures; longer while the next one is overdue."""
+        gap = self._seconds / self._departures
+        return gap if self._since is None else max(gap, min(now - self._since, _LONGEST_RETRY_SECONDS))
+
+    def per_second(self, now: float) -> float | None:
+        """None until there is a measurement."""
+        return 1.0 / max(self.gap_seconds(now), 1e-6) if self.is_known else None
+
+    def seconds_until(self, departures: int, now: float) -> float:
+        """A whole number of seconds, at least 1: what a `Retry-After` header can carry."""
+        wait = departures * self.gap_seconds(now)
+        return float(math.ceil(min(max(wait, 1.0), _LONGEST_RETRY_SECONDS)))

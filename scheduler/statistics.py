@@ -1,0 +1,69 @@
+"""What the scheduler tells of itself: frozen records of one moment, for operators' eyes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatistics:
+    """The waiting requests of one session of one tenant in one priority band.
+
+    Service is attained tokens (uncached prefill + weight x output), halved every half-life; the tenant's is
+    the same in all of its sessions' records.
+    """
+
+    priority: int
+    tenant: str
+    session: str
+    requests: int
+    prompt_tokens: int
+    oldest_seconds: float
+    tenant_service_tokens: float
+    session_service_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """Everything that waits. `bound_*` are what may wait; None: no bound of that kind."""
+
+    requests: int
+    prompt_tokens: int
+    oldest_seconds: float
+    bound_requests: int
+    bound_prompt_tokens: int | None
+    bound_requests_per_tenant: int | None
+    flows: tuple[FlowStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStatistics:
+    """One request that the engine holds. `state` is of `lifecycle.State`, in small letters; `age_seconds`
+    counts from its arrival, `running_seconds` from its first progress."""
+
+    id: str
+    tenant: str
+    session: str
+    priority: int
+    state: str
+    prompt_tokens: int
+    prefilled_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    max_tokens: int
+    age_seconds: float
+    running_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerReport:
+    """`GET /v1/scheduler`. `departures_per_second` is None until there is a measurement, and
+    `last_step_seconds` (its age) until there was a step."""
+
+    draining: bool
+    blocked: str | None
+    departures_per_second: float | None
+    last_step_seconds: float | None
+    engine_bound_requests: int
+    queue: QueueStatistics
+    running: tuple[RunningStatistics, ...]

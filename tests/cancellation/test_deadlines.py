@@ -1,0 +1,239 @@
+"""A request's time may be up at any moment; it ends there, once, with an error of its own, and its slot is
+free within two steps."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, trio_test
+
+from scheduler.errors import DeadlineExceeded, DeadlineUnmeetable, QueueTimeout
+from scheduler.events import Failed, Finished, Prefilling, TextDelta
+from scheduler.link.messages import ScriptedPlan
+from tests.cancellation.bench import Bench, Client
+from tests.cancellation.test_places import settle
+from tests.fakes.scheduling import ask, running
+
+SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
+LONG = 1000
+
+
+def ended_by(client: Client, kind: type[DeadlineExceeded], words: str) -> None:
+    """Exactly one final event, the last, and it says whose limit it was."""
+    [final] = client.finals
+    assert isinstance(final, Failed)
+    assert type(final.error) is kind
+    assert words in final.error.message
+    assert client.events[-1] is final
+
+
+@trio_test
+async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: MockClock) -> None:
+    """At the very moment, and whoever is behind it moves up."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("one", max_tokens=100)))
+        hurried = await bench.come(nursery, Client(ask("two", timeout_seconds=0.3)))
+        await bench.come(nursery, Client(ask("three")))
+        await bench.wait_for(lambda: bool(hurried.finals))
+        assert trio.current_time() == pytest.approx(0.3, abs=0.001)
+        await trio.sleep(1)
+        await settle(bench)
+    ended_by(hurried, DeadlineExceeded, "timeout of 0.3 s passed in the queue")
+    assert bench.observer.admitted == [1, 3]
+    assert bench.outcomes() == {"deadline": 1, "length": 2}
+
+
+@trio_test
+async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_clock: MockClock) -> None:
+    """The client may come back, and is told when."""
+    bench = Bench(lookahead=0, queue_seconds=0.3)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("one", max_tokens=100)))
+        waiting = await bench.come(nursery, Client(ask("two", timeout_seconds=50)))
+        await trio.sleep(2)
+        await settle(bench)
+    ended_by(waiting, QueueTimeout, "0.3 s")
+    [final] = waiting.finals
+    assert isinstance(final, Failed)
+    assert final.error.retry_after_seconds
+    assert bench.observer.admitted == [1]
+    assert bench.outcomes() == {"deadline": 1, "length": 1}
+
+
+@trio_test
+async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
+    """Looked ahead but in no slot: the engine drops it from its line."""
+    bench = Bench(lookahead=2)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("one", max_tokens=100)))
+        hurried = await bench.come(nursery, Client(ask("two", timeout_seconds=0.3)))
+        await bench.come(nursery, Client(ask("three")))
+        await trio.sleep(2)
+        await settle(bench)
+    ended_by(hurried, DeadlineExceeded, "before its answer was complete")
+    assert bench.observer.admitted == [1, 3]
+    assert bench.outcomes() == {"deadline": 1, "length": 2}
+
+
+@pytest.mark.parametrize("place", ["prefilling", "decoding"])
+@pytest.mark.parametrize("limit", ["the client's", "the service's"])
+@trio_test
+async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: MockClock) -> None:
+    """The reader has what there was and then the error; the next in line has the slot within two steps."""
+    seconds = 0.1 if place == "prefilling" else 0.5
+    of_the_client = limit == "the client's"
+    bench = Bench(SLOW_PREFILL, max_running_seconds=None if of_the_client else seconds)
+    request = ask("x" * 60, max_tokens=LONG, timeout_seconds=seconds if of_the_client else None)
+    async with running(bench.scheduler) as nursery:
+        hurried = await bench.come(nursery, Client(request))
+        waiting = await bench.come(nursery, Client(ask("x", max_tokens=1)))
+        await bench.wait_for(lambda: bool(hurried.finals))
+        steps = bench.observer.steps
+        await trio.sleep(1)
+        await settle(bench)
+    kinds = {type(event) for event in hurried.events[:-1]}
+    assert kinds == ({Prefilling} if place == "prefilling" else {Prefilling, TextDelta})
+    ended_by(hurried, DeadlineExceeded, "timeout of" if of_the_client else "generated for")
+    assert bench.observer.left_at[1] - steps <= 2
+    assert bench.observer.joined_at[2] - steps <= 2
+    assert isinstance(waiting.finals[0], Finished)
+    assert bench.outcomes() == {"deadline": 1, "length": 1}
+
+
+@trio_test
+async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
+    """Also while its cancel, after a stop string, is on the way: the reader was told how it ended."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
+        await settle(bench)
+        stop = first.text.split()[3]
+        request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
+        client = await bench.come(nursery, Client(request, lingers=True))
+        await trio.sleep(1)
+        client.leave()
+        await settle(bench)
+    [final] = client.finals
+    assert isinstance(final, Finished)
+    assert bench.outcomes() == {"stop": 1, "length": 1}
+
+
+@trio_test
+async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: MockClock) -> None:
+    """Finished, left in the queue or left in a slot: it is not watched any more."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        clients = [
+            await bench.come(nursery, Client(ask(f"{number}", timeout_seconds=3600))) for number in range(4)
+        ]
+        await bench.wait_for(lambda: bool(clients[0].text))
+        clients[0].leave()
+        clients[2].leave()
+        await settle(bench)
+    assert trio.current_time() < 2
+    assert bench.outcomes() == {"cancelled": 2, "length": 2}
+
+
+@trio_test
+async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
+    """A deadline does not need the engine's help to be kept."""
+    bench = Bench(ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    client = Client(ask(max_tokens=LONG, timeout_seconds=5))
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, client)
+        await trio.sleep(5.001)
+        ended_by(client, DeadlineExceeded, "timeout of 5 s")
+
+
+@trio_test
+async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
+    """Queued for an engine that is being started: it ends in the queue."""
+    bench = Bench()
+    async with running(bench.scheduler) as nursery:
+        bench.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        client = await bench.come(nursery, Client(ask(timeout_seconds=0.05)))
+        await trio.sleep(1)
+        await settle(bench)
+    ended_by(client, DeadlineExceeded, "in the queue")
+    assert bench.observer.admitted == []
+
+
+@trio_test
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once(autojump_clock: MockClock) -> None:
+    """Once the pace is known: nothing is queued, no time is lost, and the reason is counted."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        for number in range(20):
+            await bench.come(nursery, Client(ask(f"{number}", max_tokens=9)))
+        # Each takes 0.1 s; the ninth is running.
+        await trio.sleep(0.85)
+        before = trio.current_time()
+        refused = await bench.come(nursery, Client(ask("late", timeout_seconds=0.5)))
+        assert trio.current_time() == before
+        served = await bench.come(nursery, Client(ask("late", timeout_seconds=3)))
+        await trio.sleep(5)
+        await settle(bench)
+    assert isinstance(refused.refusal, DeadlineUnmeetable)
+    assert isinstance(served.finals[0], Finished)
+    assert bench.sample("penstock_rejections_total", reason="deadline") == 1
+    assert bench.outcomes() == {"length": 21, "rejected": 1}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    timeouts=st.lists(st.none() | st.floats(0.001, 0.6), min_size=1, max_size=8),
+    stays=st.lists(st.floats(0, 0.6), min_size=1, max_size=3),
+    limits=st.tuples(st.none() | st.floats(0.01, 0.3), st.none() | st.floats(0.01, 0.3)),
+    lookahead=st.integers(0, 3),
+    death=st.none() | st.floats(0, 0.4),
+)
+def test_at_any_moment_among_others(
+    timeouts: list[float | None],
+    stays: list[float],
+    limits: tuple[float | None, float | None],
+    lookahead: int,
+    death: float | None,
+) -> None:
+    """With clients that leave, limits of the service and an engine that dies: one outcome and at most one
+    final event each, never later than its time, and nothing remains."""
+
+    async def scenario() -> None:
+        bench = Bench(
+            SLOW_PREFILL,
+            lookahead=lookahead,
+            max_slots=2,
+            queue_seconds=limits[0],
+            max_running_seconds=limits[1],
+        )
+        clients: list[tuple[float | None, Client, float]] = []
+
+        async def visit(number: int, allowed: float | None) -> None:
+            client = Client(ask(f"{number}", max_tokens=20, timeout_seconds=allowed))
+            if number < len(stays):
+                client.scope.deadline = trio.current_time() + stays[number]
+            began = trio.current_time()
+            await client.follow(bench.scheduler)
+            clients.append((allowed, client, trio.current_time() - began))
+
+        async with running(bench.scheduler):
+            async with trio.open_nursery() as people:
+                for number, allowed in enumerate(timeouts):
+                    people.start_soon(visit, number, allowed)
+                if death is not None:
+                    await trio.sleep(death)
+                    bench.launcher.kill()
+            await bench.scheduler.wait_idle()
+            await trio.sleep(1)
+            bench.check_nothing_is_left()
+        assert sum(bench.outcomes().values()) == len(timeouts)
+        for allowed, client, took in clients:
+            assert len(client.finals) <= 1
+            assert client.finals or client.refusal or client.scope.cancelled_caught
+            assert allowed is None or took <= allowed + 0.001
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))

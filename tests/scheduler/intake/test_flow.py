@@ -1,0 +1,88 @@
+"""The order of requests within one session."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.intake.flow import LARGEST_TOKENS, SMALLEST_TOKENS, SessionFlow
+from scheduler.intake.service_ledger import Account
+from scheduler.intake.ticket import Ticket
+from tests.scheduler.intake.tickets import ticket
+
+
+def flow_of(*tickets: Ticket) -> SessionFlow:
+    flow = SessionFlow(Account())
+    for one in tickets:
+        flow.push(one)
+    return flow
+
+
+def take(flow: SessionFlow, now: float, window: int = 32) -> Ticket:
+    one = flow.choose(window, now)
+    flow.remove(one)
+    return one
+
+
+def test_of_those_that_came_together_likely_hits_go_first() -> None:
+    """The less there is to compute, the sooner."""
+    cold, warm, hot = ticket(tokens=30_000), ticket(tokens=3000), ticket(tokens=300)
+    flow = flow_of(cold, warm, hot)
+    assert [take(flow, 0.0) for _ in range(3)] == [hot, warm, cold]
+
+
+def test_a_cold_request_ages() -> None:
+    """Eight times as much to compute: one that came a second ago goes first until the cold one has waited
+    for eight seconds, and not after."""
+    cold = ticket(tokens=8192, at=0.0)
+    for now in range(2, 30):
+        flow = flow_of(cold, ticket(tokens=1024, at=now - 1.0))
+        assert (flow.choose(32, float(now)) is cold) == (now > 8)
+
+
+def test_small_ones_are_equals_and_so_are_very_large_ones() -> None:
+    """First come, first served among them."""
+    for tokens in (1, SMALLEST_TOKENS), (LARGEST_TOKENS, 10 * LARGEST_TOKENS):
+        first, second = ticket(tokens=tokens[1]), ticket(tokens=tokens[0])
+        assert flow_of(first, second).choose(32, 100.0) is first
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=60),
+    waits=st.lists(st.floats(0, 50), min_size=1, max_size=60),
+    window=st.integers(1, 6),
+    leaving=st.sets(st.integers(0, 59)),
+)
+def test_nobody_is_overtaken_by_more_than_the_window(
+    sizes: list[int], waits: list[float], window: int, leaving: set[int]
+) -> None:
+    """With arrivals between the turns, and some that leave: of those that came later, fewer than `window`
+    go before a request; all that do not leave are served, once."""
+    flow, now = SessionFlow(Account()), 0.0
+    arrivals, served = [], []
+    for index, (size, numbers) in enumerate(zip(sizes, count(), strict=False)):
+        now += waits[index % len(waits)]
+        one = ticket(tokens=size, at=now)
+        arrivals.append(one)
+        flow.push(one)
+        if numbers in leaving:
+            flow.remove(one)
+            arrivals.remove(one)
+        elif index % 2:
+            served.append(take(flow, now, window))
+        assert flow.length == len(list(flow)) == len(arrivals) - len(served)
+    while flow.length:
+        served.append(take(flow, now, window))
+    assert sorted(one.request_id for one in served) == [one.request_id for one in arrivals]
+    for place, one in enumerate(served):
+        assert sum(other.request_id > one.request_id for other in served[:place]) < window
+
+
+@given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=30))
+def test_it_knows_how_many_came_before(sizes: list[int]) -> None:
+    """Whatever line each stands in."""
+    tickets = [ticket(tokens=size) for size in sizes]
+    flow = flow_of(*tickets)
+    assert [flow.before(one) for one in tickets] == list(range(len(tickets)))

@@ -1,0 +1,57 @@
+"""What is likely to be in the engine's prefix cache."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.intake import prefix_estimate
+from scheduler.intake.prefix_estimate import BLOCK_TOKENS, PrefixEstimate, block_hashes
+
+
+def estimate_of(*prompts: list[int], salt: str = "") -> PrefixEstimate:
+    estimate = PrefixEstimate()
+    for prompt in prompts:
+        estimate.computed(block_hashes(prompt, salt))
+    return estimate
+
+
+def cached(estimate: PrefixEstimate, prompt: list[int], salt: str = "") -> int:
+    return estimate.cached_tokens(block_hashes(prompt, salt), len(prompt))
+
+
+@settings(deadline=None)
+@given(shared=st.integers(0, 2000), one=st.integers(0, 1000), other=st.integers(1, 1000))
+def test_it_is_the_shared_beginning_in_whole_blocks(shared: int, one: int, other: int) -> None:
+    """Of a prompt that was computed, and never all of the new one: a token is always left."""
+    beginning = list(range(shared))
+    estimate = estimate_of([*beginning, *[70_000] * one])
+    prompt = [*beginning, *[80_000] * other]
+    assert cached(estimate, prompt) == min(shared // BLOCK_TOKENS * BLOCK_TOKENS, len(prompt) - 1)
+
+
+def test_a_block_counts_only_after_all_that_stands_before_it() -> None:
+    """The same tokens behind another beginning are other keys and values."""
+    block = list(range(BLOCK_TOKENS))
+    assert cached(estimate_of([*block, *block]), [*reversed(block), *block]) == 0
+
+
+def test_salts_do_not_share() -> None:
+    """As they do not in the engine."""
+    prompt = list(range(1000))
+    estimate = estimate_of(prompt, salt="mine")
+    assert cached(estimate, prompt, salt="yours") == 0
+    assert cached(estimate, prompt, salt="mine") == 768
+
+
+def test_the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bounded, and what others share of a prompt goes last."""
+    monkeypatch.setattr(prefix_estimate, "MOST_BLOCKS", 6)
+    old, new = list(range(4 * BLOCK_TOKENS)), list(range(10_000, 10_000 + 4 * BLOCK_TOKENS))
+    estimate = estimate_of(old, new)
+    assert len(estimate) == 6
+    assert cached(estimate, [*new, 1]) == 4 * BLOCK_TOKENS
+    assert cached(estimate, [*old, 1]) == 2 * BLOCK_TOKENS

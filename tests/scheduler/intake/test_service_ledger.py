@@ -1,0 +1,143 @@
+"""The books: what was charged, how it decays, and who is forgotten."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.intake.service_ledger import IDLE_SESSIONS, ServiceLedger
+from tests.scheduler.intake.tickets import ticket
+
+HALF_LIFE = 60.0
+
+
+def serve(ledger: ServiceLedger, tenant: str, tokens: int, now: float, session: str = "") -> None:
+    one = ticket(tenant, session, tokens=tokens, at=now)
+    accounts = ledger.arrive(one)
+    charge = ledger.dispatch(one, accounts[0].service, accounts[1].service, now)
+    ledger.settle(charge, tokens, 0, now)
+
+
+def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
+    account = ledger.account(tenant)
+    return 0.0 if account is None else ledger.attained_tokens(account, now)
+
+
+@settings(max_examples=200)
+@given(charges=st.lists(st.tuples(st.floats(0, 600), st.integers(1, 100_000)), min_size=1, max_size=30))
+def test_service_halves_every_half_life(charges: list[tuple[float, int]]) -> None:
+    """As though every charge had been halved as often as half-lives passed since, over any length of time."""
+    ledger, now, expected = ServiceLedger(HALF_LIFE, 2.0), 0.0, 0.0
+    # Somebody who waits all along, so that the account is never lifted or forgotten.
+    ledger.arrive(ticket("T", "waits"))
+    for pause, tokens in charges:
+        now += pause
+        expected = expected * 2 ** (-pause / HALF_LIFE) + tokens
+        serve(ledger, "T", tokens, now)
+        assert attained(ledger, "T", now) == pytest.approx(expected)
+
+
+def test_days_do_not_overflow() -> None:
+    """A counter that grew with 2^t would be infinite after 17 hours; idle weeks in between neither."""
+    ledger, now = ServiceLedger(HALF_LIFE, 2.0), 0.0
+    for pause in [*[7.0] * 50_000, 30 * 86_400.0, 0.0, 1.0, 400 * 86_400.0, 2.0]:
+        now += pause
+        ledger.arrive(waiting := ticket("other", at=now))
+        serve(ledger, "T", 100, now)
+        assert math.isfinite(attained(ledger, "T", now))
+        ledger.leave(waiting, now)
+    serve(ledger, "T", 100, now)
+    assert 100 <= attained(ledger, "T", now) <= 400
+
+
+def test_output_weighs_double_and_cached_tokens_nothing() -> None:
+    """VTC's weights on what the engine has to do: an agent's 10k of cached history are not its debt."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    one = ticket("T", tokens=10_000, output=100)
+    accounts = ledger.arrive(one)
+    charge = ledger.dispatch(one, 0.0, 0.0, 0.0)
+    assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
+    ledger.settle(charge, 300, 50, 0.0)
+    assert attained(ledger, "T", 0.0) == 400
+
+
+@given(
+    expected=st.integers(1, 5000),
+    figures=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)), min_size=1, max_size=10),
+)
+def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
+    expected: int, figures: list[tuple[int, int]]
+) -> None:
+    """An answer longer than expected is charged as it grows; what was too much is given back at the end."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    one = ticket("T", tokens=expected)
+    accounts = ledger.arrive(one)
+    charge = ledger.dispatch(one, 0.0, 0.0, 0.0)
+    uncached = output = 0
+    for more_uncached, more_output in figures:
+        uncached, output = max(uncached, more_uncached), max(output, more_output)
+        ledger.observe(charge, uncached, output, 0.0)
+        assert ledger.attained_tokens(accounts[0], 0.0) == max(expected, uncached + 2 * output)
+    ledger.settle(charge, uncached, output, 0.0)
+    for account in accounts:
+        assert ledger.attained_tokens(account, 0.0) == uncached + 2 * output
+        assert (account.waiting, account.running) == (0, 0)
+
+
+@given(at=st.floats(0, 1e6), later=st.floats(0, 1e6))
+def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
+    """However long it ran, and over a rebase of the books: nothing remains of a charge for nothing."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    ledger.arrive(ticket("T", "waits", at=at))
+    one = ticket("T", tokens=1000, at=at)
+    ledger.arrive(one)
+    charge = ledger.dispatch(one, 0.0, 0.0, at)
+    serve(ledger, "other", 10, at + later)
+    ledger.settle(charge, 0, 0, at + later)
+    assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
+    """Not at nothing, which would be a claim to all that the others ever had."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    for _ in range(10):
+        serve(ledger, "worker", 100, 0.0)
+    tenant, _ = ledger.arrive(ticket("newcomer"))
+    assert 900 <= ledger.attained_tokens(tenant, 0.0) <= 1000
+
+
+def test_who_owes_more_than_that_still_does() -> None:
+    """Going away for a moment does not wipe a debt out."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    serve(ledger, "glutton", 10_000, 0.0)
+    serve(ledger, "other", 10, 0.0)
+    tenant, _ = ledger.arrive(ticket("glutton"))
+    assert ledger.attained_tokens(tenant, 0.0) == 10_000
+
+
+def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
+    """Of 10,000 tenants with debts, as many are remembered as there is room for, and all that run."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    running = []
+    for number in range(10):
+        ledger.arrive(one := ticket(f"runs {number}", tokens=500))
+        running.append(ledger.dispatch(one, 0.0, 0.0, 0.0))
+    for number in range(10_000):
+        serve(ledger, f"tenant {number}", 1000, 0.0)
+    assert ledger.sessions == IDLE_SESSIONS + 10
+    for charge in running:
+        ledger.settle(charge, 500, 0, 0.0)
+    assert ledger.sessions == len(ledger) == IDLE_SESSIONS
+
+
+def test_what_has_decayed_is_forgotten() -> None:
+    """A tenant without debt is like one that never came."""
+    ledger = ServiceLedger(HALF_LIFE, 2.0)
+    for number in range(100):
+        serve(ledger, f"tenant {number}", 1000, 0.0)
+    assert len(ledger) == 100
+    serve(ledger, "later", 1, 16 * HALF_LIFE)
+    assert len(ledger) <= 1

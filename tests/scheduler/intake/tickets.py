@@ -1,0 +1,63 @@
+"""Tickets and a server that serves them one at a time, for tests of who goes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+
+from scheduler.config import FairnessConfig
+from scheduler.intake.fair_queue import FairQueue
+from scheduler.intake.ticket import Ticket
+
+_ids = count(1)
+
+
+def ticket(
+    tenant: str = "",
+    session: str = "",
+    *,
+    priority: int = 0,
+    tokens: int = 100,
+    output: int = 0,
+    at: float = 0.0,
+    request_id: int | None = None,
+) -> Ticket:
+    """`tokens` are its prompt's, none of them cached."""
+    request_id = next(_ids) if request_id is None else request_id
+    return Ticket(request_id, tenant, session, priority, tokens, tokens, output, at)
+
+
+class Server:
+    """Serves a queue one request at a time, each for as many seconds as it has tokens times a pace; it
+    costs what was expected."""
+
+    def __init__(self, config: FairnessConfig | None = None, seconds_per_token: float = 0.001) -> None:
+        self.queue = FairQueue(config or FairnessConfig())
+        self.now = 0.0
+        self.served: list[Ticket] = []
+        self._pace = seconds_per_token
+
+    def push(self, *tickets: Ticket) -> None:
+        for each in tickets:
+            self.queue.push(each)
+
+    def serve(self) -> Ticket:
+        charge = self.queue.pop(self.now)
+        one = charge.ticket
+        self.now += one.uncached_tokens * self._pace
+        self.queue.settle(charge, one.uncached_tokens, one.output_tokens, self.now)
+        self.served.append(one)
+        return one
+
+    def tokens_by_tenant(self, since: int = 0) -> Counter[str]:
+        tokens: Counter[str] = Counter()
+        for one in self.served[since:]:
+            tokens[one.tenant] += one.uncached_tokens
+        return tokens
+
+    def tokens_by_session(self, tenant: str, since: int = 0) -> Counter[str]:
+        tokens: Counter[str] = Counter()
+        for one in self.served[since:]:
+            if one.tenant == tenant:
+                tokens[one.session] += one.uncached_tokens
+        return tokens

@@ -1,0 +1,224 @@
+"""Fairness as clients meet it: whole scheduler, scripted engine, virtual time. One slot and no lookahead, so
+that every wait is the queue's doing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, trio_test
+
+from scheduler.errors import QueueFull, TenantLimit
+from scheduler.events import Failed, Finished
+from tests.cancellation.bench import Bench, Client
+from tests.fakes.scheduling import answer, ask, running
+
+# One step of prefill and one for each token, 10 ms each.
+TOKENS = 9
+ONE_ANSWER = 0.1
+
+
+async def wait_of(bench: Bench, **fields: Any) -> float:
+    """Seconds from asking to the end of the answer."""
+    began = trio.current_time()
+    _, final = await answer(bench.scheduler, ask("x", max_tokens=TOKENS, **fields))
+    assert isinstance(final, Finished)
+    return trio.current_time() - began
+
+
+@trio_test
+async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autojump_clock: MockClock) -> None:
+    """A hundred requests of one tenant, over fifty sessions, and always another for each that ends; a quiet
+    one asks now and then, and waits for at most the one that is running and one more."""
+    rng = random.Random(100)
+    bench = Bench(lookahead=0)
+    waits = []
+
+    async def flood(number: int) -> None:
+        while True:
+            await wait_of(bench, tenant="flood", session=str(number % 50))
+
+    async with running(bench.scheduler) as nursery:
+        for number in range(100):
+            nursery.start_soon(flood, number)
+        await trio.sleep(60)
+        for _ in range(30):
+            await trio.sleep(rng.uniform(0, 5))
+            waits.append(await wait_of(bench, tenant="quiet"))
+        nursery.cancel_scope.cancel()
+    # Its own answer, the rest of the one that is running, and one of the flood's.
+    assert max(waits) <= 3 * ONE_ANSWER + 0.001
+    assert sum(waits) / len(waits) < 2 * ONE_ANSWER
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    flood=st.integers(1, 60),
+    sessions=st.integers(1, 20),
+    quiet=st.integers(1, 4),
+    slots=st.integers(1, 4),
+    lookahead=st.integers(0, 4),
+)
+def test_whatever_the_flood_the_others_wait_for_a_turn_each(
+    flood: int, sessions: int, quiet: int, slots: int, lookahead: int
+) -> None:
+    """With several quiet tenants, slots and a lookahead: a bound that knows nothing of the flood's size."""
+
+    async def scenario() -> None:
+        bench = Bench(max_slots=slots, lookahead=lookahead)
+        waits: list[float] = []
+
+        async def ask_for_ever(tenant: str, session: str) -> None:
+            while True:
+                await wait_of(bench, tenant=tenant, session=session)
+
+        async def ask_sometimes(tenant: str) -> None:
+            for _ in range(5):
+                await trio.sleep(0.37)
+                waits.append(await wait_of(bench, tenant=tenant))
+
+        async with running(bench.scheduler) as nursery:
+            for number in range(flood):
+                nursery.start_soon(ask_for_ever, "flood", str(number % sessions))
+            await trio.sleep(3)
+            async with trio.open_nursery() as people:
+                for number in range(quiet):
+                    people.start_soon(ask_sometimes, f"quiet {number}")
+            nursery.cancel_scope.cancel()
+        # The engine's own line, then a turn of every tenant, on so many slots, and its own answer.
+        turns = (slots + lookahead + quiet + 1) / slots + 2
+        assert max(waits) <= turns * ONE_ANSWER + 0.001
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_fifty_sessions_of_one_tenant_get_what_one_of_another_gets(autojump_clock: MockClock) -> None:
+    """Answers per tenant over ten seconds, both always asking."""
+    bench = Bench(lookahead=0)
+    answers = {"many": 0, "one": 0}
+
+    async def ask_for_ever(tenant: str, session: str) -> None:
+        while True:
+            await wait_of(bench, tenant=tenant, session=session)
+            answers[tenant] += 1
+
+    async with running(bench.scheduler) as nursery:
+        for number in range(50):
+            nursery.start_soon(ask_for_ever, "many", str(number))
+        # Two, so that one waits while the other is answered.
+        nursery.start_soon(ask_for_ever, "one", "agent")
+        nursery.start_soon(ask_for_ever, "one", "agent")
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert abs(answers["many"] - answers["one"]) <= 2
+
+
+@trio_test
+async def test_a_better_priority_goes_first_and_a_lower_one_ages(autojump_clock: MockClock) -> None:
+    """vLLM's sign; and while urgent requests never end, a lazy one is answered all the same."""
+    from scheduler.config import FairnessConfig
+
+    bench = Bench(lookahead=0, fairness=FairnessConfig(aging_seconds=2.0))
+
+    async def urgent() -> None:
+        while True:
+            await wait_of(bench, tenant="urgent", priority=-1)
+
+    async with running(bench.scheduler) as nursery:
+        nursery.start_soon(urgent)
+        nursery.start_soon(urgent)
+        await trio.sleep(0.05)
+        waited = await wait_of(bench, tenant="lazy", priority=1)
+        nursery.cancel_scope.cancel()
+    # Two bands of two seconds each; then the running one, at most one more of the other band, its own answer.
+    assert 4.0 <= waited <= 4.0 + 3 * ONE_ANSWER + 0.001
+
+
+@trio_test
+async def test_a_tenants_own_bound_and_the_services(autojump_clock: MockClock) -> None:
+    """Two of each may wait, three in all; each refusal says whose bound it was, and is counted by reason."""
+    bench = Bench(lookahead=0, max_queue=3, max_queue_per_tenant=2)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("running", tenant="A")))
+        clients = [
+            await bench.come(nursery, Client(ask(f"{number}", tenant=tenant)))
+            for number, tenant in enumerate(["A", "A", "A", "B", "B"])
+        ]
+        assert bench.sample("penstock_queued_prompt_tokens") == 3 * len("<user>0\n<assistant>")
+        await bench.scheduler.wait_idle()
+    refusals = [type(client.refusal) for client in clients]
+    assert refusals == [type(None), type(None), TenantLimit, type(None), QueueFull]
+    assert bench.sample("penstock_rejections_total", reason="tenant_limit") == 1
+    assert bench.sample("penstock_rejections_total", reason="queue_full") == 1
+    assert bench.outcomes() == {"length": 4, "rejected": 2}
+    assert bench.sample("penstock_queued_prompt_tokens") == 0
+
+
+@trio_test
+async def test_queued_prompt_tokens_are_bounded(autojump_clock: MockClock) -> None:
+    """Two short prompts fit where a long one does not."""
+    bench = Bench(lookahead=0, max_queued_tokens=200)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("running")))
+        first = await bench.come(nursery, Client(ask("x" * 100)))
+        long = await bench.come(nursery, Client(ask("x" * 100)))
+        short = await bench.come(nursery, Client(ask("x")))
+        await bench.scheduler.wait_idle()
+    assert isinstance(long.refusal, QueueFull)
+    assert first.refusal is short.refusal is None
+
+
+@trio_test
+async def test_what_a_request_really_cost_is_what_its_tenant_has_had(autojump_clock: MockClock) -> None:
+    """Prefill and twice the output, whatever was expected; nothing for a request that never ran."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        await answer(bench.scheduler, ask("x", max_tokens=5, tenant="T"))
+        await bench.come(nursery, Client(ask("long", max_tokens=1000, tenant="other")))
+        gone = await bench.come(nursery, Client(ask("never runs", tenant="T")))
+        gone.leave()
+        await bench.come(nursery, Client(ask("waits", tenant="T")))
+        (flow,) = bench.scheduler.report().queue.flows
+        prompt = len("<user>x\n<assistant>")
+        assert flow.tenant_service_tokens == pytest.approx(prompt + 2 * 5, rel=0.01)
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump_clock: MockClock) -> None:
+    """Not at its end only: until then its tenant would go on being served as though it were cheap."""
+    bench = Bench(lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        await bench.come(nursery, Client(ask("x", max_tokens=3000, tenant="T")))
+        await bench.come(nursery, Client(ask("waits", tenant="T")))
+        attained = []
+        for _ in range(3):
+            await trio.sleep(8)
+            (flow,) = bench.scheduler.report().queue.flows
+            attained.append(flow.tenant_service_tokens)
+        # 256 tokens of output were expected; 800, 1600 and 2400 came, decaying with a half-life of 60 s.
+        assert attained[0] > 2 * 700
+        assert attained == sorted(attained)
+        assert attained[2] > 2 * 1900
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_an_engines_death_closes_its_charges(autojump_clock: MockClock) -> None:
+    """What was computed for lost requests was had; nothing stays open in the books."""
+    bench = Bench(max_slots=2)
+    clients = [Client(ask(f"{number}", max_tokens=50, tenant=f"{number % 2}")) for number in range(6)]
+    async with running(bench.scheduler) as nursery:
+        for client in clients:
+            await bench.come(nursery, client)
+        await trio.sleep(0.2)
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+        await trio.sleep(0.05)
+        bench.check_nothing_is_left()
+    assert sum(isinstance(client.finals[0], Failed) for client in clients) == 3
