@@ -240,13 +240,13 @@ async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.t
 async def test_more_choices_than_the_queue_has_room_for_are_refused_together(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """429 before anything is queued: never half a request."""
+    """503 before anything is queued: never half a request."""
     launcher = Playback("x")
     scheduler = make_scheduler(launcher, max_queue=2)
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(n=3))
         assert scheduler.statistics().queued == 0
-    assert response.status_code == 429
+    assert response.status_code == 503
     assert launcher.submits == []
 
 

@@ -140,7 +140,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         "state": "decoding",
         "prompt_tokens": prompt,
         "prefilled_tokens": prompt,
-        "cached_tokens": 0,
+        "cached_tokens": prompt - 1,
         "output_tokens": 3,
         "max_tokens": 8,
         "age_seconds": 0.045,
