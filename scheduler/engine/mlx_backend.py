@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, StopSequences
+from mlx_lm.generate import StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
@@ -28,6 +28,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
+from scheduler.engine.rows.generation import RowsGenerator
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
 from scheduler.engine.rows.prefill_share import share_prefill
@@ -35,7 +36,7 @@ from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
-from scheduler.engine.sampling import LogitsAdjustment, RowSampler, greedy
+from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
@@ -52,21 +53,12 @@ through the state, so that answers change with the neighbours. Others are prefil
 
 @dataclass(slots=True)
 class _Row:
-    """One request in the batch: its two ids, its ties to the prefix cache, and what may fail in it."""
+    """One request in the batch: its two ids and its ties to the prefix cache."""
 
     uid: int
     request_id: int
     tokens: array[int]
     cached: CachedRow
-    sampler: RowSampler | None
-    adjustment: LogitsAdjustment | None
-
-    @property
-    def failure(self) -> Exception | None:
-        for part in (self.sampler, self.adjustment):
-            if part is not None and part.failure is not None:
-                return part.failure
-        return None
 
 
 class MlxBackend:
@@ -97,9 +89,8 @@ class MlxBackend:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
         self._prefill_rows = min(_prefill_rows(model, load, description), load.max_slots)
         self._chunk_tokens = load.prefill_chunk_tokens
-        self._generator = BatchGenerator(
+        self._generator = RowsGenerator(
             model,
-            sampler=greedy,
             completion_batch_size=load.max_slots,
             prefill_batch_size=self._prefill_rows,
             prefill_step_size=self._chunk_tokens,
@@ -121,35 +112,35 @@ class MlxBackend:
     def admit(self, sequence: Sequence) -> int:
         submit = sequence.submit
         self._refuse_unusable(submit)
-        params = submit.sampling
-        prompt_tokens = len(submit.prompt) - submit.done_tokens
+        sampling = self._sampling(submit)
         cached = self._rows.start(submit, sequence.tokens)
-        row = _Row(
-            uid=-1,
-            request_id=submit.request_id,
-            tokens=sequence.tokens,
-            cached=cached,
-            sampler=RowSampler(params, submit.done_tokens) if params.temperature > 0 else None,
-            adjustment=(
-                LogitsAdjustment(params, prompt_tokens, self._description.vocabulary)
-                if LogitsAdjustment.wanted(params)
-                else None
-            ),
-        )
+        row = _Row(uid=-1, request_id=submit.request_id, tokens=sequence.tokens, cached=cached)
         known = cached.cached_tokens
         (row.uid,) = self._generator.insert_segments(
             [_segments(submit.prompt, known, sequence.stops)],
             max_tokens=[submit.max_tokens - submit.done_tokens],
             caches=[cached.layers],
             all_tokens=[submit.prompt[:known]],
-            samplers=[row.sampler or greedy],
-            logits_processors=[[row.adjustment] if row.adjustment else []],
+            samplers=[sampling],
             stop_sequences=[self._stops(submit.stop_token_ids)],
         )
         self._regrouping = True
         self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
         return known
+
+    def _sampling(self, submit: Submit) -> RowSampling:
+        begun = len(submit.prompt) - submit.done_tokens
+        try:
+            return RowSampling(
+                submit.sampling,
+                self._description.vocabulary,
+                submit.prompt[:begun],
+                submit.prompt[begun:],
+                submit.done_tokens,
+            )
+        except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
+            raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     def _refuse_unusable(self, submit: Submit) -> None:
         """What would index outside an array on the device, where nothing checks."""
@@ -245,7 +236,6 @@ class MlxBackend:
         before = [self._by_uid[prompt.uid].cached.done_tokens for prompt in prompts]
         prefills = [self._progress(prompt) for prompt in prompts]
         chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
-        retired += self._retire_failed()
         self._rows.reserve(self.kv_bytes())
         return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0))
 
@@ -264,12 +254,6 @@ class MlxBackend:
             self._keep(row, session_end=whole)
         self._regrouping |= whole
         return PrefillOut(row.request_id, done, total, row.cached.cached_tokens)
-
-    def _retire_failed(self) -> list[Retired]:
-        failed = [row for row in self._by_uid.values() if row.failure is not None]
-        for row in failed:
-            self._remove(row)
-        return [Retired(row.request_id, "failed", f"sampling failed: {row.failure!r}") for row in failed]
 
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)

@@ -16,10 +16,10 @@ from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.sampling import LogitsAdjustment, RowSampler
 from scheduler.link.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
 from tests.contracts.check_backend import GREEDY, prompt_of, request
 from tests.mlx.conftest import SHAPE, Tiny
+from tests.mlx.row_sampler import LogitsAdjustment, RowSampler
 
 _CHUNK = 64
 _EDGES = (1, 2, _CHUNK - 1, _CHUNK, _CHUNK + 1, _CHUNK + 2, 2 * _CHUNK + 1, 5 * _CHUNK)

@@ -1,0 +1,113 @@
+"""BatchGenerator with our own step: one model call, one pass over all rows' logits, and nothing else.
+
+mlx-lm's step takes a log-softmax over the vocabulary, calls a sampler a row as soon as two rows differ, and
+hands out the log-probabilities of every row. Everything else of BatchGenerator is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
+
+from scheduler.engine.sampling import RowSampling, RowsSampler
+
+
+class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
+    """Rows that decode. `samplers` holds a RowSampling for each."""
+
+    uids: list[int]
+    tokens: list[list[int]]
+    samplers: list[RowSampling]
+    prompt_cache: list[Any]
+    _next_tokens: mx.array
+    _rows_sampler: RowsSampler | None = None
+
+    def _step(self) -> tuple[list[int], list[None]]:
+        self._current_tokens = self._next_tokens
+        inputs = self._current_tokens
+        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        self._next_tokens = self._sampler_of(self.samplers)(logits, inputs)
+        # One for each row, which filter and extend pick from and add to; nobody asks for them.
+        self._current_logprobs: list[None] = [None] * len(self.uids)
+        self._next_logprobs: list[None] = [None] * len(self.uids)
+        mx.async_eval(self._next_tokens)  # type: ignore[no-untyped-call]
+        tokens: list[int] = inputs.tolist()
+        for history, token in zip(self.tokens, tokens, strict=True):
+            history.append(token)
+        return tokens, self._current_logprobs
+
+    def _sampler_of(self, rows: Sequence[RowSampling]) -> RowsSampler:
+        """The rows' parameters lie side by side on the device until the rows change."""
+        known = self._rows_sampler
+        if known is None or known.rows != tuple(rows):  # They compare by identity.
+            if known is not None:
+                known.leave()
+            self._rows_sampler = known = RowsSampler(rows)
+        return known
+
+    def extend(self, batch: SampledBatch) -> None:
+        if batch._rows_sampler is not None:
+            batch._rows_sampler.leave()  # Its rows are ours now, and so are their counts.
+        super().extend(batch)
+
+
+class PromptBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no types
+    """Rows in prefill."""
+
+    uids: list[int]
+    tokens: list[list[int]]
+    samplers: list[RowSampling]
+    prompt_cache: list[Any]
+    logits_processors: list[Any]
+    max_tokens: list[int]
+
+    def prompt(self, tokens: list[list[int]]) -> None:
+        """Compute a chunk of each row. As upstream's, but MLX's freed buffers stay for the next chunk: giving
+        them back after each costs the page faults of all its activations again."""
+        if not tokens:
+            return
+        for history, chunk in zip(self.tokens, tokens, strict=True):
+            history += chunk
+        lengths = [len(chunk) for chunk in tokens]
+        longest = max(lengths)
+        ragged = min(lengths) < longest
+        if ragged:
+            for layer in self.prompt_cache:
+                layer.prepare(lengths=lengths, right_padding=[longest - length for length in lengths])
+        self.model(
+            mx.array([chunk + [0] * (longest - len(chunk)) for chunk in tokens]), cache=self.prompt_cache
+        )
+        if ragged:
+            for layer in self.prompt_cache:
+                layer.finalize()
+        mx.eval([layer.state for layer in self.prompt_cache])
+
+    def generate(self, tokens: list[list[int]]) -> SampledBatch:
+        """The rows begin to decode. As upstream's, which names its own batch."""
+        generation = SampledBatch(
+            self.model,
+            self.uids,
+            mx.array([last for (last,) in tokens]),
+            self.prompt_cache,
+            self.tokens,
+            self.samplers,
+            self.fallback_sampler,
+            self.logits_processors,
+            self.stop_sequences,
+            self.max_tokens,
+        )
+        self.uids, self.prompt_cache, self.tokens, self.samplers = [], [], [], []
+        self.logits_processors, self.max_tokens = [], []
+        return generation
+
+
+class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
+    """`samplers` of `insert` are RowSamplings."""
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._prompt_batch = PromptBatch.empty(model, None, prefill_step_size=self.prefill_step_size)
+        self._generation_batch = SampledBatch.empty(model, None)
