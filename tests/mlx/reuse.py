@@ -14,11 +14,13 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.rows.cache_layout import CacheLayout
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Inspection,
@@ -61,8 +63,10 @@ class ReuseEngine:
         **changes: Any,
     ) -> None:
         self.model = model
-        layers = 4 * 2 * 16 * 4
-        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, layers, 0, "float32")
+        used = make_prompt_cache(model)
+        model(mx.array([[0]]), cache=used)
+        per_token = CacheLayout(model).token_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, per_token, 0, "float32")
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.

@@ -155,8 +155,11 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next", "deepseek_v3"])
 def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
-    """From nothing to plenty: whatever fits is kept, the rest is computed, and the bytes stay within."""
-    for budget_bytes in (1, 5_000, 60_000, 200_000):
+    """From just one request's to plenty: whatever fits is kept, the rest is computed, and the bytes stay
+    within."""
+    for budget_tokens in (90, 120, 300, 900):
+        engine = engine_of(family)
+        budget_bytes = budget_tokens * (engine.backend.describe().kv_bytes_per_token + 4)
         engine = engine_of(family, budget_bytes=budget_bytes)
         prefixes = engine.backend.prefixes
         assert prefixes is not None

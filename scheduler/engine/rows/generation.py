@@ -34,7 +34,7 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         self._current_logprobs: list[None] = [None] * len(self.uids)
         self._next_logprobs: list[None] = [None] * len(self.uids)
         mx.async_eval(self._next_tokens)  # type: ignore[no-untyped-call]
-        tokens: list[int] = inputs.tolist()
+        tokens: Any = inputs.tolist()
         for history, token in zip(self.tokens, tokens, strict=True):
             history.append(token)
         return tokens, self._current_logprobs
