@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.auth import operator
-from scheduler.link.messages import Inspection
+from scheduler.errors import Unavailable
+from scheduler.link.messages import EngineReport, Inspection
 from scheduler.service import Scheduler
 
 
@@ -68,11 +69,22 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """Who waits by tenant and session, who runs, the bounds, and how fast requests leave."""
-        rounded: dict[str, Any] = _rounded(asdict(scheduler.report()))
-        return rounded
+        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; and of the engine,
+        what its slots hold and the speeds that it has measured (null while it does not answer)."""
+        told: dict[str, Any] = _rounded(asdict(scheduler.report()))
+        try:
+            engine = (await scheduler.inspect_cache(top=0)).engine
+        except Unavailable:
+            engine = None
+        told["engine"] = None if engine is None else _rounded(msgspec.to_builtins(_named(engine)))
+        return told
 
     return router
+
+
+def _named(engine: EngineReport) -> dict[str, Any]:
+    slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
+    return msgspec.structs.asdict(engine) | {"slots": slots}
 
 
 def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:

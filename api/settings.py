@@ -168,6 +168,9 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
+    cache_sharing: Literal["all", "tenant"] = _option(
+        "Prefix cache", "Whose requests find each other's prefixes: everybody's, or only one tenant's.", "all"
+    )
     kv_disk: Path | None = _option(
         "Prefix cache", "Folder in which prefixes outlive a restart; none if not given.", None
     )
@@ -209,6 +212,7 @@ class ServeSettings(BaseModel):
 
     def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
         return SchedulerConfig(
+            cache_sharing=self.cache_sharing,
             engine=EngineConfig(
                 backend=self.engine,
                 model_folder=model_folder,

@@ -98,5 +98,7 @@ class SchedulerConfig:
     engine: EngineConfig
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     intake: IntakeConfig = field(default_factory=IntakeConfig)
+    cache_sharing: Literal["all", "tenant"] = "all"
+    """Whose requests may find each other's prefixes."""
     stall_seconds: float = 120.0
     """With work on board and no step for this long, the engine is reported as not progressing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -78,6 +78,7 @@ class Scheduler:
         self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
         self._totals = EngineTotals(self.metrics)
         self._inquiries = Inquiries()
+        self._cache_sharing = config.cache_sharing
         self._last_progress_at = 0.0
         self._last_step_at: float | None = None
         self._change = trio.Event()
@@ -113,6 +114,9 @@ class Scheduler:
         DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
+        if self._cache_sharing == "tenant":
+            # Tenants are printable: no salt of one reads as the beginning of another's.
+            requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
         try:
             self._admission.check(requests[0], arrived_at, choices)

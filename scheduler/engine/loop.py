@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
+import msgspec
+
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
-from scheduler.engine.memory_plan import Memory
+from scheduler.engine.memory_plan import Memory, charged_tokens
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
@@ -22,10 +24,12 @@ from scheduler.errors import LinkError
 from scheduler.link.messages import (
     Cancel,
     Counters,
+    EngineReport,
     Inspect,
     Inspection,
     Load,
     Retired,
+    SlotReport,
     StepOutput,
     Submit,
     ToEngine,
@@ -94,11 +98,10 @@ class EngineLoop:
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
-                    self._inspections.append(
-                        inspection(
-                            command, self._backend.prefixes, self._backend.disk, self._backend.kv_bytes()
-                        )
+                    answer = inspection(
+                        command, self._backend.prefixes, self._backend.disk, self._backend.kv_bytes()
                     )
+                    self._inspections.append(msgspec.structs.replace(answer, engine=self._report()))
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
@@ -207,6 +210,23 @@ class EngineLoop:
 
     def _is_first(self, request_id: int) -> bool:
         return request_id not in self._slots or self._slots[request_id].submit.done_tokens == 0
+
+    def _report(self) -> EngineReport:
+        slots = [
+            SlotReport(
+                sequence.request_id,
+                sequence.prefilled_tokens,
+                len(sequence.tokens),
+                sequence.generated_tokens,
+                sequence.cached_tokens,
+                sequence.preemptions,
+                charged_tokens(sequence) * self._token_bytes,
+            )
+            for sequence in self._slots
+        ]
+        decoding = sum(not sequence.prefilling for sequence in self._slots)
+        step_seconds = self._pace.decode_seconds(max(1, decoding))
+        return EngineReport(slots, len(self._waiting), step_seconds, self._pace.speeds(), self._steps)
 
     def _counters(self) -> Counters:
         return Counters(

@@ -249,6 +249,29 @@ class DiskReport(_Message, frozen=True):
     hit_tokens: int
 
 
+class SlotReport(_Message, frozen=True):
+    """One running request, as the engine has it. `charged_bytes`: what it holds, with a reserve."""
+
+    request_id: int
+    prefilled_tokens: int
+    prompt_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    preemptions: int
+    charged_bytes: int
+
+
+class EngineReport(_Message, frozen=True):
+    """What the engine is doing and how fast it has found itself to be."""
+
+    slots: list[SlotReport]
+    waiting: int
+    decode_step_seconds: float | None
+    prefill_tokens_per_second: dict[str, float]
+    """By "chunk/context", each the lower end of its bucket."""
+    steps: int
+
+
 class Inspection(_Message, frozen=True, tag="inspection"):
     """The answer to an Inspect. `cache` is None where no prefixes are kept."""
 
@@ -256,6 +279,7 @@ class Inspection(_Message, frozen=True, tag="inspection"):
     freed_bytes: int
     cache: CacheReport | None
     disk: DiskReport | None = None
+    engine: EngineReport | None = None
 
 
 class StepOutput(_Message, frozen=True, tag="step"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import httpx
 import pytest
@@ -108,6 +109,24 @@ async def _post(client: httpx.AsyncClient) -> None:
 async def _expect_unavailable(client: httpx.AsyncClient) -> None:
     with trio.fail_after(1):
         assert (await client.get("/v1/cache")).status_code == 503
+
+
+@trio_test
+async def test_tenants_may_be_kept_apart(autojump_clock: trio.testing.MockClock) -> None:
+    """By option, one tenant's prefixes are found by its own requests only: nobody can time another's."""
+    expectations: list[tuple[Literal["all", "tenant"], list[int]]] = [
+        ("all", [0, 22, 22]),
+        ("tenant", [0, 0, 22]),
+    ]
+    for sharing, expected in expectations:
+        scheduler = make_scheduler(LoopbackLauncher(), cache_sharing=sharing)
+        async with running(scheduler):
+            cached = []
+            for tenant in ("one", "two", "one"):
+                _, final = await answer(scheduler, dataclasses.replace(ask(), tenant=tenant))
+                assert isinstance(final, Finished)
+                cached.append(final.usage.cached_tokens)
+        assert cached == expected
 
 
 @pytest.mark.parametrize("text", ["hello", "x" * 500])

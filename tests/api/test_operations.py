@@ -101,6 +101,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         before = (await client.get("/v1/scheduler")).json()
         assert before == {
             "draining": False,
+            "engine": None,
             "blocked": None,
             "departures_per_second": None,
             "last_step_seconds": None,
@@ -130,6 +131,10 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
             await trio.sleep(5)
             after = (await client.get("/v1/scheduler")).json()
     prompt = len("<user>hello\n<assistant>")
+    (slot,) = report["engine"]["slots"]
+    assert (slot["prompt_tokens"], slot["cached_tokens"], slot["preemptions"]) == (prompt, prompt - 1, 0)
+    assert slot["charged_bytes"] == 64 * (1 + 8)
+    assert report["engine"]["decode_step_seconds"] is None, "the virtual clock stands still inside a step"
     (one,) = report["running"]
     assert one["id"].startswith("chatcmpl-")
     assert one == {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import trio
 
@@ -38,6 +38,7 @@ def make_scheduler(
     max_queue: int = 1024,
     lookahead: int = 4,
     answer_format: AnswerFormat = PLAIN,
+    cache_sharing: Literal["all", "tenant"] = "all",
     **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -46,6 +47,7 @@ def make_scheduler(
         ),
         supervision=SupervisionConfig(),
         intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead, **intake),
+        cache_sharing=cache_sharing,
     )
     return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
 

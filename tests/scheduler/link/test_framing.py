@@ -18,6 +18,7 @@ from scheduler.link.messages import (
     Cancel,
     Counters,
     DiskReport,
+    EngineReport,
     Fault,
     FromEngine,
     Inspect,
@@ -29,6 +30,7 @@ from scheduler.link.messages import (
     Retired,
     Sampling,
     ScriptedPlan,
+    SlotReport,
     StepOutput,
     Submit,
     ToEngine,
@@ -85,6 +87,11 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
+engine_reports = st.builds(
+    EngineReport,
+    st.lists(st.builds(SlotReport, *[numbers] * 7), max_size=2),
+    *(numbers, st.none() | floats, st.dictionaries(words, floats, max_size=2), numbers),
+)
 disk_reports = st.builds(DiskReport, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
 cache_reports = st.builds(
     CacheReport,
@@ -108,7 +115,11 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
             st.builds(CacheCounters, *[numbers] * 14),
         ),
     ),
-    st.builds(Inspection, numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
+    st.builds(
+        Inspection,
+        *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
+        st.none() | engine_reports,
+    ),
 )
 sizes = st.lists(st.integers(1, 40), max_size=20)
 
