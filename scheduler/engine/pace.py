@@ -13,8 +13,8 @@ from typing import TypeVar
 LEAST_TOKENS = 16
 """Whatever the target: a prefill that waits for ever is worse than a late token."""
 AUTOMATIC_RATIO = 3.5
-"""Without a target in time: a step with prefill may take so many times a step without. Prefill then has 5/7 of
-the time, so that a long prompt takes 1.4 times what it would alone, and small chunks' losses on top."""
+"""Without a target in time: a step with prefill may take so many times a step without. Prefill then has 5/7
+of the time, so that a long prompt takes 1.4 times what it would alone, and small chunks' losses on top."""
 _FIRST_TOKENS = 64
 _WEIGHT = 0.3
 _Key = TypeVar("_Key")
