@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-LEAST_TOKENS = 16
+LEAST_TOKENS = 8
 """Whatever the target: a prefill that waits for ever is worse than a late token."""
 AUTOMATIC_RATIO = 3.5
 """Without a target in time: a step with prefill may take so many times a step without. Prefill then has 5/7

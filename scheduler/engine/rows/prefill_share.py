@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-LEAST_CHUNK_TOKENS = 16
+LEAST_CHUNK_TOKENS = 8
 """Of one row: its progress has a floor, however many share a step."""
 
 

@@ -1,0 +1,48 @@
+"""Rows in prefill share a step: a short prompt passes long ones, and the exactness of none depends on it."""
+
+from __future__ import annotations
+
+import random
+
+from scheduler.engine.sequence import Sequence
+from tests.contracts.check_backend import alone, prompt_of, request
+from tests.mlx.conftest import Tiny
+
+
+def test_the_budget_is_shared_and_kept(tiny: Tiny) -> None:
+    """However many read: their tokens of one step are within the budget, but for each one's least."""
+    backend = tiny.backend(prefill_rows=4, kv_cache_bytes=0)
+    for number in range(6):
+        backend.admit(Sequence.of(request(number, prompt_of(300, number), 3)))
+    for budget in (200, 64, 400, 33):
+        before = {row.request_id: row.cached.done_tokens for row in backend._by_uid.values()}
+        result = backend.step(budget)
+        assert len(result.prefills) == 4
+        computed = sum(prefill.done - before[prefill.request_id] for prefill in result.prefills)
+        assert computed <= result.computed_prefill_tokens <= max(budget, 4 * 8)
+
+
+def test_a_short_prompt_passes_long_ones(tiny: Tiny) -> None:
+    """Eight long prompts fill the rows; a short one still has its first token in a few steps."""
+    backend = tiny.backend(prefill_rows=8, kv_cache_bytes=0)
+    for number in range(8):
+        backend.admit(Sequence.of(request(number, prompt_of(2000, number), 3)))
+    backend.step(256)
+    backend.admit(Sequence.of(request(99, prompt_of(20, 99), 3)))
+    heard = [token for _ in range(4) for token in backend.step(256).tokens]
+    assert [token.request_id for token in heard][:1] == [99]
+
+
+def test_any_budgets_give_the_same_tokens(tiny: Tiny) -> None:
+    """Chunks of any size, changing from step to step."""
+    generator = random.Random(8)
+    submits = [request(number, prompt_of(generator.randrange(1, 200), number), 8) for number in range(12)]
+    expected = {submit.request_id: alone(tiny.backend(), submit) for submit in submits}
+    backend = tiny.backend()
+    tokens: dict[int, list[int]] = {submit.request_id: [] for submit in submits}
+    for submit in submits:
+        backend.admit(Sequence.of(submit))
+    while backend._by_uid:
+        for token in backend.step(generator.choice([8, 20, 64, 300])).tokens:
+            tokens[token.request_id].append(token.token)
+    assert tokens == expected

@@ -1,0 +1,65 @@
+"""Which runs of kept tokens rows attend to in place."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.rows.row_sharing import RowPath, runs_in_place
+
+_TRUNK = (1, 1000)
+
+
+def test_what_many_begin_with_stays_where_it_is() -> None:
+    """Eight rows behind one trunk; what each has for itself is copied."""
+    paths = {row: RowPath([_TRUNK, (10 + row, 60)], 1060) for row in range(8)}
+    assert set(runs_in_place(paths).values()) == {1}
+
+
+def test_nested_prefixes_are_shared_as_deep_as_it_pays() -> None:
+    """All behind the trunk, four behind a repository."""
+    paths = {row: RowPath([_TRUNK, (2, 800)], 1800) for row in range(4)}
+    paths |= {row: RowPath([_TRUNK], 1000) for row in range(4, 8)}
+    assert runs_in_place(paths) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1}
+
+
+def test_many_small_pieces_of_one_long_prefix_are_shared_too() -> None:
+    """A piece alone would not pay; all together do."""
+    pieces = [(piece, 300) for piece in range(6)]
+    paths = {row: RowPath(pieces, 1800) for row in range(8)}
+    assert set(runs_in_place(paths).values()) == {6}
+
+
+def test_little_is_copied() -> None:
+    """Two rows with a short prefix cost less than a group's operations."""
+    paths = {row: RowPath([(1, 100)], 120) for row in range(2)}
+    assert runs_in_place(paths) == {0: 0, 1: 0}
+
+
+def test_one_long_row_does_not_pad_the_others() -> None:
+    """Its prompt stays in place although nobody shares it; equal rows pad nobody."""
+    paths = {0: RowPath([(1, 6000)], 6001)} | {row: RowPath([], 100) for row in range(1, 9)}
+    assert runs_in_place(paths)[0] == 1
+    equal = {row: RowPath([(row, 6000)], 6001) for row in range(8)}
+    assert set(runs_in_place(equal).values()) == {0}
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    paths=st.dictionaries(
+        st.integers(0, 20),
+        st.tuples(
+            st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), max_size=5), st.integers(0, 500)
+        ),
+        max_size=12,
+    )
+)
+def test_it_always_ends_with_a_depth_for_every_row(
+    paths: dict[int, tuple[list[tuple[int, int]], int]],
+) -> None:
+    """Whatever the paths: each row's answer is a beginning of its own path."""
+    rows = {row: RowPath(runs, sum(n for _, n in runs) + rest) for row, (runs, rest) in paths.items()}
+    depths = runs_in_place(rows)
+    assert depths.keys() == rows.keys()
+    assert all(0 <= depth <= len(rows[row].runs) for row, depth in depths.items())
+    assert runs_in_place(rows, group_cost_tokens=1 << 40) == dict.fromkeys(rows, 0)
