@@ -23,6 +23,7 @@ from api.api_keys import ApiKeys
 from api.auth import Authentication
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
+from api.http_metrics import HttpMetrics
 from api.identity import Identity
 from api.openai.routes import openai_routes
 from api.operations import operations_routes
@@ -91,6 +92,7 @@ def make_app(
             allow_headers=["*"],
             expose_headers=["retry-after"],
         )
+    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
     return app
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 
 from api.auth import operator
 from scheduler.link.messages import Inspection
@@ -46,10 +46,11 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": "1"})
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus text format."""
-        scheduler.observe_queue()
-        return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
+        scheduler.observe()
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(scheduler.metrics.registry), headers={"content-type": content_type})
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
