@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from api.auth import operator
 from scheduler.link.messages import Inspection
@@ -49,8 +50,8 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     async def metrics(request: Request) -> Response:
         """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
         scheduler.observe()
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(scheduler.metrics.registry), headers={"content-type": content_type})
+        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
@@ -74,6 +75,13 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         return rounded
 
     return router
+
+
+def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The library's own choice (`choose_encoder`) escapes colons, and with them every vllm: name."""
+    if "application/openmetrics-text" in accept:
+        return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
+    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
