@@ -78,9 +78,11 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
 
 def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The library's own choice (`choose_encoder`) escapes colons, and with them every vllm: name."""
+    """Unless told otherwise the library writes vllm_ for vllm:, though a colon needs no escape."""
     if "application/openmetrics-text" in accept:
-        return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
+        return openmetrics.generate_latest(
+            registry, escaping=openmetrics.ALLOWUTF8
+        ), openmetrics.CONTENT_TYPE_LATEST
     return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
 
 

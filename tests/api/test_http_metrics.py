@@ -6,6 +6,7 @@ import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
+from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
@@ -41,6 +42,7 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testing.MockClock) -> None:
     """With exemplars; the classic text stays what it was."""
     scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
     async with running(scheduler), client_of(scheduler) as client:
         identity = (await client.post("/v1/chat/completions", json=chat())).json()["id"]
         classic = await client.get("/metrics")
@@ -51,4 +53,6 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
     assert modern.headers["content-type"].startswith("application/openmetrics-text")
     assert modern.text.endswith("# EOF\n")
     assert f'request_id="{identity}"' in modern.text
+    for text in (classic.text, modern.text):
+        assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
     assert list(text_string_to_metric_families(modern.text))

@@ -124,6 +124,8 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
             await trio.testing.wait_all_tasks_blocked()
             for session in ("s1", "s1", "s2"):
                 nursery.start_soon(_post_in, client, session)
+                # One by one: trio starts tasks of one batch in any order.
+                await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(0.045)
             report = (await client.get("/v1/scheduler")).json()
