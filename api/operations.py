@@ -60,19 +60,19 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     ) -> JSONResponse:
         """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
         inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
-        return JSONResponse(_cache_object(inspection, scheduler if text_tokens else None))
+        return JSONResponse(cache_object(inspection, scheduler if text_tokens else None))
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
         """Let go of every prefix that no running request stands on."""
         inspection = await scheduler.inspect_cache(clear=True)
-        return JSONResponse({"freed_bytes": inspection.freed_bytes, **_cache_object(inspection, None)})
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection, None)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
-    async def report() -> dict[str, Any]:
+    async def scheduler_report() -> dict[str, Any]:
         """Who waits by tenant and session, who runs, the bounds, and how fast requests leave."""
-        rounded: dict[str, Any] = _rounded(asdict(scheduler.report()))
-        return rounded
+        report: dict[str, Any] = rounded(asdict(scheduler.report()))
+        return report
 
     return router
 
@@ -86,7 +86,7 @@ def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
 
 
-def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
+def cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
     report = inspection.cache
     if report is None:
         return {"enabled": False}
@@ -100,14 +100,14 @@ def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str,
     return {"enabled": True, **plain, "trunks": trunks, "disk": disk}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Seconds and tokens to the thousandth: more is noise to a reader."""
     match value:
         case float():
             return round(value, 3)
         case dict():
-            return {key: _rounded(item) for key, item in value.items()}
+            return {key: rounded(item) for key, item in value.items()}
         case list() | tuple():
-            return [_rounded(item) for item in value]
+            return [rounded(item) for item in value]
         case _:
             return value
