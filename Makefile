@@ -6,14 +6,19 @@
 PYTHON ?= python3
 BACKEND ?= cpu
 ARGS ?=
+TARGET ?= 127.0.0.1:8000
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test check constraints clean
+.PHONY: serve test monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
+
+# Prometheus (and Grafana where it is installed) beside a running server: make monitor TARGET=127.0.0.1:8000
+monitor:
+	@TARGET="$(TARGET)" grafana/monitor
 
 test: check
 	$(VENV)/bin/pytest

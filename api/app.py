@@ -23,7 +23,9 @@ from api.api_keys import ApiKeys
 from api.auth import Authentication
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
+from api.http_metrics import HttpMetrics
 from api.identity import Identity
+from api.live import live_routes
 from api.openai.routes import openai_routes
 from api.operations import operations_routes
 from api.responses.routes import responses_routes
@@ -62,6 +64,7 @@ def make_app(
     app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds))
     app.include_router(tokenization_routes(scheduler, model))
     app.include_router(operations_routes(scheduler, stall_seconds))
+    app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:
@@ -91,6 +94,7 @@ def make_app(
             allow_headers=["*"],
             expose_headers=["retry-after"],
         )
+    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
     return app
 
 

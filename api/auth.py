@@ -18,8 +18,9 @@ from api.api_keys import ApiKey, ApiKeys
 from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
 from api.identity import Caller, Identity
 
-OPEN_PATHS = frozenset(("/health", "/ready", "/metrics", "/openapi.json"))
-"""What load balancers and collectors ask, who have no keys; and the description of the interface."""
+OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
+"""What load balancers and collectors ask, who have no keys; the description of the interface, and the
+page that asks for a key."""
 
 _STATE = "penstock_key"
 

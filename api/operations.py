@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from api.auth import operator
 from scheduler.errors import Unavailable
@@ -47,10 +48,11 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": "1"})
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus text format."""
-        scheduler.observe_queue()
-        return Response(generate_latest(scheduler.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
+        scheduler.observe()
+        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
@@ -59,24 +61,24 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     ) -> JSONResponse:
         """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
         inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
-        return JSONResponse(_cache_object(inspection, scheduler if text_tokens else None))
+        return JSONResponse(cache_object(inspection, scheduler if text_tokens else None))
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
         """Let go of every prefix that no running request stands on."""
         inspection = await scheduler.inspect_cache(clear=True)
-        return JSONResponse({"freed_bytes": inspection.freed_bytes, **_cache_object(inspection, None)})
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection, None)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
         """Who waits by tenant and session, who runs, the bounds, how fast requests leave; and of the engine,
         what its slots hold and the speeds that it has measured (null while it does not answer)."""
-        told: dict[str, Any] = _rounded(asdict(scheduler.report()))
+        told: dict[str, Any] = rounded(asdict(scheduler.report()))
         try:
             engine = (await scheduler.inspect_cache(top=0)).engine
         except Unavailable:
             engine = None
-        told["engine"] = None if engine is None else _rounded(msgspec.to_builtins(_named(engine)))
+        told["engine"] = None if engine is None else rounded(msgspec.to_builtins(_named(engine)))
         return told
 
     return router
@@ -87,7 +89,16 @@ def _named(engine: EngineReport) -> dict[str, Any]:
     return msgspec.structs.asdict(engine) | {"slots": slots}
 
 
-def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
+def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Unless told otherwise the library writes vllm_ for vllm:, though a colon needs no escape."""
+    if "application/openmetrics-text" in accept:
+        return openmetrics.generate_latest(
+            registry, escaping=openmetrics.ALLOWUTF8
+        ), openmetrics.CONTENT_TYPE_LATEST
+    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+def cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
     report = inspection.cache
     if report is None:
         return {"enabled": False}
@@ -101,14 +112,14 @@ def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str,
     return {"enabled": True, **plain, "trunks": trunks, "disk": disk}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Seconds and tokens to the thousandth: more is noise to a reader."""
     match value:
         case float():
             return round(value, 3)
         case dict():
-            return {key: _rounded(item) for key, item in value.items()}
+            return {key: rounded(item) for key, item in value.items()}
         case list() | tuple():
-            return [_rounded(item) for item in value]
+            return [rounded(item) for item in value]
         case _:
             return value

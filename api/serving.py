@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.telemetry import logging
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
 
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
@@ -94,6 +97,8 @@ async def _serve(settings: ServeSettings) -> None:
         ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
         partial(_in_thread, trio.CapacityLimiter(max(2, os.cpu_count() or 1))),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
+        metrics=_metrics(settings, _names(settings, model)[0]),
+        model_name=_names(settings, model)[0],
     )
     server = Server(
         make_app(
@@ -159,6 +164,16 @@ def _prepare_blas(settings: ServeSettings) -> BlasChoice:
     if choice.warning:
         _log.warning("blas", warning=choice.warning)
     return choice
+
+
+def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
+    metrics = Metrics(settings.named_tenants())
+    metrics.describe_build(
+        {"version": version("penstock"), "python": platform.python_version(), "mlx": version("mlx")}
+    )
+    if settings.metrics_compat == "vllm":
+        metrics.registry.register(VllmNames(metrics, model_name))
+    return metrics
 
 
 async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _T:

@@ -199,6 +199,13 @@ class ServeSettings(BaseModel):
         "Engine", "Folder for what Penstock makes itself; the user's cache folder if not given.", None
     )
 
+    metrics_tenants: str | None = _option(
+        "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
+    )
+    metrics_compat: Literal["none", "vllm"] = _option(
+        "Metrics", "vllm: /metrics has the core vllm:* series as well, for dashboards and routers.", "none"
+    )
+
     log_format: Literal["console", "json"] = _option("Logs", "For a person or for a collector.", "console")
     log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Least level logged.", "info")
 
@@ -208,7 +215,10 @@ class ServeSettings(BaseModel):
         return load_keys(given, self.api_keys_file)
 
     def origins(self) -> list[str]:
-        return [origin.strip() for origin in (self.cors_origins or "").split(",") if origin.strip()]
+        return _between_commas(self.cors_origins)
+
+    def named_tenants(self) -> list[str]:
+        return _between_commas(self.metrics_tenants)
 
     def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
         return SchedulerConfig(
@@ -235,6 +245,10 @@ class ServeSettings(BaseModel):
                 fairness=FairnessConfig(aging_seconds=self.priority_aging_seconds),
             ),
         )
+
+
+def _between_commas(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 @dataclass(frozen=True, slots=True)

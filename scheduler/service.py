@@ -17,14 +17,13 @@ import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.errors import DeadlineExceeded, Draining, InvalidRequest, SchedulerError, Unavailable
-from scheduler.events import FinishReason
 from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.lifecycle import Event, State
 from scheduler.link.inquiries import Inquiries
-from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
+from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
@@ -34,7 +33,9 @@ from scheduler.streams.mailbox import Doorbell, Mailbox
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
+from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import EngineTotals, Metrics, rejection_reason
+from scheduler.telemetry.recent_requests import RecentRequests
 from scheduler.telemetry.request_log import log_request
 
 _log = structlog.get_logger("scheduler")
@@ -61,8 +62,13 @@ class Scheduler:
         launcher: EngineLauncher,
         offload: Offload,
         on_loading: Callable[[str], None] = lambda stage: None,
+        metrics: Metrics | None = None,
+        model_name: str = "",
     ) -> None:
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
+        self.recent = RecentRequests()
+        self._model_name = model_name
+        self._asked_budget = False
         self.metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
         self._offload = offload
@@ -174,8 +180,20 @@ class Scheduler:
             running=tuple(_running(record, now) for record in self._multiplexer),
         )
 
+    def observe(self) -> None:
+        """Bring every gauge up to this moment: ages grow while nothing happens. For a scrape: O(flows)."""
+        now = trio.current_time()
+        if not self._asked_budget and self._send_to_engine is not None:
+            # Nobody waits for the answer, which costs a turn: it is where an engine says its budget.
+            self._send_to_engine(Inspect(query=0, top=0))
+            self._asked_budget = True
+        self.observe_queue()
+        observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
+        observation.observe_states(self.metrics, self._multiplexer)
+        self.metrics.stalled_seconds.set(self.statistics().stalled_seconds)
+        self.metrics.last_step_age.set(0.0 if self._last_step_at is None else now - self._last_step_at)
+
     def observe_queue(self) -> None:
-        """Bring the gauges of the queue up to this moment: its oldest ages also while nothing happens."""
         self.metrics.queued.set(len(self._queue))
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
@@ -277,9 +295,8 @@ class Scheduler:
         """A request has left its last table."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
-        self.metrics.requests.labels(record.outcome).inc()
-        if record.outcome in tuple(FinishReason):
-            self.metrics.e2e.observe(now - record.arrived_at)
+        observation.observe_end(self.metrics, record, now)
+        self.recent.add(record, now)
         self._expiry.forget(record)
         if record.dispatched_at is not None:
             self._queue.settle(record, now)
@@ -313,6 +330,8 @@ class Scheduler:
         self._last_progress_at = trio.current_time()
         self._admission.unblock()
         self.metrics.engine_up.set(1)
+        observation.observe_ready(self.metrics, ready, self._model_name)
+        self._asked_budget = False
         _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
         self._pump()
 
@@ -327,6 +346,7 @@ class Scheduler:
             self._queue.observe(record, now)
 
     def engine_inspected(self, inspection: Inspection) -> None:
+        observation.observe_inspection(self.metrics, inspection)
         self._inquiries.answered(inspection)
 
     def engine_lost(self, cause: str) -> None:

@@ -24,6 +24,7 @@ from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
 from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import exemplar, observe_token
 
 _log = structlog.get_logger("multiplexer")
 
@@ -57,7 +58,7 @@ class Multiplexer:
         """Hand a queued request to the engine."""
         record.move(Event.DISPATCH)
         record.dispatched_at = self._clock()
-        self._metrics.queue_seconds.observe(record.dispatched_at - record.arrived_at)
+        self._metrics.queue_seconds.observe(record.dispatched_at - record.arrived_at, exemplar(record))
         self._records[record.request_id] = record
         self._send(record.submit_message())
 
@@ -65,6 +66,7 @@ class Multiplexer:
         """Nobody needs this request's answer any more; it is gone when its Retired comes."""
         if record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
+            record.cancel_sent_at = self._clock()
             self._send(Cancel(record.request_id))
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> bool:
@@ -74,6 +76,7 @@ class Multiplexer:
             return False
         record.fail(error)
         record.move(Event.EXPIRE)
+        record.cancel_sent_at = self._clock()
         self._send(Cancel(record.request_id))
         return True
 
@@ -108,7 +111,7 @@ class Multiplexer:
         if not record.listening:
             self._metrics.late_tokens.inc()
             return
-        self._observe_token(record, now)
+        observe_token(self._metrics, record, now)
         if is_stop_token:
             record.count_token(now)
             return
@@ -122,15 +125,11 @@ class Multiplexer:
             record.finish(FinishReason.STOP)
             self.cancel(record)
 
-    def _observe_token(self, record: StreamRecord, now: float) -> None:
-        if record.last_token_at is None:
-            self._metrics.ttft.observe(now - record.arrived_at)
-        else:
-            self._metrics.itl.observe(now - record.last_token_at)
-
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)
         del self._records[retired.request_id]
+        if record.cancel_sent_at is not None:
+            self._metrics.cancel_seconds.observe(self._clock() - record.cancel_sent_at)
         if record.listening:
             try:
                 self._finish(record, retired)

@@ -42,6 +42,8 @@ class StreamRecord:
     """When the engine first told of its progress: until then it may have waited for a slot there."""
     first_token_at: float | None = None
     last_token_at: float | None = None
+    cancel_sent_at: float | None = None
+    """When the engine was told to let go of it."""
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set when the reader's final event is."""
 

@@ -6,10 +6,15 @@ their differences, so that an engine restart never makes a counter go back.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Collection, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit
 from scheduler.link.messages import CacheCounters, Counters
+
+# A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
+disable_created_metrics()
 
 # vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
 TTFT_SECONDS = (
@@ -25,16 +30,35 @@ LATENCY_SECONDS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 
+TOKEN_COUNTS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
+    *(10_000, 20_000, 50_000, 100_000, 200_000, 500_000),
+)
+CANCEL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+PREFIXES = ("cold", "warm")
+"""Warm: at least half of the prompt was not computed, because the prefix cache had it."""
+BANDS = ("urgent", "normal", "background")
+"""Priorities below, at and above 0: three values, where 21 would be mostly empty."""
+STATES = ("submitted", "prefilling", "decoding", "cancelling")
 EVICTIONS = ("budget", "superseded", "cleared")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
+OTHER = "other"
+"""The label of every tenant that the operator did not name, of routes that there are not, and so on."""
+METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")
+LONG_GAP_SECONDS = 0.5
+"""Gaps between tokens from here on leave the id of their request: one exemplar a token would cost more than
+it tells."""
 
 
 class Metrics:
     """The instruments. Outcomes are set to zero at the start, so that `rate()` works from the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: Collection[str] = ()) -> None:
+        """`tenants` are those with a label of their own; the rest are "other", however many there are."""
         self.registry = CollectorRegistry()
+        self.tenants = tuple(sorted(set(tenants)))
         self.requests = Counter(
             "penstock_requests",
             "Requests by their one terminal outcome.",
@@ -51,15 +75,95 @@ class Metrics:
         )
         for reason in REJECTIONS:
             self.rejections.labels(reason)
+        self.build = Gauge(
+            "penstock_build_info",
+            "Always 1; what runs is in the labels.",
+            ["version", "python", "mlx"],
+            registry=self.registry,
+        )
+        self.model = Gauge(
+            "penstock_model_info",
+            "1 since the first engine was ready; the model and where it runs are in the labels.",
+            ["model", "model_type", "device", "weights_dtype"],
+            registry=self.registry,
+        )
+        self.http_requests = Counter(
+            "penstock_http_requests",
+            "HTTP answers begun, by route template and status; answers to clients that left before are 499.",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._declare_queue()
+        self._declare_tenants()
+        self._declare_engine()
+        self._declare_cache()
+        self._declare_latencies()
+
+    def _declare_queue(self) -> None:
         self.queued = self._gauge("penstock_queued_requests", "Accepted requests waiting for the engine.")
         self.queued_tokens = self._gauge("penstock_queued_prompt_tokens", "Prompt tokens of those requests.")
         self.oldest_queued = self._gauge(
             "penstock_oldest_queued_seconds", "For how long the oldest of them has waited."
         )
+        self.band_queued = self._gauge(
+            "penstock_band_queued_requests", "Requests waiting, by the sign of their priority.", "band"
+        )
+        self.band_tokens = self._gauge(
+            "penstock_band_queued_prompt_tokens", "Prompt tokens of those requests.", "band"
+        )
+        self.band_oldest = self._gauge(
+            "penstock_band_oldest_queued_seconds", "For how long the oldest of them has waited.", "band"
+        )
+        self.service_gap = self._gauge(
+            "penstock_service_gap_tokens",
+            "Largest difference of attained service between two tenants that wait with one priority.",
+        )
+        for band in BANDS:
+            for gauge in (self.band_queued, self.band_tokens, self.band_oldest):
+                gauge.labels(band)
+        self.prompt_tokens = self._counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
+
+    def _declare_tenants(self) -> None:
+        self.tenant_prefill = self._counter(
+            "penstock_tenant_prefill_tokens", "Prompt tokens computed for a tenant's requests.", "tenant"
+        )
+        self.tenant_output = self._counter(
+            "penstock_tenant_output_tokens", "Tokens generated for a tenant's requests.", "tenant"
+        )
+        self.tenant_queued = self._gauge(
+            "penstock_tenant_queued_requests", "A tenant's requests that wait.", "tenant"
+        )
+        self.tenant_oldest = self._gauge(
+            "penstock_tenant_oldest_queued_seconds", "For how long the oldest of them has waited.", "tenant"
+        )
+        for tenant in (*self.tenants, OTHER):
+            for one in (self.tenant_prefill, self.tenant_output, self.tenant_queued, self.tenant_oldest):
+                one.labels(tenant)
+
+    def _declare_engine(self) -> None:
         self.in_engine = self._gauge("penstock_engine_requests", "Requests that the engine holds.")
         self.running = self._gauge("penstock_running_slots", "Slots in use, prefilling or decoding.")
+        self.engine_waiting = self._gauge(
+            "penstock_engine_waiting_requests", "Requests that the engine holds without a slot."
+        )
+        self.by_state = self._gauge(
+            "penstock_engine_state_requests", "Requests that the engine holds, by state.", "state"
+        )
+        for state in STATES:
+            self.by_state.labels(state)
+        self.stalled_seconds = self._gauge(
+            "penstock_stalled_seconds", "With work in the engine: silence since its last step; else 0."
+        )
+        self.last_step_age = self._gauge(
+            "penstock_last_step_age_seconds", "Since the engine's last step, idle or not; 0 before the first."
+        )
         self.slots = self._gauge("penstock_slots", "Slots there are.")
         self.kv_bytes = self._gauge("penstock_kv_bytes", "Bytes of key-value cache held by running rows.")
+        self.kv_budget = self._gauge(
+            "penstock_kv_budget_bytes",
+            "What running rows and kept prefixes may hold together; 0 until the engine has told.",
+        )
+        self.weights_bytes = self._gauge("penstock_weights_bytes", "Bytes of the model's weights.")
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
             "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry
@@ -69,9 +173,18 @@ class Metrics:
             "Tokens that arrived for a request after its cancel was sent, and were dropped.",
             registry=self.registry,
         )
-        self.prompt_tokens = self._counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
         self.prefilled_tokens = self._counter("penstock_prefilled_tokens", "Prompt tokens computed.")
         self.generated_tokens = self._counter("penstock_generated_tokens", "Tokens generated.")
+        self.preemptions = self._counter(
+            "penstock_preemptions", "Times that a running request gave way for lack of memory."
+        )
+        self.re_prefilled_tokens = self._counter(
+            "penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption."
+        )
+        self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
+        self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
+
+    def _declare_cache(self) -> None:
         self.prefix_query_tokens = self._counter(
             "penstock_prefix_query_tokens", "Prompt tokens that were looked up in the prefix cache."
         )
@@ -103,19 +216,23 @@ class Metrics:
         )
         self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
         self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
-        self.preemptions = self._counter(
-            "penstock_preemptions", "Times that a running request gave way for lack of memory."
-        )
-        self.re_prefilled_tokens = self._counter(
-            "penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption."
-        )
-        self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
-        self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
+
+    def _declare_latencies(self) -> None:
         self.ttft = self._histogram(
-            "penstock_time_to_first_token_seconds", "From arrival to the first token.", TTFT_SECONDS
+            "penstock_time_to_first_token_seconds",
+            "From arrival to the first token; warm where the cache had half of the prompt.",
+            TTFT_SECONDS,
+            "prefix",
         )
+        for prefix in PREFIXES:
+            self.ttft.labels(prefix)
         self.itl = self._histogram(
             "penstock_inter_token_seconds", "Gap between two tokens of one request.", ITL_SECONDS
+        )
+        self.tpot = self._histogram(
+            "penstock_time_per_output_token_seconds",
+            "Mean gap of a finished request that has two tokens or more.",
+            ITL_SECONDS,
         )
         self.e2e = self._histogram(
             "penstock_request_seconds", "From arrival to the end of finished requests.", LATENCY_SECONDS
@@ -123,15 +240,48 @@ class Metrics:
         self.queue_seconds = self._histogram(
             "penstock_queue_seconds", "From arrival to the engine: tokenizing and queueing.", LATENCY_SECONDS
         )
+        self.prefill_seconds = self._histogram(
+            "penstock_prefill_seconds",
+            "From the engine to the first token: a wait for a slot there, and the prompt.",
+            LATENCY_SECONDS,
+        )
+        self.decode_seconds = self._histogram(
+            "penstock_decode_seconds",
+            "From the first token of finished requests to the last.",
+            LATENCY_SECONDS,
+        )
+        self.cancel_seconds = self._histogram(
+            "penstock_cancel_seconds",
+            "From a cancel sent to the engine's word that it holds nothing of the request.",
+            CANCEL_SECONDS,
+        )
+        self.request_prompt_tokens = self._histogram(
+            "penstock_request_prompt_tokens", "Prompt tokens of finished requests.", TOKEN_COUNTS
+        )
+        self.request_output_tokens = self._histogram(
+            "penstock_request_output_tokens", "Tokens generated for finished requests.", TOKEN_COUNTS
+        )
 
-    def _gauge(self, name: str, help_: str) -> Gauge:
-        return Gauge(name, help_, registry=self.registry)
+    def tenant_label(self, tenant: str) -> str:
+        return tenant if tenant in self.tenants else OTHER
 
-    def _counter(self, name: str, help_: str) -> Counter:
-        return Counter(name, help_, registry=self.registry)
+    def describe_build(self, labels: Mapping[str, str]) -> None:
+        self.build.clear()
+        self.build.labels(**labels).set(1)
 
-    def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, help_, buckets=buckets, registry=self.registry)
+    def describe_model(self, labels: Mapping[str, str]) -> None:
+        """The one model there is; an engine that comes back may run on another device."""
+        self.model.clear()
+        self.model.labels(**labels).set(1)
+
+    def _gauge(self, name: str, help_: str, *labels: str) -> Gauge:
+        return Gauge(name, help_, labels, registry=self.registry)
+
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        return Counter(name, help_, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, help_, labels, buckets=buckets, registry=self.registry)
 
 
 def rejection_reason(error: BaseException) -> str:
@@ -165,6 +315,7 @@ class EngineTotals:
         metrics.preemptions.inc(now.preemptions - last.preemptions)
         metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
         metrics.running.set(now.running)
+        metrics.engine_waiting.set(now.waiting)
         metrics.kv_bytes.set(now.kv_bytes)
         self._take_cache(now.cache, last.cache)
         self._last = now
@@ -190,5 +341,6 @@ class EngineTotals:
     def forget(self) -> None:
         self._last = Counters()
         self._metrics.running.set(0)
+        self._metrics.engine_waiting.set(0)
         self._metrics.kv_bytes.set(0)
         self._metrics.prefix_bytes.set(0)

@@ -47,8 +47,8 @@ class Board:
         self.multiplexer.submit(record)
         return record
 
-    def sample(self, name: str) -> float:
-        return self.metrics.registry.get_sample_value(name) or 0.0
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def step(
@@ -230,7 +230,7 @@ def test_waits_between_tokens_are_observed_for_readers_only() -> None:
         board.multiplexer.route(step(tokens=[(1, ord(token))]))
     board.multiplexer.cancel(record)
     board.multiplexer.route(step(tokens=[(1, ord("d"))]))
-    assert board.sample("penstock_time_to_first_token_seconds_sum") == 3.0
+    assert board.sample("penstock_time_to_first_token_seconds_sum", prefix="cold") == 3.0
     assert board.sample("penstock_inter_token_seconds_sum") == 2.5
     assert board.sample("penstock_inter_token_seconds_count") == 2
 

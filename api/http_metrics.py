@@ -1,0 +1,42 @@
+"""Counts HTTP answers by route template and status. Paths are clients' to choose; templates are ours."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scheduler.telemetry.metrics import METHODS, OTHER
+
+_CLIENT_LEFT = "499"
+
+
+class HttpMetrics:
+    """ASGI middleware, outside of all others: refused keys are answers as well."""
+
+    def __init__(self, app: ASGIApp, requests: Counter) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = _CLIENT_LEFT
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            # Before the head it becomes the server's own 500; afterwards the status has been said.
+            status = "500" if status == _CLIENT_LEFT else status
+            raise
+        finally:
+            # A route is known once the router has been there; where it never came to that, there is none.
+            method = scope["method"] if scope["method"] in METHODS else OTHER
+            route = getattr(scope.get("route"), "path", OTHER)
+            self._requests.labels(method, route, status).inc()

@@ -1,0 +1,171 @@
+"""`GET /`: a page to look at, and `/live`: the stream of snapshots that feeds it.
+
+The page is one file that asks nobody but this server. It holds no secret and needs no key; the stream does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from fastapi import APIRouter, Depends
+from fastapi.responses import HTMLResponse, Response
+from prometheus_client import Histogram
+from starlette.types import Receive, Scope, Send
+
+from api import sse
+from api.auth import operator
+from api.operations import cache_object, rounded
+from api.served_model import ServedModel
+from scheduler.errors import SchedulerError
+from scheduler.link.messages import Inspection
+from scheduler.service import Scheduler
+from scheduler.statistics import FlowStatistics
+
+PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
+SNAPSHOT_SECONDS = 0.5
+CACHE_SECONDS = 3.0
+"""Asking for the cache costs the engine a turn."""
+TENANTS_SHOWN = 50
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+    " connect-src 'self'; img-src data:"
+)
+_encoder = msgspec.json.Encoder()
+
+
+def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(
+            PAGE, headers={"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+        )
+
+    @router.get("/live", dependencies=[Depends(operator)], response_model=None)
+    async def live() -> Response:
+        """Server-sent events: `snapshot` twice a second, `cache` every few."""
+        return LiveStream(scheduler, model.name)
+
+    return router
+
+
+class LiveStream(Response):
+    """Until the reader leaves, or a draining server has nothing more to show."""
+
+    def __init__(self, scheduler: Scheduler, model_name: str) -> None:
+        super().__init__(headers=sse.HEADERS)
+        del self.headers["content-length"]
+        self._scheduler = scheduler
+        self._model_name = model_name
+        self._inspection: Inspection | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with trio.open_nursery() as nursery:
+            # Apart: an engine that hangs does not answer, and then the rest is most wanted.
+            nursery.start_soon(self._inspect_forever)
+            await self._send_snapshots(send)
+            nursery.cancel_scope.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_snapshots(self, send: Send) -> None:
+        seen = 0
+        while not self._over():
+            recent = self._scheduler.recent.since(seen)
+            seen = recent[-1].number if recent else seen
+            body = {**snapshot(self._scheduler), "model": self._model_name}
+            body["recent"] = rounded([asdict(one) for one in recent])
+            frame = sse.named(b"snapshot", _encoder.encode(body))
+            if (inspection := self._inspection) is not None:
+                self._inspection = None
+                frame += sse.named(b"cache", _encoder.encode(cache_object(inspection, None)))
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await trio.sleep(SNAPSHOT_SECONDS)
+
+    def _over(self) -> bool:
+        now = self._scheduler.statistics()
+        return now.draining and not now.queued and not now.in_engine
+
+    async def _inspect_forever(self) -> None:
+        while True:
+            # No engine, or one that does not answer: the snapshots say so.
+            with suppress(SchedulerError):
+                self._inspection = await self._scheduler.inspect_cache(top=12)
+            await trio.sleep(CACHE_SECONDS)
+
+
+def snapshot(scheduler: Scheduler) -> dict[str, Any]:
+    """What the page shows of this moment. Buckets are totals: the page takes differences."""
+    statistics, report, metrics = scheduler.statistics(), scheduler.report(), scheduler.metrics
+    queue = asdict(report.queue)
+    queue["tenants"] = _tenants(report.queue.flows)
+    del queue["flows"]
+    body = {
+        "time": trio.current_time(),
+        "engine": {
+            "condition": statistics.engine.condition.value,
+            "restarts": statistics.engine.restarts,
+            "last_death": statistics.engine.last_death,
+            "stalled_seconds": statistics.stalled_seconds,
+            "draining": statistics.draining,
+        },
+        "slots": _value(metrics.slots),
+        "queue": queue,
+        "running": [asdict(one) for one in report.running],
+        "generated_tokens": _value(metrics.generated_tokens),
+        "prefilled_tokens": _value(metrics.prefilled_tokens),
+        "cached_tokens": _value(metrics.prefix_hit_tokens),
+        "memory": {
+            "running_bytes": _value(metrics.kv_bytes),
+            "prefix_bytes": _value(metrics.prefix_bytes),
+            "budget_bytes": _value(metrics.kv_budget),
+            "weights_bytes": _value(metrics.weights_bytes),
+        },
+    }
+    histograms = {"ttft": _buckets(metrics.ttft), "itl": _buckets(metrics.itl)}
+    result: dict[str, Any] = rounded(body) | histograms
+    return result
+
+
+def _tenants(flows: Iterable[FlowStatistics]) -> list[dict[str, Any]]:
+    """The longest queues first; a crowd of tenants is not for a page."""
+    requests, sessions = Counter[str](), Counter[str]()
+    oldest, service = defaultdict[str, float](float), dict[str, float]()
+    for flow in flows:
+        requests[flow.tenant] += flow.requests
+        sessions[flow.tenant] += 1
+        oldest[flow.tenant] = max(oldest[flow.tenant], flow.oldest_seconds)
+        service[flow.tenant] = flow.tenant_service_tokens
+    return [
+        {
+            "tenant": tenant,
+            "requests": count,
+            "sessions": sessions[tenant],
+            "oldest_seconds": oldest[tenant],
+            "service_tokens": service[tenant],
+        }
+        for tenant, count in requests.most_common(TENANTS_SHOWN)
+    ]
+
+
+def _value(instrument: Any) -> float:
+    """Of a gauge or counter without labels."""
+    return float(next(iter(instrument.collect())).samples[0].value)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Upper edge and total up to it, over all labels."""
+    totals: dict[str, float] = {}
+    for family in histogram.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                totals[sample.labels["le"]] = totals.get(sample.labels["le"], 0.0) + sample.value
+    return list(totals.items())

@@ -1,0 +1,1 @@
+"""Dashboards and Prometheus rules; `python -m grafana.build` writes the dashboards' JSON."""

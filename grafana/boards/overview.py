@@ -1,0 +1,132 @@
+"""At a glance: do agents wait, and why."""
+
+from __future__ import annotations
+
+from grafana.dashboard import Dashboard
+from grafana.panel import RANGE, Panel, Query, rate, total
+
+OVERVIEW = Dashboard(
+    "overview",
+    "Overview",
+    "Do agents wait, why, and what is there to do.",
+    (
+        Panel(
+            "Engines up",
+            "Fewer than there are instances: requests wait for an engine that loads or restarts. See "
+            "Engine and memory.",
+            "short",
+            [total("penstock_engine_up", "up")],
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Waiting",
+            "Grows for minutes: more is asked than the engine can do. See Scheduler and fairness for "
+            "whose it is.",
+            "short",
+            [total("penstock_queued_requests", "waiting")],
+            kind="stat",
+            width=4,
+            warn=32,
+            bad=256,
+        ),
+        Panel(
+            "Oldest waiting",
+            "Beyond a minute agents are likely to give up and ask again, which makes it worse.",
+            "s",
+            [Query("max(penstock_oldest_queued_seconds{@})", "oldest")],
+            kind="stat",
+            width=4,
+            warn=10,
+            bad=60,
+        ),
+        Panel(
+            "First token, p95",
+            "Five-minute p95. Bad while nothing waits: prompts are long and cold. Bad while much "
+            "waits: the queue.",
+            "s",
+            [Query("max(instance:penstock_ttft_seconds:p95_5m{@})", "p95")],
+            kind="stat",
+            width=4,
+            warn=5,
+            bad=10,
+        ),
+        Panel(
+            "Prefix cache hits",
+            "Share of prompt tokens not computed. Agents' turns give 0.9 and more; low means "
+            "evictions or salts.",
+            "percentunit",
+            [Query("avg(instance:penstock_prefix_hit:ratio_rate5m{@})", "hits")],
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Stalled",
+            "Seconds of silence of an engine that has work. More than a step takes: it hangs.",
+            "s",
+            [Query("max(penstock_stalled_seconds{@})", "stalled")],
+            kind="stat",
+            width=4,
+            warn=10,
+            bad=60,
+        ),
+        Panel(
+            "Requests by outcome",
+            "error: engine deaths and answers that failed. rejected: bounds were reached. deadline: "
+            "too slow for clients.",
+            "reqps",
+            [rate("penstock_requests_total", "{{outcome}}", by="outcome")],
+            stacked=True,
+        ),
+        Panel(
+            "Tokens per second",
+            "Generated falls while prefilled rises: long cold prompts take the steps. Both low with a "
+            "queue: look at step time.",
+            "short",
+            [
+                Query("sum(instance:penstock_generated_tokens:rate1m{@})", "generated"),
+                rate("penstock_prefilled_tokens_total", "prefilled"),
+                rate("penstock_prefix_hit_tokens_total", "cached, memory and disk"),
+                rate("penstock_re_prefilled_tokens_total", "prefilled again"),
+            ],
+        ),
+        Panel(
+            "Slots",
+            "Running at the number of slots with a queue behind: full. Fewer with a queue: memory or "
+            "a dead engine.",
+            "short",
+            [
+                total("penstock_slots", "slots"),
+                total("penstock_running_slots", "running"),
+                total("penstock_engine_waiting_requests", "in the engine without a slot"),
+                total("penstock_queued_requests", "queued"),
+            ],
+        ),
+        Panel(
+            "First token: cold and warm, p95",
+            "Warm is as slow as cold: the wait is the queue's, not the prompt's.",
+            "s",
+            [
+                Query(
+                    f"histogram_quantile(0.95, sum by (le, prefix) "
+                    f"(rate(penstock_time_to_first_token_seconds_bucket{{@}}[{RANGE}])))",
+                    "{{prefix}}",
+                )
+            ],
+        ),
+        Panel(
+            "HTTP answers by status",
+            "401: keys. 429 and 503: bounds, draining or no engine. 499: clients left before the "
+            "answer began. 5xx else: ours.",
+            "reqps",
+            [rate("penstock_http_requests_total", "{{status}}", by="status")],
+            stacked=True,
+        ),
+        Panel(
+            "HTTP answers by route",
+            "Which dialects are used, and who polls.",
+            "reqps",
+            [rate("penstock_http_requests_total", "{{method}} {{route}}", by="method, route")],
+        ),
+    ),
+)

@@ -1,0 +1,106 @@
+"""What becomes of a request and of a moment in the metrics: the one place that turns facts into samples."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from scheduler.events import FinishReason
+from scheduler.link.messages import Inspection, Ready
+from scheduler.statistics import FlowStatistics
+from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.metrics import BANDS, LONG_GAP_SECONDS, OTHER, STATES, Metrics
+
+FINISHED = tuple(reason.value for reason in FinishReason)
+
+
+def exemplar(record: StreamRecord) -> dict[str, str]:
+    """The request that a sample is of, for whoever looks at a slow one."""
+    return {"request_id": record.prepared.request.public_id[:100]}
+
+
+def prefix_of(record: StreamRecord) -> str:
+    return "warm" if 2 * record.cached_tokens >= len(record.prepared.prompt) else "cold"
+
+
+def band_of(priority: int) -> str:
+    """vLLM's sign: lower goes first."""
+    return BANDS[1 if priority == 0 else 0 if priority < 0 else 2]
+
+
+def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
+    """A token has come; `record` does not count it yet."""
+    if record.last_token_at is not None:
+        gap = now - record.last_token_at
+        metrics.itl.observe(gap, exemplar(record) if gap >= LONG_GAP_SECONDS else None)
+        return
+    metrics.ttft.labels(prefix_of(record)).observe(now - record.arrived_at, exemplar(record))
+    if record.dispatched_at is not None:
+        metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
+
+
+def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
+    """A request has left its last table. Latencies are of finished ones: a cancel is not a fast answer."""
+    assert record.outcome is not None, "a request left without an outcome"
+    metrics.requests.labels(record.outcome).inc()
+    tenant = metrics.tenant_label(record.prepared.request.tenant)
+    metrics.tenant_prefill.labels(tenant).inc(record.uncached_tokens)
+    metrics.tenant_output.labels(tenant).inc(record.output_tokens)
+    if record.outcome not in FINISHED:
+        return
+    metrics.e2e.observe(now - record.arrived_at, exemplar(record))
+    metrics.request_prompt_tokens.observe(len(record.prepared.prompt))
+    metrics.request_output_tokens.observe(record.output_tokens)
+    if record.first_token_at is not None and record.last_token_at is not None:
+        decoding = record.last_token_at - record.first_token_at
+        metrics.decode_seconds.observe(decoding)
+        if record.output_tokens > 1:
+            metrics.tpot.observe(decoding / (record.output_tokens - 1), exemplar(record))
+
+
+def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:
+    """The queue by band and by tenant. O(flows): for a scrape, not for every request."""
+    depth, tokens, oldest = Counter[str](), Counter[str](), defaultdict[str, float](float)
+    tenant_depth, tenant_oldest = Counter[str](), defaultdict[str, float](float)
+    service = defaultdict[int, dict[str, float]](dict)
+    for flow in flows:
+        band, tenant = band_of(flow.priority), metrics.tenant_label(flow.tenant)
+        depth[band] += flow.requests
+        tokens[band] += flow.prompt_tokens
+        oldest[band] = max(oldest[band], flow.oldest_seconds)
+        tenant_depth[tenant] += flow.requests
+        tenant_oldest[tenant] = max(tenant_oldest[tenant], flow.oldest_seconds)
+        service[flow.priority][flow.tenant] = flow.tenant_service_tokens
+    for band in BANDS:
+        metrics.band_queued.labels(band).set(depth[band])
+        metrics.band_tokens.labels(band).set(tokens[band])
+        metrics.band_oldest.labels(band).set(oldest[band])
+    for tenant in (*metrics.tenants, OTHER):
+        metrics.tenant_queued.labels(tenant).set(tenant_depth[tenant])
+        metrics.tenant_oldest.labels(tenant).set(tenant_oldest[tenant])
+    gaps = [max(attained.values()) - min(attained.values()) for attained in service.values()]
+    metrics.service_gap.set(max(gaps, default=0.0))
+
+
+def observe_states(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
+    states = Counter(record.state.name.lower() for record in records)
+    for state in STATES:
+        metrics.by_state.labels(state).set(states[state])
+
+
+def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
+    metrics.weights_bytes.set(ready.weights_bytes)
+    metrics.describe_model(
+        {
+            "model": model or ready.model_type,
+            "model_type": ready.model_type,
+            "device": ready.device,
+            "weights_dtype": ready.weights_dtype,
+        }
+    )
+
+
+def observe_inspection(metrics: Metrics, inspection: Inspection) -> None:
+    """The budget is the device's to say, and an inspection is where the engine says it."""
+    if inspection.cache is not None:
+        metrics.kv_budget.set(inspection.cache.budget_bytes)

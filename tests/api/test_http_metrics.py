@@ -1,0 +1,58 @@
+"""HTTP by route and status, with labels that no client can multiply; and who is answered in OpenMetrics."""
+
+from __future__ import annotations
+
+import trio.testing
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from trio.testing import trio_test
+
+from scheduler.telemetry.vllm_names import VllmNames
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+
+@trio_test
+async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.testing.MockClock) -> None:
+    """A thousand paths are one route, and a thousand invented methods one method."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json=chat())
+        await client.post("/v1/chat/completions", json=chat(temperature=9))
+        for n in range(1000):
+            await client.get(f"/nowhere/{n}")
+            await client.get(f"/v1/models/{n}")
+        await client.request("BREW", "/coffee")
+    value = scheduler.metrics.registry.get_sample_value
+
+    def counted(method: str, route: str, status: str) -> float | None:
+        labels = {"method": method, "route": route, "status": status}
+        return value("penstock_http_requests_total", labels)
+
+    assert counted("POST", "/v1/chat/completions", "200") == 1
+    assert counted("POST", "/v1/chat/completions", "400") == 1
+    assert counted("GET", "other", "404") == 1000
+    assert counted("GET", "/v1/models/{name:path}", "404") == 1000
+    assert counted("other", "other", "404") == 1
+    (family,) = scheduler.metrics.http_requests.collect()
+    assert len(family.samples) == 5
+
+
+@trio_test
+async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testing.MockClock) -> None:
+    """With exemplars; the classic text stays what it was."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
+    async with running(scheduler), client_of(scheduler) as client:
+        identity = (await client.post("/v1/chat/completions", json=chat())).json()["id"]
+        classic = await client.get("/metrics")
+        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        modern = await client.get("/metrics", headers={"accept": accept})
+    assert classic.headers["content-type"].startswith("text/plain")
+    assert identity not in classic.text
+    assert modern.headers["content-type"].startswith("application/openmetrics-text")
+    assert modern.text.endswith("# EOF\n")
+    assert f'request_id="{identity}"' in modern.text
+    for text in (classic.text, modern.text):
+        assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
+    assert list(text_string_to_metric_families(modern.text))

@@ -1,0 +1,156 @@
+"""Each alert fires when it should, and keeps quiet when it should not, says promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.grafana.expressions import RULES, alerts
+from tests.grafana.programs import program
+
+HISTOGRAM_TTFT = "penstock_time_to_first_token_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Series as promtool writes them, a sample a minute: `0+5x90` grows by 5 for 90 minutes. At `minute` the
+    alert fires with `bad`, and does not with `good`."""
+
+    bad: dict[str, str]
+    good: dict[str, str]
+    minute: int = 60
+    early: int | None = None
+    """Also not with `bad` at this minute: it waits before it cries."""
+
+
+def ttft(slow_of_ten: int) -> dict[str, str]:
+    within = 10 - slow_of_ten
+    return {
+        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="10.0"}}': f"0+{within}x120",
+        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="+Inf"}}': "0+10x120",
+        f'{HISTOGRAM_TTFT}_count{{prefix="cold"}}': "0+10x120",
+    }
+
+
+def outcomes(**each: int) -> dict[str, str]:
+    return {f'penstock_requests_total{{outcome="{name}"}}': f"0+{n}x120" for name, n in each.items()}
+
+
+def cache(evicted: int, stored: int, found: int) -> dict[str, str]:
+    return {
+        'penstock_prefix_evicted_tokens_total{reason="budget"}': f"0+{evicted}x120",
+        "penstock_prefix_stored_tokens_total": f"0+{stored}x120",
+        "penstock_prefix_hit_tokens_total": f"0+{found}x120",
+        "penstock_prefix_query_tokens_total": "0+100x120",
+    }
+
+
+def cancels(slow: int) -> dict[str, str]:
+    return {
+        'penstock_cancel_seconds_bucket{le="5.0"}': f"0+{10 - slow}x120",
+        'penstock_cancel_seconds_bucket{le="10.0"}': "0+10x120",
+        'penstock_cancel_seconds_bucket{le="+Inf"}': "0+10x120",
+    }
+
+
+CASES = {
+    "PenstockDown": Case({'up{job="penstock"}': "1x50 0x60"}, {'up{job="penstock"}': "1x120"}, early=51),
+    "PenstockEngineDown": Case(
+        {"penstock_engine_up": "1x50 0x60"}, {"penstock_engine_up": "1x50 0x3 1x60"}, early=53
+    ),
+    "PenstockRestartStorm": Case(
+        {"penstock_engine_deaths_total": "0+1x120"}, {"penstock_engine_deaths_total": "0x40 1x80"}
+    ),
+    "PenstockEngineWedged": Case(
+        {"penstock_stalled_seconds": "0x57 60+60x9"}, {"penstock_stalled_seconds": "0x57 45x9"}
+    ),
+    "PenstockQueueOld": Case(
+        {"penstock_oldest_queued_seconds": "0x50 90x60"},
+        {"penstock_oldest_queued_seconds": "30x120"},
+        early=53,
+    ),
+    "PenstockFirstTokenBurn": Case(ttft(5), ttft(1)),
+    "PenstockFailing": Case(outcomes(stop=90, error=6, deadline=4), outcomes(stop=97, error=3)),
+    "PenstockRejecting": Case(outcomes(stop=70, rejected=30), outcomes(stop=90, rejected=10)),
+    "PenstockCacheThrash": Case(cache(95, 100, 5), cache(95, 100, 90)),
+    "PenstockMemoryTight": Case(
+        {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "100x120"},
+        {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "0x120"},
+        early=5,
+    ),
+    "PenstockPreempting": Case(
+        {"penstock_re_prefilled_tokens_total": "0+30x120", "penstock_prefilled_tokens_total": "0+100x120"},
+        {"penstock_re_prefilled_tokens_total": "0+5x120", "penstock_prefilled_tokens_total": "0+100x120"},
+    ),
+    "PenstockUnfair": Case(
+        {"penstock_service_gap_tokens": "80000x120"}, {"penstock_service_gap_tokens": "80000x55 100x60"}
+    ),
+    "PenstockCancelSlow": Case(cancels(5), cancels(0)),
+    "PenstockCacheFault": Case(
+        {"penstock_prefix_integrity_complaints_total": "0x50 1x60"},
+        {"penstock_prefix_integrity_complaints_total": "1x120"},
+    ),
+    "PenstockDiskTierErrors": Case(
+        {"penstock_prefix_disk_errors_total": "0+1x120"}, {"penstock_prefix_disk_errors_total": "0x50 1x60"}
+    ),
+}
+
+
+def test_every_alert_has_a_case() -> None:
+    assert set(CASES) == {alert["alert"] for alert in alerts()}
+
+
+def fires(name: str, series: dict[str, str], minute: int, folder: Path) -> bool:
+    """What promtool says of one alert over given series, as an exit status."""
+    inputs = [{"series": with_instance(one), "values": values} for one, values in series.items()]
+    check = {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []}
+    document = {
+        "rule_files": [str(path) for path in RULES],
+        "evaluation_interval": "30s",
+        "tests": [{"interval": "1m", "input_series": inputs, "alert_rule_test": [check]}],
+    }
+    path = folder / "case.yml"
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode == 0:
+        return False
+    assert f"alertname:{name}" in done.stdout.replace(" ", "") + done.stderr.replace(" ", ""), (
+        done.stdout + done.stderr
+    )
+    return "got:" in done.stdout + done.stderr
+
+
+def with_instance(series: str) -> str:
+    name, brace, labels = series.partition("{")
+    return f'{name}{{instance="mac-1",{labels}' if brace else f'{name}{{instance="mac-1"}}'
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_fires_when_it_should(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    assert fires(name, case.bad, case.minute, tmp_path)
+    if case.early is not None:
+        assert not fires(name, case.bad, case.early, tmp_path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_keeps_quiet_when_it_should(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    assert not fires(name, case.good, case.minute, tmp_path)
+
+
+def test_the_rules_are_well_formed() -> None:
+    """As promtool reads them."""
+    subprocess.run(
+        [program("promtool"), "check", "rules", *map(str, RULES)], check=True, capture_output=True, timeout=60
+    )

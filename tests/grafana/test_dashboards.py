@@ -1,0 +1,101 @@
+"""Dashboards rot when a metric is renamed; these cannot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grafana.boards import DASHBOARDS as BOARDS
+from grafana.build import FOLDER, text_of
+from scheduler.telemetry.metrics import Metrics
+from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in, metrics_in, recorded, rules
+
+PROMETHEUS_OWN = {"up"}
+UNUSED: dict[str, str] = {}
+"""Exported, and asked for by no panel or rule: with the reason."""
+
+
+def exported() -> dict[str, set[str]]:
+    """Series names by metric, from a real registry."""
+    metrics = Metrics(["acme"])
+    metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
+    metrics.describe_model({"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w"})
+    metrics.http_requests.labels("GET", "/health", "200").inc()
+    return {family.name: {sample.name for sample in family.samples} for family in metrics.registry.collect()}
+
+
+def test_what_is_read_of_an_expression() -> None:
+    """Selectors only: neither labels, nor functions, nor words of the language."""
+    promql = (
+        'histogram_quantile(0.9, sum by (le, x) (rate(a_bucket{le="10.0",b=~"c|d"}[5m])))'
+        " / on (instance) group_left (model) (max(e) > 0) or 0 * instance:f:ratio unless g"
+    )
+    assert metrics_in(promql) == {"a_bucket", "e", "instance:f:ratio", "g"}
+    with pytest.raises(ValueError, match="not read"):
+        metrics_in("a ; b")
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    """On `/metrics`, or by a recording rule."""
+    series = {name for names in exported().values() for name in names} | recorded() | PROMETHEUS_OWN
+    asked = {one.where: metrics_in(filled_in(one.promql)) for one in expressions()}
+    assert {where: names - series for where, names in asked.items() if names - series} == {}
+
+
+def test_every_metric_is_asked_for() -> None:
+    """What nobody looks at is not worth its series, or says why it is."""
+    asked = {name for one in expressions() for name in metrics_in(filled_in(one.promql))}
+    unused = {metric for metric, names in exported().items() if not names & asked}
+    assert unused == set(UNUSED)
+
+
+def test_recorded_series_are_asked_for() -> None:
+    asked = {name for one in expressions() for name in metrics_in(filled_in(one.promql))}
+    assert recorded() <= asked
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
+def test_what_is_committed_is_what_the_builder_writes(board: object) -> None:
+    """`python -m grafana.build` after a change."""
+    from grafana.dashboard import Dashboard
+
+    assert isinstance(board, Dashboard)
+    assert (FOLDER / f"{board.name}.json").read_text("utf-8") == text_of(board)
+    assert len(DASHBOARDS) == len(BOARDS)
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
+def test_panels_have_a_unit_a_description_and_a_place(path: object) -> None:
+    """A figure without a unit is a riddle; two panels in one place hide each other."""
+    from pathlib import Path
+
+    assert isinstance(path, Path)
+    board = json.loads(path.read_text("utf-8"))
+    assert [variable["name"] for variable in board["templating"]["list"]] == [
+        "datasource",
+        "model",
+        "instance",
+    ]
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert len(panel["description"]) > 20, panel["title"]
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        for target in panel["targets"]:
+            assert 'instance=~"$instance"' in target["expr"]
+    assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_alerts_have_a_runbook_and_a_severity() -> None:
+    """Whoever is woken must be told what to do."""
+    for alert in alerts():
+        assert alert["labels"]["severity"] in ("page", "warn")
+        assert "$labels.instance" in alert["annotations"]["summary"]
+        assert len(alert["annotations"]["description"]) > 100
+    names = [rule.get("alert") or rule["record"] for rule in rules()]
+    assert len(set(names)) == len(names)

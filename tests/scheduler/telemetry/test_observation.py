@@ -1,0 +1,145 @@
+"""Requests and moments as samples: bounded labels, latencies of finished requests, vLLM's names."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from trio.testing import MockClock, trio_test
+
+from scheduler.link.messages import ScriptedPlan
+from scheduler.statistics import FlowStatistics
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import band_of, observe_flows
+from scheduler.telemetry.vllm_names import VllmNames
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
+
+
+def series(metrics: Metrics) -> int:
+    return sum(len(family.samples) for family in metrics.registry.collect())
+
+
+def flow(tenant: str, session: str = "", priority: int = 0, **facts: float) -> FlowStatistics:
+    return FlowStatistics(
+        priority=priority,
+        tenant=tenant,
+        session=session,
+        requests=1,
+        prompt_tokens=int(facts.get("tokens", 10)),
+        oldest_seconds=facts.get("oldest", 1.0),
+        tenant_service_tokens=facts.get("service", 0.0),
+        session_service_tokens=0.0,
+    )
+
+
+def test_ten_thousand_tenants_and_sessions_make_no_series() -> None:
+    """Whoever may name himself may not fill the collector's disk."""
+    metrics = Metrics(["acme"])
+    before = series(metrics)
+    flows = [flow(f"tenant-{n}", f"session-{n}", n % 21 - 10) for n in range(10_000)]
+    observe_flows(metrics, [*flows, flow("acme")])
+    for n in range(10_000):
+        metrics.tenant_output.labels(metrics.tenant_label(f"tenant-{n}")).inc()
+    assert series(metrics) == before
+    value = metrics.registry.get_sample_value
+    assert value("penstock_tenant_queued_requests", {"tenant": "other"}) == 10_000
+    assert value("penstock_tenant_queued_requests", {"tenant": "acme"}) == 1
+
+
+def test_bands_are_by_the_sign_of_the_priority() -> None:
+    """Lower goes first."""
+    assert [band_of(priority) for priority in (-10, -1, 0, 1, 10)] == [
+        "urgent",
+        "urgent",
+        "normal",
+        "background",
+        "background",
+    ]
+    metrics = Metrics()
+    observe_flows(metrics, [flow("a", priority=-3, oldest=9.0), flow("b", priority=-1, tokens=5)])
+    value = metrics.registry.get_sample_value
+    assert value("penstock_band_queued_requests", {"band": "urgent"}) == 2
+    assert value("penstock_band_queued_prompt_tokens", {"band": "urgent"}) == 15
+    assert value("penstock_band_oldest_queued_seconds", {"band": "urgent"}) == 9.0
+    observe_flows(metrics, [])
+    assert value("penstock_band_oldest_queued_seconds", {"band": "urgent"}) == 0.0
+
+
+def test_the_service_gap_is_between_tenants_that_wait_with_one_priority() -> None:
+    """Tenants of different priorities are not owed the same."""
+    metrics = Metrics()
+    observe_flows(
+        metrics,
+        [flow("a", service=100.0), flow("b", service=350.0), flow("c", priority=1, service=9000.0)],
+    )
+    assert metrics.registry.get_sample_value("penstock_service_gap_tokens") == 250.0
+
+
+@trio_test
+async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock) -> None:
+    """Cold first, warm afterwards; phases add up; the exemplar names the request."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01))
+    async with running(scheduler):
+        await answer(scheduler, ask("hello", tenant="acme"))
+        await answer(scheduler, ask("hello", tenant="acme"))
+        scheduler.observe()
+    value = scheduler.metrics.registry.get_sample_value
+    assert value("penstock_time_to_first_token_seconds_count", {"prefix": "cold"}) == 1
+    assert value("penstock_time_to_first_token_seconds_count", {"prefix": "warm"}) == 1
+    assert value("penstock_time_per_output_token_seconds_sum") == pytest.approx(0.02)
+    phases = ("queue", "prefill", "decode")
+    parts = [value(f"penstock_{phase}_seconds_sum") or 0.0 for phase in phases]
+    assert sum(parts) == pytest.approx(value("penstock_request_seconds_sum"))
+    assert value("penstock_tenant_output_tokens_total", {"tenant": "other"}) == 16
+    assert value("penstock_stalled_seconds") == 0
+    assert value("penstock_model_info", _model_labels(scheduler.metrics)) == 1
+    text = generate_latest(scheduler.metrics.registry).decode()
+    exemplars = [
+        sample.exemplar
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.exemplar is not None
+    ]
+    assert exemplars
+    assert all(exemplar.labels == {"request_id": "test-hello"} for exemplar in exemplars)
+
+
+def _model_labels(metrics: Metrics) -> dict[str, str]:
+    (family,) = metrics.model.collect()
+    (sample,) = family.samples
+    return sample.labels
+
+
+@trio_test
+async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockClock) -> None:
+    """Within two steps; and it is no latency of an answer."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.5))
+    async with running(scheduler):
+        async with scheduler.stream(ask(max_tokens=1000)) as stream:
+            async for _ in stream:
+                break
+        await scheduler.wait_idle()
+    value = scheduler.metrics.registry.get_sample_value
+    assert value("penstock_cancel_seconds_count") == 1
+    assert 0 < (value("penstock_cancel_seconds_sum") or 0) <= 1.0
+    assert value("penstock_request_seconds_count") == 0
+
+
+@trio_test
+async def test_vllms_names_say_what_ours_say(autojump_clock: MockClock) -> None:
+    """Labels and types as theirs; histograms with vLLM's buckets and no label of ours."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
+    async with running(scheduler):
+        for _ in range(3):
+            await answer(scheduler, ask("hello"))
+    labels = {"model_name": "tiny", "engine": "0"}
+    value = scheduler.metrics.registry.get_sample_value
+    assert value("vllm:time_to_first_token_seconds_count", labels) == 3
+    assert value("vllm:generation_tokens_total", labels) == 24
+    assert value("vllm:num_requests_running", labels) == 0
+    assert value("vllm:request_success_total", labels | {"finished_reason": "length"}) == 3
+    assert value("vllm:time_to_first_token_seconds_bucket", labels | {"le": "+Inf"}) == 3
+    text = generate_latest(scheduler.metrics.registry).decode()
+    assert {family.name for family in text_string_to_metric_families(text)} >= {"vllm:prompt_tokens"}
