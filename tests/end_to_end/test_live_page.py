@@ -94,6 +94,8 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
         assert "cached" in life
         assert page.ask('document.querySelector("#answer").textContent.length') > 0
         assert page.ask(OVERFLOW) == []
+        cut = '[...document.querySelectorAll(".big")].filter(one => one.scrollWidth > one.clientWidth).length'
+        assert page.ask(cut) == 0
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.ask('document.querySelectorAll("img").length') == 0
         assert page.complaints == []

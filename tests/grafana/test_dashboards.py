@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from grafana.boards import DASHBOARDS as BOARDS
 from grafana.build import FOLDER, text_of
+from grafana.dashboard import Dashboard
 from scheduler.telemetry.metrics import Metrics
 from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in, metrics_in, recorded, rules
 
@@ -56,21 +58,15 @@ def test_recorded_series_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
-def test_what_is_committed_is_what_the_builder_writes(board: object) -> None:
+def test_what_is_committed_is_what_the_builder_writes(board: Dashboard) -> None:
     """`python -m grafana.build` after a change."""
-    from grafana.dashboard import Dashboard
-
-    assert isinstance(board, Dashboard)
     assert (FOLDER / f"{board.name}.json").read_text("utf-8") == text_of(board)
     assert len(DASHBOARDS) == len(BOARDS)
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
-def test_panels_have_a_unit_a_description_and_a_place(path: object) -> None:
+def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
     """A figure without a unit is a riddle; two panels in one place hide each other."""
-    from pathlib import Path
-
-    assert isinstance(path, Path)
     board = json.loads(path.read_text("utf-8"))
     assert [variable["name"] for variable in board["templating"]["list"]] == [
         "datasource",

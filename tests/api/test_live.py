@@ -1,0 +1,45 @@
+"""The live page's stream: snapshots of what happens, until a drain has nothing more to show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import trio.testing
+from trio.testing import trio_test
+
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+
+def named(body: str, name: str) -> list[Any]:
+    blocks = [block.split("\ndata: ", 1) for block in body.split("\n\n") if block.startswith("event: ")]
+    return [json.loads(data) for event, data in blocks if event == f"event: {name}"]
+
+
+@trio_test
+async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testing.MockClock) -> None:
+    """Each request is told of once, no prompt text at all, and a draining server is not held up."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        bodies: list[str] = []
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        nursery.start_soon(watch)
+        for _ in range(3):
+            await client.post("/v1/chat/completions", json=chat("a secret"))
+            await trio.sleep(1)
+        scheduler.start_drain()
+        await trio.sleep(1)
+        (body,) = bodies
+    snapshots = named(body, "snapshot")
+    assert 5 <= len(snapshots) <= 9
+    recent = [one for snapshot in snapshots for one in snapshot["recent"]]
+    assert [one["number"] for one in recent] == [1, 2, 3]
+    assert [one["outcome"] for one in recent] == ["length"] * 3
+    assert snapshots[-1]["generated_tokens"] == 24
+    assert named(body, "cache")[0]["enabled"] is True
+    assert "secret" not in body
