@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from api.auth import operator
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
+from scheduler.statistics import SchedulerStatistics
 
 
 def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
@@ -33,17 +35,20 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready() -> JSONResponse:
-        """Whether a request sent now would be taken: 503 while the engine loads or restarts, and
-        while the server drains."""
+        """Whether a request sent now would be taken: 503 while the engine loads or restarts, while it dies
+        too often (`reason`), and while the server drains."""
         statistics = scheduler.statistics()
         engine = statistics.engine
-        up = engine.ready is not None and not statistics.draining
+        blocked = statistics.blocked
+        up = engine.ready is not None and not statistics.draining and blocked is None
         body: dict[str, Any] = {
-            "status": "draining" if statistics.draining else engine.condition.value,
+            "status": _status(statistics),
             "restarts": engine.restarts,
             "last_death": engine.last_death,
+            "reason": blocked,
         }
-        return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": "1"})
+        wait = str(max(1, math.ceil(statistics.blocked_seconds)))
+        return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -73,6 +78,13 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         return rounded
 
     return router
+
+
+def _status(statistics: SchedulerStatistics) -> str:
+    if statistics.draining:
+        return "draining"
+    ready = statistics.engine.ready is not None
+    return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value
 
 
 def _cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:

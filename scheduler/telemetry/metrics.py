@@ -6,9 +6,17 @@ their differences, so that an engine restart never makes a counter go back.
 
 from __future__ import annotations
 
+import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit
+from scheduler.errors import (
+    DeadlineUnmeetable,
+    Draining,
+    InvalidRequest,
+    QueueFull,
+    SchedulerError,
+    TenantLimit,
+)
 from scheduler.link.messages import CacheCounters, Counters
 
 # vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
@@ -27,6 +35,7 @@ LATENCY_SECONDS = (
 
 EVICTIONS = ("budget", "superseded", "cleared")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
+RESTART_CAUSES = ("exit", "fault", "wedge", "start")
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 
 
@@ -63,6 +72,20 @@ class Metrics:
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
             "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry
+        )
+        self.engine_restarts = Counter(
+            "penstock_engine_restarts",
+            "Those deaths by cause: it ended, told a fault, made no step, or did not start.",
+            ["cause"],
+            registry=self.registry,
+        )
+        for cause in RESTART_CAUSES:
+            self.engine_restarts.labels(cause)
+        self.resumed = self._counter(
+            "penstock_resumed_requests", "Times that a request went on with another engine."
+        )
+        self.poisonous = self._counter(
+            "penstock_poisonous_requests", "Requests failed because engines died of them."
         )
         self.late_tokens = Counter(
             "penstock_late_tokens",
@@ -120,9 +143,19 @@ class Metrics:
         self.e2e = self._histogram(
             "penstock_request_seconds", "From arrival to the end of finished requests.", LATENCY_SECONDS
         )
+        self.resume_seconds = self._histogram(
+            "penstock_resume_seconds", "From an engine's death to a request's next token.", LATENCY_SECONDS
+        )
         self.queue_seconds = self._histogram(
             "penstock_queue_seconds", "From arrival to the engine: tokenizing and queueing.", LATENCY_SECONDS
         )
+
+    def count_refusal(self, error: BaseException) -> None:
+        """A request has left before it was accepted."""
+        outcome = _outcome_before_acceptance(error)
+        self.requests.labels(outcome).inc()
+        if outcome == "rejected":
+            self.rejections.labels(rejection_reason(error)).inc()
 
     def _gauge(self, name: str, help_: str) -> Gauge:
         return Gauge(name, help_, registry=self.registry)
@@ -132,6 +165,18 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, help_, buckets=buckets, registry=self.registry)
+
+
+def _outcome_before_acceptance(error: BaseException) -> str:
+    match error:
+        case InvalidRequest():
+            return "invalid"
+        case SchedulerError():
+            return "rejected"
+        case trio.Cancelled():
+            return "cancelled"
+        case _:
+            return "error"
 
 
 def rejection_reason(error: BaseException) -> str:
