@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from api.auth import operator
 from scheduler.errors import Unavailable
 from scheduler.link.messages import EngineReport, Inspection
 from scheduler.service import Scheduler
+from scheduler.statistics import SchedulerStatistics
 
 
 def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
@@ -35,17 +37,20 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready() -> JSONResponse:
-        """Whether a request sent now would be taken: 503 while the engine loads or restarts, and
-        while the server drains."""
+        """Whether a request sent now would be taken: 503 while the engine loads or restarts, while it dies
+        too often (`reason`), and while the server drains."""
         statistics = scheduler.statistics()
         engine = statistics.engine
-        up = engine.ready is not None and not statistics.draining
+        blocked = statistics.blocked
+        up = engine.ready is not None and not statistics.draining and blocked is None
         body: dict[str, Any] = {
-            "status": "draining" if statistics.draining else engine.condition.value,
+            "status": _status(statistics),
             "restarts": engine.restarts,
             "last_death": engine.last_death,
+            "reason": blocked,
         }
-        return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": "1"})
+        wait = str(max(1, math.ceil(statistics.blocked_seconds)))
+        return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -96,6 +101,13 @@ def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
             registry, escaping=openmetrics.ALLOWUTF8
         ), openmetrics.CONTENT_TYPE_LATEST
     return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _status(statistics: SchedulerStatistics) -> str:
+    if statistics.draining:
+        return "draining"
+    ready = statistics.engine.ready is not None
+    return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value
 
 
 def cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:

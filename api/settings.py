@@ -18,7 +18,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 
 from api.api_keys import ApiKeys, load_keys
 from scheduler.answer.answer_format import REASONING_PARSERS
-from scheduler.config import EngineConfig, FairnessConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
+from scheduler.config import (
+    EngineConfig,
+    FairnessConfig,
+    IntakeConfig,
+    RecoveryConfig,
+    SchedulerConfig,
+    SupervisionConfig,
+)
 from scheduler.errors import OptionError
 from scheduler.link.messages import ScriptedPlan
 
@@ -193,8 +200,18 @@ class ServeSettings(BaseModel):
         "Engine", "An engine that is not ready after so long is started again.", 600.0, gt=0
     )
     stall_seconds: float = _option(
-        "Engine", "With work and no step for so long, /health says that it does not progress.", 120.0, gt=0
+        "Engine", "With work and no step for so long, the engine is killed and replaced.", 120.0, gt=0
     )
+    max_request_deaths: int = _option(
+        "Engine", "A request that alone may have killed the engine is failed after so many deaths.", 2, ge=1
+    )
+    max_engine_deaths: int = _option(
+        "Engine",
+        "So many engine deaths within --death-window-seconds, and nothing is admitted until one settles.",
+        8,
+        ge=1,
+    )
+    death_window_seconds: float = _option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
     cache: Path | None = _option(
         "Engine", "Folder for what Penstock makes itself; the user's cache folder if not given.", None
     )
@@ -243,6 +260,12 @@ class ServeSettings(BaseModel):
                 queue_seconds=self.queue_seconds or None,
                 max_running_seconds=self.max_running_seconds or None,
                 fairness=FairnessConfig(aging_seconds=self.priority_aging_seconds),
+            ),
+            stall_seconds=self.stall_seconds,
+            recovery=RecoveryConfig(
+                max_request_deaths=self.max_request_deaths,
+                max_engine_deaths=self.max_engine_deaths,
+                death_window_seconds=self.death_window_seconds,
             ),
         )
 

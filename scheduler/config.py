@@ -62,6 +62,19 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """When an engine's death is more than a pause. The rules are in `recovery.py`."""
+
+    max_request_deaths: int = 2
+    """A request that was on board at so many in a row, the last time as the only suspect, is failed."""
+    max_engine_deaths: int = 8
+    death_window_seconds: float = 60.0
+    """So many deaths in so long a time, and nothing is admitted before an engine has settled."""
+    max_failed_starts: int = 5
+    """After so many engines in a row that did not start, answers half given are given up."""
+
+
+@dataclass(frozen=True, slots=True)
 class FairnessConfig:
     """Who goes first. The reasons are in `intake/fair_queue.py`, `service_ledger.py` and `flow.py`."""
 
@@ -101,4 +114,5 @@ class SchedulerConfig:
     cache_sharing: Literal["all", "tenant"] = "all"
     """Whose requests may find each other's prefixes."""
     stall_seconds: float = 120.0
-    """With work on board and no step for this long, the engine is reported as not progressing."""
+    """With work on board and no step for this long, the engine is killed and replaced."""
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)

@@ -122,9 +122,16 @@ class EngineFailure(SchedulerError):
 
 
 class EngineLost(EngineFailure):
-    """The engine process died with this request on board."""
+    """The engine process died with this request on board, and no other could be started to go on with it."""
 
     code = "engine_lost"
+
+
+class PoisonousRequest(EngineFailure):
+    """The engine died again and again with this request on board, and with no other to blame: sent again as
+    it is, it would kill the next engine, too."""
+
+    code = "poisonous_request"
 
 
 class RequestFailed(EngineFailure):

@@ -18,6 +18,8 @@ class State(Enum):
     """Sent to the engine; no progress heard yet."""
     PREFILLING = auto()
     DECODING = auto()
+    STRANDED = auto()
+    """Its engine is gone; the next one will go on with it where it stopped."""
     CANCELLING = auto()
     """`Cancel` sent; whatever still arrives for it is dropped until `Retired`."""
     RETIRED = auto()
@@ -31,6 +33,8 @@ class Event(Enum):
     EXPIRE = auto()
     """Its time is up. Ends as a cancel does, but only what still waits for its answer can run out of time:
     a request that has its final event has no deadline any more."""
+    LOSE = auto()
+    """The engine that had it is gone."""
     RETIRE = auto()
 
 
@@ -47,10 +51,15 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.SUBMITTED, Event.TOKEN): State.DECODING,
     (State.PREFILLING, Event.TOKEN): State.DECODING,
     (State.DECODING, Event.TOKEN): State.DECODING,
-    # A queued request that is cancelled or expires never reached the engine: nothing is left to wait for.
-    (State.QUEUED, Event.CANCEL): State.RETIRED,
-    (State.QUEUED, Event.EXPIRE): State.RETIRED,
-    (State.QUEUED, Event.RETIRE): State.RETIRED,
+    # The next engine's way with it begins like a new one's; it may have tokens already.
+    **{(state, Event.LOSE): State.STRANDED for state in _IN_ENGINE},
+    (State.STRANDED, Event.DISPATCH): State.SUBMITTED,
+    # What no engine has is over at once when it is cancelled or expires: nothing is left to wait for.
+    **{
+        (state, event): State.RETIRED
+        for state in (State.QUEUED, State.STRANDED)
+        for event in (Event.CANCEL, Event.EXPIRE, Event.RETIRE)
+    },
     **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
     **{(state, Event.EXPIRE): State.CANCELLING for state in _IN_ENGINE},
     **{(state, Event.RETIRE): State.RETIRED for state in (*_IN_ENGINE, State.CANCELLING)},

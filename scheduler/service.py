@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.errors import DeadlineExceeded, Draining, InvalidRequest, SchedulerError, Unavailable
+from scheduler.errors import DeadlineExceeded, Draining, EngineLost, SchedulerError, Unavailable
 from scheduler.intake.admission import Admission
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.expiry import Expiry
@@ -25,31 +25,22 @@ from scheduler.lifecycle import Event, State
 from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
-from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
+from scheduler.link.supervisor import DeathCause, EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
+from scheduler.recovery import Storm, count_death, poison
 from scheduler.request import GenerationRequest, Prompt
-from scheduler.statistics import RunningStatistics, SchedulerReport
+from scheduler.stall_watch import StallWatch
+from scheduler.statistics import SchedulerReport, SchedulerStatistics
 from scheduler.streams.mailbox import Doorbell, Mailbox
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import EngineTotals, Metrics, rejection_reason
+from scheduler.telemetry.metrics import EngineTotals, Metrics
 from scheduler.telemetry.recent_requests import RecentRequests
 from scheduler.telemetry.request_log import log_request
 
 _log = structlog.get_logger("scheduler")
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """The scheduler at one moment. `stalled_seconds` is 0 while nothing is expected of the engine."""
-
-    queued: int
-    in_engine: int
-    draining: bool
-    stalled_seconds: float
-    engine: EngineStatistics
 
 
 class Scheduler:
@@ -79,13 +70,19 @@ class Scheduler:
         self._admission = Admission(self._queue)
         self._multiplexer = Multiplexer(self._send, self._settle, self.metrics, trio.current_time)
         credits = config.engine.max_slots + config.intake.lookahead
-        self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits)
+        self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits, config.engine.max_slots)
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds)
         self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
         self._totals = EngineTotals(self.metrics)
         self._inquiries = Inquiries()
-        self._cache_sharing = config.cache_sharing
-        self._last_progress_at = 0.0
+        self._config = config
+        self._storm = Storm(config.recovery)
+        self._stall = StallWatch(
+            config.stall_seconds,
+            is_busy=lambda: self._send_to_engine is not None and len(self._multiplexer) > 0,
+            ask=self._ask_whether_it_reads,
+            kill=self._supervisor.condemn,
+        )
         self._last_step_at: float | None = None
         self._change = trio.Event()
 
@@ -100,6 +97,7 @@ class Scheduler:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expiry.run)
+                nursery.start_soon(self._stall.run)
                 try:
                     await self._supervisor.run()
                 except EngineNeverReady as error:
@@ -120,7 +118,7 @@ class Scheduler:
         DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
-        if self._cache_sharing == "tenant":
+        if self._config.cache_sharing == "tenant":
             # Tenants are printable: no salt of one reads as the beginning of another's.
             requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
@@ -139,7 +137,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            self._count_refusal(error)
+            self.metrics.count_refusal(error)
             raise
         doorbell = Doorbell()
         records = self._accept(prepared, arrived_at, doorbell)
@@ -158,13 +156,16 @@ class Scheduler:
         return await self._offload(lambda: self._preparation.detokenize(token_ids, field))
 
     def statistics(self) -> SchedulerStatistics:
-        stalled = trio.current_time() - self._last_progress_at if len(self._multiplexer) else 0.0
+        now = trio.current_time()
+        blocked = self._admission.blocked(now)
         return SchedulerStatistics(
             queued=len(self._queue),
             in_engine=len(self._multiplexer),
             draining=self._admission.draining,
-            stalled_seconds=stalled,
+            stalled_seconds=self._stall.seconds(now),
             engine=self._supervisor.statistics(),
+            blocked=blocked,
+            blocked_seconds=0.0 if blocked is None else self._admission.unblock_seconds(now),
         )
 
     def report(self) -> SchedulerReport:
@@ -172,12 +173,12 @@ class Scheduler:
         now = trio.current_time()
         return SchedulerReport(
             draining=self._admission.draining,
-            blocked=self._admission.blocked,
+            blocked=self._admission.blocked(now),
             departures_per_second=self._admission.rate.per_second(now),
             last_step_seconds=None if self._last_step_at is None else now - self._last_step_at,
             engine_bound_requests=self._dispatcher.credits,
             queue=self._queue.statistics(now),
-            running=tuple(_running(record, now) for record in self._multiplexer),
+            running=tuple(record.statistics(now) for record in self._multiplexer),
         )
 
     def observe(self) -> None:
@@ -234,12 +235,6 @@ class Scheduler:
 
     # --- a request's way in and out
 
-    def _count_refusal(self, error: BaseException) -> None:
-        outcome = _outcome_before_acceptance(error)
-        self.metrics.requests.labels(outcome).inc()
-        if outcome == "rejected":
-            self.metrics.rejections.labels(rejection_reason(error)).inc()
-
     def _accept(
         self, requests: Sequence[PreparedRequest], arrived_at: float, doorbell: Doorbell
     ) -> list[StreamRecord]:
@@ -259,8 +254,8 @@ class Scheduler:
         self.metrics.prompt_tokens.inc(sum(len(prepared.prompt) for prepared in requests))
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
-            self._last_progress_at = trio.current_time()
-            self._admission.rate.resume(self._last_progress_at)
+            self._stall.progressed(trio.current_time())
+            self._admission.rate.resume(trio.current_time())
         for record in records:
             self._queue.push(record, trio.current_time())
             self._expiry.watch(record)
@@ -327,8 +322,12 @@ class Scheduler:
     def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         self._send_to_engine = send
         self._dispatcher.engine_ready = True
-        self._last_progress_at = trio.current_time()
-        self._admission.unblock()
+        now = trio.current_time()
+        self._stall.progressed(now)
+        if (storm := self._storm.reason(now)) is None:
+            self._admission.unblock()
+        else:
+            self._admission.block(storm, until=now + self._config.supervision.settled_seconds)
         self.metrics.engine_up.set(1)
         observation.observe_ready(self.metrics, ready, self._model_name)
         self._asked_budget = False
@@ -336,7 +335,8 @@ class Scheduler:
         self._pump()
 
     def engine_output(self, output: StepOutput) -> None:
-        self._last_progress_at = self._last_step_at = now = trio.current_time()
+        self._last_step_at = now = trio.current_time()
+        self._stall.progressed(now)
         self._totals.take(output.counters)
         self._multiplexer.route(output)
         for record in self._multiplexer:
@@ -344,9 +344,18 @@ class Scheduler:
                 record.started_at = now
                 self._expiry.watch(record)
             self._queue.observe(record, now)
+        if self._multiplexer.stranded:
+            # One of them may have waited for another to settle.
+            self._pump()
+
+    def _ask_whether_it_reads(self) -> None:
+        """An engine tells nothing of a prompt that it has read once before, for another engine's answer."""
+        if any(record.resumed and not record.settled for record in self._multiplexer):
+            self._send(Inspect(0, top=0))
 
     def engine_inspected(self, inspection: Inspection) -> None:
         observation.observe_inspection(self.metrics, inspection)
+        self._stall.progressed(trio.current_time())
         self._inquiries.answered(inspection)
 
     def engine_lost(self, cause: str) -> None:
@@ -356,42 +365,35 @@ class Scheduler:
         self.metrics.engine_deaths.inc()
         self._totals.forget()
         self._inquiries.engine_lost()
-        self._multiplexer.lose_all(cause)
-        if self._supervisor.statistics().failed_starts >= _STARTS_UNTIL_BLOCKED:
+        engine = self._supervisor.statistics()
+        if engine.death_cause is not DeathCause.STOPPED:
+            self._recover(cause, engine)
+        else:
+            self._multiplexer.lose_all()
+        self._pump()
+
+    def _recover(self, cause: str, engine: EngineStatistics) -> None:
+        """Whoever is on board goes on with the next engine; here are the exceptions."""
+        now = trio.current_time()
+        assert engine.death_cause is not None
+        self.metrics.engine_restarts.labels(engine.death_cause.value).inc()
+        on_board = [record for record in self._multiplexer if record.state is not State.STRANDED]
+        culprit = count_death(on_board, self._config.recovery.max_request_deaths)
+        self._multiplexer.lose_all()
+        if culprit is not None and culprit.state is State.STRANDED:
+            self.metrics.poisonous.inc()
+            self._multiplexer.give_up(culprit, poison(culprit, cause))
+        self._storm.died(now)
+        if (storm := self._storm.reason(now)) is not None:
+            self._admission.block(storm)
+        if engine.failed_starts >= _STARTS_UNTIL_BLOCKED:
             reason = f"the engine does not start: {cause}"
             self._admission.block(reason)
             self._fail_queued(Unavailable(reason, retry_after_seconds=10.0))
-        self._pump()
-
-
-def _outcome_before_acceptance(error: BaseException) -> str:
-    match error:
-        case InvalidRequest():
-            return "invalid"
-        case SchedulerError():
-            return "rejected"
-        case trio.Cancelled():
-            return "cancelled"
-        case _:
-            return "error"
-
-
-def _running(record: StreamRecord, now: float) -> RunningStatistics:
-    request = record.prepared.request
-    return RunningStatistics(
-        id=request.public_id,
-        tenant=request.tenant,
-        session=request.session or "",
-        priority=request.priority,
-        state=record.state.name.lower(),
-        prompt_tokens=len(record.prepared.prompt),
-        prefilled_tokens=record.prefilled_tokens,
-        cached_tokens=record.cached_tokens,
-        output_tokens=record.output_tokens,
-        max_tokens=record.prepared.max_tokens,
-        age_seconds=now - record.arrived_at,
-        running_seconds=None if record.started_at is None else now - record.started_at,
-    )
+        if engine.failed_starts >= self._config.recovery.max_failed_starts:
+            for record in list(self._multiplexer):
+                lost = f"the engine was lost, and none could be started to go on: {cause}"
+                self._multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
 
 
 _STARTS_UNTIL_BLOCKED = 2

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.link.supervisor import EngineStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """The scheduler at one moment. `in_engine` includes those whose engine was lost and who wait for the
+    next one; `stalled_seconds` is 0 while nothing is expected of the engine. `blocked`: why nothing is
+    admitted, and for how many seconds that will be so."""
+
+    queued: int
+    in_engine: int
+    draining: bool
+    stalled_seconds: float
+    engine: EngineStatistics
+    blocked: str | None
+    blocked_seconds: float
+
 
 @dataclass(frozen=True, slots=True)
 class FlowStatistics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import RANGE, Panel, Query, most, share, total
+from grafana.panel import RANGE, Panel, Query, most, quantiles, rate, share, total
 
 ENGINE = Dashboard(
     "engine",
@@ -31,7 +31,7 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Engine deaths",
-            "Each fails what it held. Several in ten minutes: one request may kill it; the log has "
+            "Streams go on with the next one. Several in ten minutes: one request may kill it; the log has "
             "the last words.",
             "short",
             [
@@ -41,6 +41,27 @@ ENGINE = Dashboard(
                 )
             ],
             bad=3,
+        ),
+        Panel(
+            "Restarts by cause",
+            "exit, fault: it died; wedge: it stopped making steps and was killed; start: it did not come up.",
+            "short",
+            [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],
+        ),
+        Panel(
+            "What a death cost",
+            "Requests that went on with the next engine, and those that engines die of: look at these.",
+            "short",
+            [
+                rate("penstock_resumed_requests_total", "resumed"),
+                rate("penstock_poisonous_requests_total", "poisonous"),
+            ],
+        ),
+        Panel(
+            "Time to resume",
+            "From an engine's death to the next token of a stream that was on board. Minutes: a slow load.",
+            "s",
+            quantiles("penstock_resume_seconds", 0.5, 0.95),
         ),
         Panel(
             "Silence",

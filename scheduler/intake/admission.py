@@ -5,6 +5,8 @@ Pure: `now` is an argument.
 
 from __future__ import annotations
 
+import math
+
 from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit, Unavailable
 from scheduler.intake.drain_rate import DrainRate
 from scheduler.intake.queue import IntakeQueue
@@ -21,23 +23,24 @@ class Admission:
         self._queue = queue
         self._draining = False
         self._blocked: str | None = None
+        self._blocked_until = math.inf
 
     @property
     def draining(self) -> bool:
         return self._draining
 
-    @property
-    def blocked(self) -> str | None:
+    def blocked(self, now: float) -> str | None:
         """Why nothing is admitted for now."""
-        return self._blocked
+        return self._blocked if now < self._blocked_until else None
 
     def close(self) -> None:
         """From now on nothing is admitted: the service is shutting down."""
         self._draining = True
 
-    def block(self, reason: str) -> None:
-        """Admit nothing until `unblock`: what is queued could wait for ever."""
+    def block(self, reason: str, until: float = math.inf) -> None:
+        """Admit nothing until then, or until `unblock`: what is queued could wait for long."""
         self._blocked = reason
+        self._blocked_until = until
 
     def unblock(self) -> None:
         self._blocked = None
@@ -49,8 +52,8 @@ class Admission:
         """
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
-        if self._blocked is not None:
-            raise Unavailable(self._blocked, retry_after_seconds=_BLOCKED_RETRY_SECONDS)
+        if (reason := self.blocked(now)) is not None:
+            raise Unavailable(reason, retry_after_seconds=self.unblock_seconds(now))
         # The tenant's own bound first: where both are met, it is the one that this client can act on.
         self._check_tenant(request.tenant, now, requests)
         if self._queue.room < requests:
@@ -82,6 +85,11 @@ class Admission:
             )
         if deadline is not None:
             self._check_deadline(request, deadline, now, waits)
+
+    def unblock_seconds(self, now: float) -> float:
+        """When to ask again: a whole number of seconds, a guess where no end of it is known."""
+        left = self._blocked_until - now
+        return float(max(1, math.ceil(left))) if math.isfinite(left) else _BLOCKED_RETRY_SECONDS
 
     def _check_tenant(self, tenant: str, now: float, requests: int) -> None:
         room = self._queue.room_of(tenant)

@@ -1,4 +1,4 @@
-"""Moves requests from the queue to the engine while it has room for them.
+"""Moves requests to the engine while it has room: what its predecessor left over, then the queue's.
 
 No task of its own: it acts when something has changed (a request came, one retired, the engine became
 ready), which is the only time that it can have something to do.
@@ -7,26 +7,36 @@ ready), which is the only time that it can have something to do.
 from __future__ import annotations
 
 from scheduler.intake.queue import IntakeQueue
+from scheduler.recovery import to_resume
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord
 
 
 class Dispatcher:
-    """`credits` is how many requests the engine may hold: its slots and a small lookahead."""
+    """`credits` is how many requests the engine may hold: its `slots` and a small lookahead."""
 
-    def __init__(self, queue: IntakeQueue, multiplexer: Multiplexer, credits: int) -> None:
+    def __init__(
+        self, queue: IntakeQueue, multiplexer: Multiplexer, credits: int, slots: int | None = None
+    ) -> None:
         self._queue = queue
         self._multiplexer = multiplexer
         self.credits = credits
+        self._slots = credits if slots is None else slots
         self.engine_ready = False
 
     @property
     def has_room(self) -> bool:
         """Whether a request that comes now goes straight to the engine."""
-        return self.engine_ready and len(self._multiplexer) < self.credits
+        room = self.engine_ready and len(self._multiplexer) < self.credits
+        # Newcomers would blur who is to blame for another death.
+        return room and not self._multiplexer.stranded
 
     def pump(self, now: float) -> list[StreamRecord]:
-        """Submit as many as there are credits for; these are they."""
+        """Submit as many of the queue's as there are credits for; these are they. Before them goes what an
+        engine's death has left over: it has its place in the credits, and was charged for."""
+        if self.engine_ready and self._multiplexer.stranded:
+            for record in to_resume(self._multiplexer, self._slots):
+                self._multiplexer.resubmit(record)
         submitted = []
         while self.has_room and len(self._queue):
             record = self._queue.pop(now)

@@ -30,6 +30,8 @@ class Channel:
         self._received: deque[FromEngine] = deque()
         self._unsent: deque[bytes] = deque()
         self._wake_writer = trio.Event()
+        self.unresponsive = False
+        """Set by who has found that the other side lives and does nothing: it is not worth a polite end."""
 
     def send_nowait(self, message: ToEngine) -> None:
         """Queue a message for the writer. After the engine's death it goes nowhere, silently: whoever

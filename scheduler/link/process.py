@@ -23,6 +23,8 @@ from scheduler.link.channel import Channel
 
 _log = structlog.get_logger("engine")
 _STDERR_LINES_KEPT = 20
+_DUMP_SECONDS = 1.0
+"""For an engine that hangs to write where it does so."""
 _LAST_WORDS_SECONDS = 1.0
 """For reading what a dead engine wrote; the end of its stderr may never come where it left a child."""
 
@@ -107,6 +109,13 @@ class ProcessLauncher:
 
         Shielded, because leaving a child behind is worse than a late exit.
         """
+        if channel.unresponsive:
+            # Its faulthandler answers SIGABRT with the stacks of all its threads, on stderr, and dies of it.
+            process.send_signal(signal.SIGABRT)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _DUMP_SECONDS):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
             await channel.aclose()
             await process.wait()

@@ -39,6 +39,21 @@ class Condition(StrEnum):
     RESTARTING = "restarting"
 
 
+class DeathCause(StrEnum):
+    """Why an engine's life was over."""
+
+    EXIT = "exit"
+    """It ended: killed, crashed, out of memory."""
+    FAULT = "fault"
+    """It said why it cannot go on, or said what cannot be."""
+    WEDGE = "wedge"
+    """It lived and made no progress, and was killed for it."""
+    START = "start"
+    """It was never ready."""
+    STOPPED = "stopped"
+    """We are shutting down."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """The supervisor's view of its engine at one moment."""
@@ -49,6 +64,7 @@ class EngineStatistics:
     """Engines in a row that died before they were ready."""
     last_death: str | None
     ready: Ready | None
+    death_cause: DeathCause | None = None
 
 
 class EngineListener(Protocol):
@@ -92,11 +108,24 @@ class Supervisor:
         self._failed_starts = 0
         self._said_fault = False
         self._cause = ""
+        self._death_cause: DeathCause | None = None
+        self._life: trio.CancelScope | None = None
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
-            self._condition, self._restarts, self._failed_starts, self._last_death, self._ready
+            self._condition,
+            self._restarts,
+            self._failed_starts,
+            self._last_death,
+            self._ready,
+            self._death_cause,
         )
+
+    def condemn(self, cause: str) -> None:
+        """The running engine does nothing any more: its life ends here, and the next one begins."""
+        if self._life is not None and self._ready is not None:
+            self._cause = cause
+            self._life.cancel()
 
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engine.
@@ -130,21 +159,31 @@ class Supervisor:
     async def _session(self, channel: Channel) -> None:
         """One engine's life, from Load to its end. Returns when it is over, and says why in `_cause`."""
         self._became_ready_at = None
-        self._cause = "the engine process ended"
+        self._cause, self._death_cause = "the engine process ended", DeathCause.EXIT
         try:
-            await self._talk(channel)
+            with trio.CancelScope() as self._life:
+                await self._talk(channel)
+            # Here only if it was condemned: it does not stop talking by itself.
+            self._death_cause = DeathCause.WEDGE
+            channel.unresponsive = True
         except EngineGone:
             pass
         except (EngineFault, LinkError) as fault:
-            self._cause = str(fault)
+            self._cause, self._death_cause = str(fault), DeathCause.FAULT
             self._said_fault = True
+        except trio.Cancelled:
+            self._death_cause = DeathCause.STOPPED
+            raise
         finally:
+            self._life = None
             # Also when cancelled: whoever waits for this engine must hear that it will not answer.
             self._condition = Condition.RESTARTING
             self._ready = None
             if self._became_ready_at is None:
                 # Before the listener hears of it: it decides by this number.
                 self._failed_starts += 1
+                if self._death_cause is not DeathCause.STOPPED:
+                    self._death_cause = DeathCause.START
             self._listener.engine_lost(self._cause)
 
     async def _talk(self, channel: Channel) -> None:

@@ -1,7 +1,8 @@
 """Routes what the engine says to the request it concerns, and forgets a request when it has retired.
 
 All of it is synchronous and runs in the link reader's task: it waits for nobody. An id leaves the table
-because of one message, `Retired`, or because the engine that held it is gone.
+because of one message, `Retired`, or because there is no engine that holds it. Whoever still waits for an
+answer when the engine dies stays in the table, for the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import structlog
 
 from scheduler.errors import (
     DeadlineExceeded,
-    EngineLost,
     InvalidRequest,
     LinkError,
     RequestFailed,
@@ -22,6 +22,7 @@ from scheduler.errors import (
 from scheduler.events import FinishReason
 from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
+from scheduler.recovery import ending_of
 from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import exemplar, observe_token
@@ -62,9 +63,22 @@ class Multiplexer:
         self._records[record.request_id] = record
         self._send(record.submit_message())
 
+    @property
+    def stranded(self) -> bool:
+        """Whether some wait for another engine, or for their turn with it."""
+        return any(record.state is State.STRANDED for record in self._records.values())
+
+    def resubmit(self, record: StreamRecord) -> None:
+        """Hand one that an engine's death has left over to the next engine."""
+        record.move(Event.DISPATCH)
+        self._metrics.resumed.inc()
+        self._send(record.resubmit_message())
+
     def cancel(self, record: StreamRecord) -> None:
         """Nobody needs this request's answer any more; it is gone when its Retired comes."""
-        if record.state not in (State.CANCELLING, State.RETIRED):
+        if record.state is State.STRANDED:
+            self._drop(record, Event.CANCEL)
+        elif record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
             record.cancel_sent_at = self._clock()
             self._send(Cancel(record.request_id))
@@ -75,9 +89,12 @@ class Multiplexer:
         if not record.listening:
             return False
         record.fail(error)
-        record.move(Event.EXPIRE)
-        record.cancel_sent_at = self._clock()
-        self._send(Cancel(record.request_id))
+        if record.state is State.STRANDED:
+            self._drop(record, Event.EXPIRE)
+        else:
+            record.move(Event.EXPIRE)
+            record.cancel_sent_at = self._clock()
+            self._send(Cancel(record.request_id))
         return True
 
     def route(self, output: StepOutput) -> None:
@@ -113,7 +130,7 @@ class Multiplexer:
             return
         observe_token(self._metrics, record, now)
         if is_stop_token:
-            record.count_token(now)
+            record.count_token(token, now)
             return
         try:
             record.put_tokens((token,), now)
@@ -162,21 +179,39 @@ class Multiplexer:
             case _:
                 assert_never(retired.reason)
 
-    def lose_all(self, cause: str) -> None:
-        """The engine is gone: one typed error to each of its requests."""
+    def lose_all(self) -> None:
+        """The engine is gone. Whoever was still to be answered waits for the next one; others have left."""
+        now = self._clock()
         for record in list(self._records.values()):
-            self._drop(record, EngineLost(f"the engine was lost: {cause}", retry_after_seconds=1.0))
+            if record.state is State.CANCELLING:
+                self._drop(record, Event.RETIRE)
+            elif record.state is not State.STRANDED:
+                record.move(Event.LOSE)
+                record.lost_at = now if record.lost_at is None else record.lost_at
+                if (ending := ending_of(record)) is not None:
+                    self._end_by_itself(record, ending)
+
+    def _end_by_itself(self, record: StreamRecord, ending: FinishReason) -> None:
+        try:
+            record.finish(ending)
+        except Exception as error:  # In the text that was held back until now.
+            self._fail_answer(record, error)
+        self._drop(record, Event.RETIRE)
+
+    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
+        """One that is stranded ends here."""
+        record.fail(error)
+        self._drop(record, Event.RETIRE)
 
     def end_all(self, error: SchedulerError) -> None:
-        """Every request the engine holds ends with `error`, and the engine is told."""
-        for record in self._records.values():
+        """Every request ends now with `error`, and the engine is told where one has it."""
+        for record in list(self._records.values()):
             if record.listening:
                 record.fail(error)
                 self.cancel(record)
 
-    def _drop(self, record: StreamRecord, error: SchedulerError) -> None:
+    def _drop(self, record: StreamRecord, event: Event) -> None:
+        """It leaves the table, for no engine has it."""
         del self._records[record.request_id]
-        if record.listening:
-            record.fail(error)
-        record.move(Event.RETIRE)
+        record.move(event)
         self._on_retired(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +15,11 @@ from scheduler.lifecycle import Event, State, move
 from scheduler.link.messages import Sampling, Submit
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
+from scheduler.statistics import RunningStatistics
 from scheduler.streams.mailbox import Mailbox
 
+_SETTLED_TOKENS = 4
+"""More than a step's, and more than can have been on the way when an engine died."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: the seeds of neighbouring requests' choices do not meet."""
 
@@ -37,6 +41,20 @@ class StreamRecord:
     cached_tokens: int = 0
     """Of the prefilled ones, those that the engine did not have to compute, once it tells."""
     output_tokens: int = 0
+    emitted: array[int] = field(default_factory=lambda: array("I"))
+    """Every token of the answer, its end included: what the next engine needs to go on."""
+    told_prefill: int = 0
+    """The furthest progress that the reader has heard of; after an engine's death it begins again."""
+    resumed: int = 0
+    """How many further engines it was sent to."""
+    resumed_tokens: int = 0
+    """`output_tokens` when it was last sent to one."""
+    lost_at: float | None = None
+    """When its engine died, until the next one tells of it."""
+    deaths: int = 0
+    """Engines that died with it on board, since it last settled on one."""
+    suspect: bool = False
+    """Whether it may have been the cause of the last one."""
     dispatched_at: float | None = None
     started_at: float | None = None
     """When the engine first told of its progress: until then it may have waited for a slot there."""
@@ -63,12 +81,23 @@ class StreamRecord:
     @property
     def listening(self) -> bool:
         """Whether what the engine says of this request still concerns a reader."""
-        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING)
+        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.STRANDED)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the engine that has it now has brought it on."""
+        return self.output_tokens - self.resumed_tokens >= _SETTLED_TOKENS
+
+    def resubmit_message(self) -> Submit:
+        """It goes on with another engine, behind what it has said."""
+        self.resumed += 1
+        self.resumed_tokens = self.output_tokens
+        return self.submit_message()
 
     def submit_message(self) -> Submit:
         return Submit(
             request_id=self.request_id,
-            prompt=self.prepared.prompt,
+            prompt=[*self.prepared.prompt, *self.emitted] if self.emitted else self.prepared.prompt,
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
             sampling=self._sampling(),
@@ -76,6 +105,7 @@ class StreamRecord:
             session=self.prepared.request.session,
             system_tokens=self.prepared.system_tokens,
             boundaries=self.prepared.boundaries,
+            done_tokens=len(self.emitted),
         )
 
     def _sampling(self) -> Sampling:
@@ -87,18 +117,25 @@ class StreamRecord:
 
     def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
+        if self.output_tokens:
+            # Computed again behind an engine's death: no news to its reader, and no cost of its own.
+            return
         self.prefilled_tokens = done
         self.cached_tokens = cached
-        self.mailbox.put_progress(Prefilling(done, total))
+        if done >= self.told_prefill:
+            self.told_prefill = done
+            self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float) -> None:
         """Tokens of the answer. Afterwards `pipeline.stopped` tells whether a stop string came."""
-        self.count_token(now)
+        for token in tokens:
+            self.count_token(token, now)
         for piece in self.pipeline.feed(tokens):
             self.mailbox.put(piece)
 
-    def count_token(self, now: float) -> None:
+    def count_token(self, token: int, now: float) -> None:
         self.move(Event.TOKEN)
+        self.emitted.append(token)
         self.output_tokens += 1
         if self.first_token_at is None:
             self.first_token_at = now
@@ -128,6 +165,24 @@ class StreamRecord:
                 self.outcome = "deadline"
             case _:
                 self.outcome = "error"
+
+    def statistics(self, now: float) -> RunningStatistics:
+        """For operators' eyes."""
+        request = self.prepared.request
+        return RunningStatistics(
+            id=request.public_id,
+            tenant=request.tenant,
+            session=request.session or "",
+            priority=request.priority,
+            state=self.state.name.lower(),
+            prompt_tokens=len(self.prepared.prompt),
+            prefilled_tokens=self.prefilled_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            max_tokens=self.prepared.max_tokens,
+            age_seconds=now - self.arrived_at,
+            running_seconds=None if self.started_at is None else now - self.started_at,
+        )
 
     def abandon(self) -> None:
         """The reader has left; without a final event before, that is the outcome."""

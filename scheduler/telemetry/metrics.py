@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit
+from scheduler.errors import (
+    DeadlineUnmeetable,
+    Draining,
+    InvalidRequest,
+    QueueFull,
+    SchedulerError,
+    TenantLimit,
+)
 from scheduler.link.messages import CacheCounters, Counters
 
 # A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
@@ -40,9 +48,10 @@ PREFIXES = ("cold", "warm")
 """Warm: at least half of the prompt was not computed, because the prefix cache had it."""
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
-STATES = ("submitted", "prefilling", "decoding", "cancelling")
+STATES = ("submitted", "prefilling", "decoding", "stranded", "cancelling")
 EVICTIONS = ("budget", "superseded", "cleared")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
+RESTART_CAUSES = ("exit", "fault", "wedge", "start")
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 OTHER = "other"
 """The label of every tenant that the operator did not name, of routes that there are not, and so on."""
@@ -168,6 +177,20 @@ class Metrics:
         self.engine_deaths = Counter(
             "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry
         )
+        self.engine_restarts = Counter(
+            "penstock_engine_restarts",
+            "Those deaths by cause: it ended, told a fault, made no step, or did not start.",
+            ["cause"],
+            registry=self.registry,
+        )
+        for cause in RESTART_CAUSES:
+            self.engine_restarts.labels(cause)
+        self.resumed = self._counter(
+            "penstock_resumed_requests", "Times that a request went on with another engine."
+        )
+        self.poisonous = self._counter(
+            "penstock_poisonous_requests", "Requests failed because engines died of them."
+        )
         self.late_tokens = Counter(
             "penstock_late_tokens",
             "Tokens that arrived for a request after its cancel was sent, and were dropped.",
@@ -237,6 +260,9 @@ class Metrics:
         self.e2e = self._histogram(
             "penstock_request_seconds", "From arrival to the end of finished requests.", LATENCY_SECONDS
         )
+        self.resume_seconds = self._histogram(
+            "penstock_resume_seconds", "From an engine's death to a request's next token.", LATENCY_SECONDS
+        )
         self.queue_seconds = self._histogram(
             "penstock_queue_seconds", "From arrival to the engine: tokenizing and queueing.", LATENCY_SECONDS
         )
@@ -265,6 +291,13 @@ class Metrics:
     def tenant_label(self, tenant: str) -> str:
         return tenant if tenant in self.tenants else OTHER
 
+    def count_refusal(self, error: BaseException) -> None:
+        """A request has left before it was accepted."""
+        outcome = _outcome_before_acceptance(error)
+        self.requests.labels(outcome).inc()
+        if outcome == "rejected":
+            self.rejections.labels(rejection_reason(error)).inc()
+
     def describe_build(self, labels: Mapping[str, str]) -> None:
         self.build.clear()
         self.build.labels(**labels).set(1)
@@ -282,6 +315,18 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, help_, labels, buckets=buckets, registry=self.registry)
+
+
+def _outcome_before_acceptance(error: BaseException) -> str:
+    match error:
+        case InvalidRequest():
+            return "invalid"
+        case SchedulerError():
+            return "rejected"
+        case trio.Cancelled():
+            return "cancelled"
+        case _:
+            return "error"
 
 
 def rejection_reason(error: BaseException) -> str:

@@ -30,6 +30,9 @@ def band_of(priority: int) -> str:
 
 def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
     """A token has come; `record` does not count it yet."""
+    if record.lost_at is not None:
+        metrics.resume_seconds.observe(now - record.lost_at)
+        record.lost_at = None
     if record.last_token_at is not None:
         gap = now - record.last_token_at
         metrics.itl.observe(gap, exemplar(record) if gap >= LONG_GAP_SECONDS else None)

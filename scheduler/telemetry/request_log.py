@@ -25,6 +25,7 @@ def log_request(record: StreamRecord, now: float) -> None:
         prompt_tokens=len(record.prepared.prompt),
         cached_tokens=record.cached_tokens,
         output_tokens=record.output_tokens,
+        resumed=record.resumed,
         wait_seconds=_between(
             record.queued_at, now if record.dispatched_at is None else record.dispatched_at
         ),

@@ -140,7 +140,7 @@ async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClo
                 with pytest.raises(anthropic.APIStatusError) as caught:
                     await stream.until_done()
     assert isinstance(caught.value.body, dict)
-    assert caught.value.body["error"]["type"] == "overloaded_error"
+    assert caught.value.body["error"]["type"] == "api_error"
 
 
 @trio_test

@@ -8,6 +8,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
+from scheduler.config import RecoveryConfig
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -187,3 +188,24 @@ async def test_the_api_describes_itself_without_the_outside_world(
         assert (await client.get(script)).status_code == 200
         described = (await client.get("/openapi.json")).json()
     assert "/v1/chat/completions" in described["paths"]
+
+
+@trio_test
+async def test_ready_says_why_nothing_is_admitted(autojump_clock: trio.testing.MockClock) -> None:
+    """Engines that die again and again: 503 with the reason and a time, also while one is up."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, recovery=RecoveryConfig(max_engine_deaths=2))
+    async with running(scheduler), client_of(scheduler) as client:
+        for _ in range(2):
+            await scheduler.wait_ready()
+            launcher.kill()
+            await trio.testing.wait_all_tasks_blocked()
+        await scheduler.wait_ready()
+        closed = await client.get("/ready")
+        assert (closed.status_code, closed.json()["status"]) == (503, "unstable")
+        assert "died 2 times within 60 seconds" in closed.json()["reason"]
+        assert closed.headers["retry-after"] == "30"
+        refused = await client.post("/v1/chat/completions", json=chat())
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+        await trio.sleep(30)
+        assert (await client.get("/ready")).status_code == 200

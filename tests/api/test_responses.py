@@ -119,8 +119,8 @@ async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing
             assert last["response"]["error"]["code"] == "server_error"
             assert last["response"]["error"]["message"]
         else:
-            assert response.status_code == 503
-            assert response.json()["error"]["code"] == "engine_lost"
+            assert response.status_code == 500
+            assert response.json()["error"]["code"] == "poisonous_request"
 
 
 @trio_test

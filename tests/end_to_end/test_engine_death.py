@@ -1,69 +1,150 @@
-"""SIGKILL of the engine process: its clients hear of it at once, and service goes on."""
+"""Kills of a real engine process: its clients notice a pause, and no more."""
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import trio
 
 from tests.end_to_end.raw_client import Answer, ask
-from tests.end_to_end.serving import eventually, serving
+from tests.end_to_end.serving import Served, eventually, serving, start
 
 
-def test_under_32_streams_each_gets_one_error_and_the_next_request_succeeds() -> None:
-    """On real MLX: one error event each in under a second, `/ready` says 503 and then 200 again."""
+def fields_of(number: int) -> dict[str, Any]:
+    """Every second one greedy, the others sampled, some of them with penalties; of different lengths.
+
+    Float32 is not exact: a row's last bits depend on who is in the batch with it and on whether a token was
+    decoded or read, and in some thousand sampled tokens one stands so near an edge that they decide it, with
+    or without a death. These seeds have none within these lengths.
+    """
+    if number % 2 == 0:
+        return {"max_tokens": 80 + 4 * number}
+    penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3} if number % 4 == 1 else {}
+    return {
+        "max_tokens": 80 + 4 * number,
+        "temperature": 0.9,
+        "top_p": 0.95,
+        "seed": 40 + number,
+        **penalties,
+    }
+
+
+async def ask_sixteen(served: Served) -> list[Answer]:
+    answers = [Answer()] * 16
+
+    async def one(number: int) -> None:
+        answers[number] = await ask(served.port, f"agent {number} " * (number + 1), **fields_of(number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(16):
+            nursery.start_soon(one, number)
+    return answers
+
+
+def check_the_same(answers: list[Answer], expected: list[Answer]) -> None:
+    for number, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
+        assert answer.status == 200
+        assert answer.errors == []
+        assert answer.text == wanted.text, f"stream {number}"
+        assert answer.finish_reason == wanted.finish_reason
+        assert answer.events.count("[DONE]") == 1
+        assert answer.events[-1] == "[DONE]"
+
+
+def test_under_16_streams_all_go_on_to_the_byte() -> None:
+    """On real MLX, greedy and sampled, killed in the middle: `/ready` says 503 and then 200 again, and each
+    answer is the one of an undisturbed run."""
     with serving() as served:
+        expected = trio.run(ask_sixteen, served)
+        before = served.metric("penstock_generated_tokens_total")
 
-        async def main() -> tuple[list[Answer], float]:
+        async def killed() -> list[Answer]:
             answers: list[Answer] = []
-            killed_at = 0.0
 
-            async def one(number: int) -> None:
-                answers.append(await ask(served.port, f"agent {number}", max_tokens=10_000))
+            async def all_of_them() -> None:
+                answers.extend(await ask_sixteen(served))
+
+            def half_way() -> bool:
+                return served.metric("penstock_generated_tokens_total") > before + 16 * 30
 
             async with trio.open_nursery() as nursery:
-                for number in range(32):
-                    nursery.start_soon(one, number)
-                await trio.to_thread.run_sync(
-                    eventually, lambda: served.metric("penstock_running_slots") == 32, 30
-                )
-                await trio.sleep(0.3)
+                nursery.start_soon(all_of_them)
+                await trio.to_thread.run_sync(eventually, half_way, 60)
                 os.kill(served.engine_pid(), signal.SIGKILL)
-                killed_at = trio.current_time()
-            return answers, killed_at
+                await trio.to_thread.run_sync(eventually, lambda: served.get("/ready")[0] == 503)
+            return answers
 
-        answers, killed_at = trio.run(main)
-        for answer in answers:
-            assert answer.status == 200
-            assert [error["code"] for error in answer.errors] == ["engine_lost"]
-            assert answer.events[-1] == "[DONE]"
-            assert len(answer.events) > 2, "the stream had not begun"
-            assert answer.stamps[-1] - killed_at < 1.0
-        assert served.get("/ready")[0] == 503
-        # Accepted while there is no engine: it waits, and is served by the next one.
-        answer = trio.run(ask, served.port)
-        assert answer.finish_reason == "length"
-        eventually(lambda: served.get("/ready")[0] == 200)
+        check_the_same(trio.run(killed), expected)
+        assert served.get("/ready")[0] == 200
         assert served.get("/ready")[1]["restarts"] == 1
-        assert served.metric("penstock_kv_bytes") == 0
+        assert served.metric("penstock_resumed_requests_total") == 16
+        assert served.metric("penstock_engine_restarts_total", 'cause="exit"') == 1
         assert any('"engine_died"' in line and "SIGKILL" in line for line in served.log)
 
 
+def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
+    """SIGSTOP: the process lives and does nothing. After --stall-seconds that is a death."""
+    plan = "step_seconds=0.01"
+    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "2") as served:
+
+        async def main() -> tuple[list[Answer], Answer]:
+            expected = await ask(served.port, "the same", max_tokens=200)
+            answers: list[Answer] = []
+
+            async def one() -> None:
+                answers.append(await ask(served.port, "the same", max_tokens=200))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                await trio.sleep(0.5)
+                os.kill(served.engine_pid(), signal.SIGSTOP)
+            return answers, expected
+
+        answers, expected = trio.run(main)
+        check_the_same(answers, [expected])
+        assert served.metric("penstock_engine_restarts_total", 'cause="wedge"') == 1
+
+
+def test_an_engine_that_hangs_leaves_its_stacks_in_the_log() -> None:
+    """Where it hung is what whoever is to mend it needs: the faulthandler's dump, and then the next one."""
+    plan = "step_seconds=0.01,hang_at_step=20"
+    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "1") as served:
+        answer = trio.run(lambda: ask(served.port, max_tokens=40))
+        assert (answer.errors, answer.finish_reason) == ([], "length")
+        eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
+
+
 def test_an_engine_that_keeps_dying_is_replaced_every_time() -> None:
-    """Scripted, dead after every 40 steps: requests fail or finish, each with one ending, and the
-    service outlives five engines."""
+    """Scripted, dead after every 40 steps: an answer of 150 tokens lives through as many as it takes."""
     plan = "step_seconds=0.001,die_at_step=40"
     with serving("--engine", "scripted", "--scripted", plan, "--max-slots", "4") as served:
+        answer = trio.run(lambda: ask(served.port, max_tokens=150))
+        assert answer.errors == []
+        assert answer.finish_reason == "length"
+        deaths = served.metric("penstock_engine_deaths_total")
+        assert deaths >= 3
+        assert served.metric("penstock_resumed_requests_total") == deaths
+
+
+def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
+    """SIGTERM while there is no engine: the next one finishes what was accepted, and the exit is clean."""
+    with start("--engine", "scripted", "--scripted", "step_seconds=0.01") as served:
 
         async def main() -> list[Answer]:
             answers: list[Answer] = []
-            with trio.fail_after(60):
-                while not answers or sum(bool(answer.errors) for answer in answers) < 5:
-                    answers.append(await ask(served.port, f"request {len(answers)}"))
+
+            async def one() -> None:
+                answers.append(await ask(served.port, max_tokens=60))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                await trio.sleep(0.3)
+                os.kill(served.engine_pid(), signal.SIGKILL)
+                served.process.send_signal(signal.SIGTERM)
             return answers
 
-        answers = trio.run(main)
-        for answer in answers:
-            assert (answer.finish_reason == "length") != bool(answer.errors)
-        assert served.metric("penstock_engine_deaths_total") == 5
+        [answer] = trio.run(main)
+        assert (answer.errors, answer.finish_reason) == ([], "length")
+        assert served.process.wait(20) == 0

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import trio
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
-from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig, SupervisionConfig
+from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.prompt.model_folder import ModelFolder
@@ -39,6 +39,8 @@ def make_scheduler(
     lookahead: int = 4,
     answer_format: AnswerFormat = PLAIN,
     cache_sharing: Literal["all", "tenant"] = "all",
+    recovery: RecoveryConfig | None = None,
+    stall_seconds: float = 120.0,
     **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -48,6 +50,8 @@ def make_scheduler(
         supervision=SupervisionConfig(),
         intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead, **intake),
         cache_sharing=cache_sharing,
+        stall_seconds=stall_seconds,
+        recovery=recovery or RecoveryConfig(),
     )
     return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
 

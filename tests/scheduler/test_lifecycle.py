@@ -12,12 +12,14 @@ from scheduler.lifecycle import TRANSITIONS, Event, IllegalMove, State, move
 from tests.scheduler.streams.records import make_record
 
 
-def reachable(start: State) -> set[State]:
-    """All states that some events lead to from `start`, itself included."""
+def reachable(start: State, but: Event | None = None) -> set[State]:
+    """All states that some events (all `but` one) lead to from `start`, itself included."""
     found, frontier = {start}, [start]
     while frontier:
         state = frontier.pop()
-        following = {move(state, event) for event in Event if (state, event) in TRANSITIONS} - found
+        following = {
+            move(state, event) for event in Event if event is not but and (state, event) in TRANSITIONS
+        } - found
         found |= following
         frontier.extend(following)
     return found
@@ -57,11 +59,22 @@ def test_a_cancel_is_never_taken_back() -> None:
     assert reachable(State.CANCELLING) == {State.CANCELLING, State.RETIRED}
 
 
-def test_a_prefill_never_follows_a_token() -> None:
-    """The one way through the engine: submitted, prefilling, decoding."""
-    assert State.PREFILLING not in reachable(State.DECODING)
-    assert State.SUBMITTED not in reachable(State.PREFILLING)
+def test_a_prefill_never_follows_a_token_of_the_same_engine() -> None:
+    """The one way through an engine: submitted, prefilling, decoding."""
+    assert State.PREFILLING not in reachable(State.DECODING, but=Event.LOSE)
+    assert State.SUBMITTED not in reachable(State.PREFILLING, but=Event.LOSE)
+
+
+def test_no_request_goes_back_to_the_queue() -> None:
+    """It has had its turn: an engine's death does not cost it another wait."""
     assert State.QUEUED not in reachable(State.SUBMITTED)
+    assert move(State.STRANDED, Event.DISPATCH) is State.SUBMITTED
+
+
+def test_only_what_an_engine_has_can_be_lost_with_it() -> None:
+    """What is queued, has left or waits for the next engine is none of that death's affair."""
+    lost = {state for state, event in TRANSITIONS if event is Event.LOSE}
+    assert lost == {State.SUBMITTED, State.PREFILLING, State.DECODING}
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
     admission.block("the engine does not start")
     error = refusal(lambda: admission.check(ask(), 0.0))
     assert type(error) is Unavailable
-    assert error.message == admission.blocked == "the engine does not start"
+    assert error.message == admission.blocked(0.0) == "the engine does not start"
     assert error.retry_after_seconds == 10
     admission.unblock()
     admission.check(ask(), 0.0)

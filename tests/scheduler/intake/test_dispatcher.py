@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.config import IntakeConfig
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
+from scheduler.lifecycle import State
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord
@@ -45,13 +46,13 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule()
     def engine_dies(self) -> None:
         self.dispatcher.engine_ready = False
-        self.multiplexer.lose_all("killed")
+        self.multiplexer.lose_all()
         self.submitted += self.dispatcher.pump(0.0)
 
-    @precondition(lambda self: bool(len(self.multiplexer)))
+    @precondition(lambda self: bool(self.on_board()))
     @rule(which=st.integers(0, 10))
     def retire(self, which: int) -> None:
-        record = list(self.multiplexer)[which % len(self.multiplexer)]
+        record = self.on_board()[which % len(self.on_board())]
         self.multiplexer.route(StepOutput([], [], [Retired(record.request_id, "length")], Counters()))
         self.submitted += self.dispatcher.pump(0.0)
 
@@ -65,25 +66,34 @@ class DispatcherMachine(RuleBasedStateMachine):
     def credits_are_never_exceeded(self) -> None:
         assert len(self.multiplexer) <= self.credits
 
+    def on_board(self) -> list[StreamRecord]:
+        return [record for record in self.multiplexer if record.state is not State.STRANDED]
+
     @invariant()
     def nothing_waits_while_there_is_room(self) -> None:
-        if self.dispatcher.engine_ready and len(self.queue):
+        if self.dispatcher.engine_ready and len(self.queue) and not self.multiplexer.stranded:
             assert len(self.multiplexer) == self.credits
 
     @invariant()
+    def what_was_left_over_goes_first_and_alone(self) -> None:
+        if self.dispatcher.engine_ready and self.multiplexer.stranded:
+            assert self.on_board()
+
+    @invariant()
     def a_dead_engine_is_given_nothing(self) -> None:
-        assert self.dispatcher.engine_ready or not len(self.multiplexer)
+        assert self.dispatcher.engine_ready or not self.on_board()
 
     @invariant()
     def equals_are_served_in_the_order_of_arrival(self) -> None:
-        submitted = [message.request_id for message in self.sent if isinstance(message, Submit)]
+        sent = [message.request_id for message in self.sent if isinstance(message, Submit)]
+        submitted = list(dict.fromkeys(sent))
         assert submitted == list(range(1, len(submitted) + 1))
         assert submitted == [record.request_id for record in self.submitted]
 
     @invariant()
     def it_says_whether_there_is_room(self) -> None:
         room = self.dispatcher.engine_ready and len(self.multiplexer) < self.credits
-        assert self.dispatcher.has_room == room
+        assert self.dispatcher.has_room == (room and not self.multiplexer.stranded)
 
 
 TestDispatcher = DispatcherMachine.TestCase

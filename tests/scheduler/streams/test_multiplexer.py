@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
+from scheduler.errors import DeadlineExceeded, Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, Usage
 from scheduler.lifecycle import State
 from scheduler.link.messages import (
@@ -256,8 +257,8 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
         board.multiplexer.route(impossible)
 
 
-def test_losing_the_engine_gives_each_request_exactly_one_error() -> None:
-    """One Failed(EngineLost) to whoever listens; who had its end already, or left, gets nothing more."""
+def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None:
+    """Nobody is told anything; who had its end already, or left, is gone."""
     board = Board()
     waiting, decoding, stopped, left = (
         board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
@@ -265,17 +266,75 @@ def test_losing_the_engine_gives_each_request_exactly_one_error() -> None:
     board.multiplexer.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
     left.abandon()
     board.multiplexer.cancel(left)
-    board.multiplexer.lose_all("killed")
-    board.multiplexer.lose_all("killed again")
-    for record in (waiting, decoding):
-        [failed] = finals_of(events_of(record))
-        assert isinstance(failed, Failed)
-        assert isinstance(failed.error, EngineLost)
-        assert failed.error.retry_after_seconds
+    board.multiplexer.lose_all()
+    board.multiplexer.lose_all()
+    assert [waiting.state, decoding.state] == [State.STRANDED] * 2
+    assert list(board.multiplexer) == [waiting, decoding]
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
-    assert [record.outcome for record in board.left] == ["error", "error", "stop", "cancelled"]
+    assert [record.outcome for record in board.left] == ["stop", "cancelled"]
+
+
+def test_a_resumed_request_goes_on_behind_what_it_has_said() -> None:
+    """The next engine gets prompt and answer and how much of them is answer; the reader gets the rest, and
+    is told of no second prefill."""
+    board = Board()
+    record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
+    for output in letters(1, "abc"):
+        board.multiplexer.route(output)
+    board.multiplexer.lose_all()
+    board.now = 3.0
+    board.multiplexer.resubmit(record)
+    [first, again] = board.sent
+    assert isinstance(first, Submit)
+    assert again == msgspec.structs.replace(first, prompt=[7, 8, 9, *b"abc"], done_tokens=3)
+    board.multiplexer.route(step(prefills=[(1, 6, 6)]))
+    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
+    board.multiplexer.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))
+    events = events_of(record)
+    assert [type(event) for event in events] == [TextDelta, Finished]
+    assert text_of(events) == "abcde"
+    assert finals_of(events) == [Finished(FinishReason.LENGTH, Usage(3, 0, 5))]
+    assert board.sample("penstock_resumed_requests_total") == 1
+    assert board.sample("penstock_resume_seconds_sum") == 3.0
+
+
+@pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
+def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: FinishReason) -> None:
+    """The engine broke off in the frame that ended it: there is nothing to go on with."""
+    board = Board()
+    record = board.submit(make_record(max_tokens=2))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    with pytest.raises(LinkError):
+        board.multiplexer.route(
+            step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
+        )
+    board.multiplexer.lose_all()
+    [final] = finals_of(events_of(record))
+    assert isinstance(final, Finished)
+    assert final.reason is reason
+    assert board.left == [record]
+
+
+@pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
+def test_a_stranded_request_leaves_at_once(how: str) -> None:
+    """No engine has it, so there is no Retired to wait for, and nobody to send a Cancel to."""
+    board = Board()
+    record = board.submit(make_record())
+    board.multiplexer.lose_all()
+    match how:
+        case "cancel":
+            record.abandon()
+            board.multiplexer.cancel(record)
+        case "expire":
+            assert board.multiplexer.expire(record, DeadlineExceeded("late"))
+            assert not board.multiplexer.expire(record, DeadlineExceeded("later"))
+        case _:
+            board.multiplexer.end_all(Draining("going"))
+    assert board.left == [record]
+    assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
     assert len(board.multiplexer) == 0
+    assert [type(message) for message in board.sent] == [Submit]
 
 
 def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:
@@ -323,7 +382,10 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
             case "stop" | "length" | "failed" | "refused":
                 board.multiplexer.route(step(tokens=[(number, 65)], retired=[(number, act)]))
     if lost:
-        board.multiplexer.lose_all("killed")
+        board.multiplexer.lose_all()
+        for record in list(board.multiplexer):
+            assert record.state is State.STRANDED
+            board.multiplexer.give_up(record, EngineLost("none is left"))
         assert sorted(record.request_id for record in board.left) == list(range(5))
     assert len(board.left) + len(board.multiplexer) == 5
     for record in board.left:

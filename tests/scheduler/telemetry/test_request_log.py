@@ -13,7 +13,7 @@ from tests.fakes.scheduling import answer, ask, make_scheduler, running
 from tests.scheduler.streams.records import make_record
 
 FIELDS = {
-    *("event", "log_level", "id", "outcome", "prompt_tokens", "output_tokens"),
+    *("event", "log_level", "id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
     *("tenant", "session", "priority", "cached_tokens"),
     *("wait_seconds", "queue_seconds", "ttft_seconds", "total_seconds"),
 }

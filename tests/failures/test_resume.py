@@ -1,0 +1,291 @@
+"""An engine dies, and every stream ends as if none had: the next engine goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, trio_test
+
+from scheduler.config import RecoveryConfig
+from scheduler.errors import DeadlineExceeded, Draining
+from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta
+from scheduler.link.messages import ScriptedPlan
+from scheduler.streams.record import StreamRecord
+from tests.cancellation.bench import Bench, Client
+from tests.failures.undisturbed import check_undisturbed, undisturbed
+from tests.fakes.scheduling import ask, running
+
+SLOW = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=8)
+PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
+"""Of tests whose engines die more often than is proper."""
+
+
+def the_record(bench: Bench) -> StreamRecord:
+    (record,) = bench.scheduler._multiplexer
+    return record
+
+
+def prefilled(client: Client) -> int:
+    return max((event.done for event in client.events if isinstance(event, Prefilling)), default=0)
+
+
+PLACES: dict[str, Callable[[Client], bool]] = {
+    "submitted": lambda client: client.stream is not None,
+    "first chunk": lambda client: prefilled(client) >= 8,
+    "third chunk": lambda client: prefilled(client) >= 24,
+    **{
+        f"token {count}": lambda client, count=count: len(client.text.split()) >= count  # type: ignore[misc]
+        for count in (1, 2, 5, 11)
+    },
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@trio_test
+async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) -> None:
+    """Once it is there the engine dies: one answer, one end, nothing twice, and progress never goes back."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask("what is it" * 3, max_tokens=12)))
+        await bench.wait_for(lambda: PLACES[place](client))
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+        await trio.sleep(0.05)
+        bench.check_nothing_is_left()
+    await check_undisturbed(client, SLOW)
+    told = [event.done for event in client.events if isinstance(event, Prefilling)]
+    assert told == sorted(told)
+    first_text = [isinstance(event, TextDelta) for event in client.events].index(True)
+    assert not any(isinstance(event, Prefilling) for event in client.events[first_text:])
+    assert bench.outcomes() == {"length": 1}
+    assert bench.sample("penstock_resumed_requests_total") == 1
+    assert bench.sample("penstock_resume_seconds_count") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="exit") == 1
+    assert bench.launcher.starts == 2
+
+
+@trio_test
+async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> None:
+    """One dies after every few tokens; the answer is one, and nobody is blamed for it."""
+    bench = Bench(SLOW, recovery=RecoveryConfig(max_engine_deaths=1000))
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask("long", max_tokens=100)))
+        for _ in range(10):
+            said = len(client.text.split())
+            await bench.wait_for(lambda said=said: len(client.text.split()) >= said + 6)  # type: ignore[misc]
+            bench.launcher.kill()
+            await trio.testing.wait_all_tasks_blocked()
+        await bench.scheduler.wait_idle()
+    await check_undisturbed(client, SLOW)
+    assert bench.sample("penstock_resumed_requests_total") == 10
+
+
+@trio_test
+async def test_the_next_engine_may_die_while_it_loads(autojump_clock: MockClock) -> None:
+    """Whoever is stranded waits for the one that starts; a load is no death of theirs."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask("patience", max_tokens=20)))
+        await bench.wait_for(lambda: bool(client.text))
+        bench.observer.deaths_at_start = 3
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+    await check_undisturbed(client, SLOW)
+    assert bench.launcher.starts == 5
+    assert bench.sample("penstock_engine_restarts_total", cause="start") == 3
+
+
+@trio_test
+async def test_those_on_board_go_before_those_who_wait(autojump_clock: MockClock) -> None:
+    """They had their turn, and it is not charged to them twice."""
+    bench = Bench(SLOW, max_slots=2, lookahead=1)
+    clients = [Client(ask(f"{number}", max_tokens=12)) for number in range(6)]
+    async with running(bench.scheduler) as nursery:
+        for client in clients:
+            await bench.come(nursery, client)
+        await bench.wait_for(lambda: len(clients[1].text.split()) > 5)
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+        await trio.sleep(0.05)
+        bench.check_nothing_is_left()
+    assert bench.observer.admitted == [1, 2, 1, 2, 3, 4, 5, 6]
+    for client in clients:
+        await check_undisturbed(client, SLOW)
+
+
+@trio_test
+async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockClock) -> None:
+    """The next engine never hears of it."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
+        await bench.wait_for(lambda: bool(client.text))
+        bench.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        client.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        await bench.scheduler.wait_idle()
+        assert bench.scheduler.statistics().engine.ready is None
+        await bench.scheduler.wait_ready()
+        await trio.sleep(0.05)
+    assert bench.observer.admitted == [1]
+    assert bench.outcomes() == {"cancelled": 1}
+
+
+@trio_test
+async def test_a_cancel_on_its_way_ends_with_the_engine(autojump_clock: MockClock) -> None:
+    """And a stop string that was found: both need no engine any more."""
+    text, _ = await undisturbed(ask("stopping", max_tokens=40), SLOW)
+    stop = text.split()[2]
+    bench = Bench(SLOW, max_slots=2)
+    async with running(bench.scheduler) as nursery:
+        leaving = await bench.come(nursery, Client(ask("leaving", max_tokens=1000)))
+        stopping = await bench.come(nursery, Client(ask("stopping", max_tokens=40, stop=(stop,))))
+        await bench.wait_for(lambda: bool(leaving.text and stopping.finals))
+        leaving.leave()
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+        await bench.scheduler.wait_ready()
+        await trio.sleep(0.05)
+    await check_undisturbed(stopping, SLOW)
+    assert set(bench.observer.admitted) == {1, 2}
+    assert len(bench.observer.admitted) == 2
+    assert bench.outcomes() == {"stop": 1, "cancelled": 1}
+
+
+@trio_test
+async def test_a_deadline_passes_also_without_an_engine(autojump_clock: MockClock) -> None:
+    """At its moment, not when the next engine comes."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=1000, timeout_seconds=0.15)))
+        await trio.sleep(0.1)
+        bench.launcher.kill()
+        await trio.sleep(0.06)
+        assert bench.scheduler.statistics().engine.ready is None
+        [final] = client.finals
+        assert isinstance(final, Failed)
+        assert isinstance(final.error, DeadlineExceeded)
+        bench.check_intake_is_empty()
+    assert bench.outcomes() == {"deadline": 1}
+
+
+@trio_test
+async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock: MockClock) -> None:
+    """Accepted is accepted: the next engine still finishes them, and then nothing is left to wait for."""
+    bench = Bench(SLOW, lookahead=0)
+    async with running(bench.scheduler) as nursery:
+        clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=9))) for number in range(2)]
+        await bench.wait_for(lambda: bool(clients[0].text))
+        bench.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        bench.scheduler.start_drain()
+        refused = await bench.come(nursery, Client(ask("late")))
+        assert isinstance(refused.refusal, Draining)
+        await bench.scheduler.wait_idle()
+    for client in clients:
+        await check_undisturbed(client, SLOW)
+
+
+@trio_test
+async def test_a_drain_that_is_cut_short_tells_the_stranded(autojump_clock: MockClock) -> None:
+    """They need no engine to be told that the server goes."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
+        await bench.wait_for(lambda: bool(client.text))
+        bench.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        bench.scheduler.end_all()
+        await bench.scheduler.wait_idle()
+    [final] = client.finals
+    assert isinstance(final, Failed)
+    assert isinstance(final.error, Draining)
+
+
+@trio_test
+async def test_an_engine_that_does_not_come_back_ends_them_at_last(autojump_clock: MockClock) -> None:
+    """After five that did not start, an answer half given is given up, with an error that says so."""
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
+        await bench.wait_for(lambda: bool(client.text))
+        bench.observer.deaths_at_start = 5
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+        assert bench.scheduler.statistics().engine.failed_starts == 5
+    [final] = client.finals
+    assert isinstance(final, Failed)
+    assert final.error.code == "engine_lost"
+
+
+visits = st.lists(
+    st.tuples(
+        st.floats(0, 0.5),
+        st.sampled_from(["a", "some longer prompt, of more than one chunk", "x" * 100]),
+        st.integers(1, 30),
+        st.booleans(),
+        st.none() | st.floats(0.01, 0.5),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    visits=visits,
+    deaths=st.lists(st.floats(0, 1.5), max_size=8),
+    slots=st.integers(1, 5),
+    lookahead=st.integers(0, 2),
+)
+def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
+    visits: list[tuple[float, str, int, bool, float | None]], deaths: list[float], slots: int, lookahead: int
+) -> None:
+    """Any arrivals, some of whom leave, some with a stop string; any moments of death."""
+
+    async def scenario() -> None:
+        bench = Bench(SLOW, max_slots=slots, lookahead=lookahead, recovery=PATIENT)
+        clients: list[Client] = []
+
+        async def visit(number: int) -> None:
+            comes, text, max_tokens, stops, stays = visits[number]
+            request = ask(f"{number}{text}", max_tokens=max_tokens)
+            if stops:
+                whole, _ = await undisturbed(request, SLOW)
+                request = ask(f"{number}{text}", max_tokens=max_tokens, stop=(whole[len(whole) // 2 :][:6],))
+            await trio.sleep(comes)
+            client = Client(request)
+            clients.append(client)
+            if stays is not None:
+                client.scope.deadline = trio.current_time() + stays
+            await client.follow(bench.scheduler)
+
+        async def die(moment: float) -> None:
+            await trio.sleep(moment)
+            if bench.scheduler.statistics().engine.ready is not None:
+                bench.launcher.kill()
+
+        async with running(bench.scheduler):
+            async with trio.open_nursery() as people:
+                for number in range(len(visits)):
+                    people.start_soon(visit, number)
+                for moment in deaths:
+                    people.start_soon(die, moment)
+            await bench.scheduler.wait_idle()
+            await trio.sleep(15)
+            bench.check_nothing_is_left()
+        for client in clients:
+            if client.finals or not client.scope.cancelled_caught:
+                await check_undisturbed(client, SLOW)
+        outcomes = bench.outcomes()
+        assert sum(outcomes.values()) == len(visits)
+        assert set(outcomes) <= {FinishReason.STOP.value, FinishReason.LENGTH.value, "cancelled"}
+        assert all(isinstance(final, Finished) for client in clients for final in client.finals)
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
