@@ -334,10 +334,12 @@ class Scheduler:
     def _ask_whether_it_reads(self) -> None:
         """An engine tells nothing of a prompt that it has read once before, for another engine's answer."""
         if any(record.resumed and not record.settled for record in self._multiplexer):
-            self._send(Inspect(0, top=0))
+            self._send(Inspect(_ALIVE, top=0))
 
     def engine_inspected(self, inspection: Inspection) -> None:
-        self._stall.progressed(trio.current_time())
+        if inspection.query == _ALIVE:
+            # Other questions are answered also by an engine that gets nowhere.
+            self._stall.progressed(trio.current_time())
         self._inquiries.answered(inspection)
 
     def engine_lost(self, cause: str) -> None:
@@ -378,5 +380,7 @@ class Scheduler:
                 self._multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
 
 
+_ALIVE = 0
+"""The number of the inquiry that nobody waits for."""
 _STARTS_UNTIL_BLOCKED = 2
 """After as many failed restarts in a row, waiting in the queue is no longer kind."""

@@ -22,7 +22,13 @@ def fields_of(number: int) -> dict[str, Any]:
     if number % 2 == 0:
         return {"max_tokens": 80 + 4 * number}
     penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3} if number % 4 == 1 else {}
-    return {"max_tokens": 80 + 4 * number, "temperature": 0.9, "top_p": 0.95, "seed": 40 + number, **penalties}
+    return {
+        "max_tokens": 80 + 4 * number,
+        "temperature": 0.9,
+        "top_p": 0.95,
+        "seed": 40 + number,
+        **penalties,
+    }
 
 
 async def ask_sixteen(served: Served) -> list[Answer]:
