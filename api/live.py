@@ -86,7 +86,7 @@ class LiveStream(Response):
             frame = sse.named(b"snapshot", _encoder.encode(body))
             if (inspection := self._inspection) is not None:
                 self._inspection = None
-                frame += sse.named(b"cache", _encoder.encode(cache_object(inspection, None)))
+                frame += sse.named(b"cache", _encoder.encode(cache_object(inspection)))
             await send({"type": "http.response.body", "body": frame, "more_body": True})
             await trio.sleep(SNAPSHOT_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -66,13 +67,15 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     ) -> JSONResponse:
         """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
         inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
-        return JSONResponse(cache_object(inspection, scheduler if text_tokens else None))
+        trunks = inspection.cache.trunks if inspection.cache and text_tokens else ()
+        texts = [await scheduler.detokenize(trunk.head, "text_tokens") for trunk in trunks]
+        return JSONResponse(cache_object(inspection, texts))
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
         """Let go of every prefix that no running request stands on."""
         inspection = await scheduler.inspect_cache(clear=True)
-        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection, None)})
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
@@ -110,15 +113,17 @@ def _status(statistics: SchedulerStatistics) -> str:
     return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value
 
 
-def cache_object(inspection: Inspection, reader: Scheduler | None) -> dict[str, Any]:
+def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """`texts`: the beginning of each trunk, where it was asked for."""
     report = inspection.cache
     if report is None:
         return {"enabled": False}
-    trunks = [
+    trunks: list[dict[str, Any]] = [
         {"tokens": trunk.tokens, "references": trunk.references, "hits": trunk.hits}
-        | ({"text": reader.decode(trunk.head)} if reader is not None else {})
         for trunk in report.trunks
     ]
+    for told, text in zip(trunks, texts, strict=False):
+        told["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "trunks": trunks, "disk": disk}

@@ -212,11 +212,6 @@ class Scheduler:
             raise Unavailable("the engine is not running", retry_after_seconds=1.0)
         return await self._inquiries.inspect(self._send_to_engine, clear, top, head_tokens)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Token ids as text."""
-        detokenizer = self._preparation.tokenizer.detokenizer()
-        return detokenizer.feed(token_ids) + detokenizer.finish()
-
     def start_drain(self) -> None:
         """Admit nothing more; what was accepted goes on."""
         self._admission.close()
@@ -351,11 +346,13 @@ class Scheduler:
     def _ask_whether_it_reads(self) -> None:
         """An engine tells nothing of a prompt that it has read once before, for another engine's answer."""
         if any(record.resumed and not record.settled for record in self._multiplexer):
-            self._send(Inspect(0, top=0))
+            self._send(Inspect(_ALIVE, top=0))
 
     def engine_inspected(self, inspection: Inspection) -> None:
         observation.observe_inspection(self.metrics, inspection)
-        self._stall.progressed(trio.current_time())
+        if inspection.query == _ALIVE:
+            # Other questions are answered also by an engine that gets nowhere.
+            self._stall.progressed(trio.current_time())
         self._inquiries.answered(inspection)
 
     def engine_lost(self, cause: str) -> None:
@@ -396,5 +393,7 @@ class Scheduler:
                 self._multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
 
 
+_ALIVE = 0
+"""The number of the inquiry that nobody waits for."""
 _STARTS_UNTIL_BLOCKED = 2
 """After as many failed restarts in a row, waiting in the queue is no longer kind."""

@@ -28,11 +28,13 @@ class Memory:
 
     def refusal(self, sequence: Sequence) -> str | None:
         """Why this request could never run here."""
-        needed = len(sequence.tokens) * self.token_bytes
+        # Not what it has said already: a request that goes on was accepted once.
+        prompt_tokens = len(sequence.tokens) - sequence.submit.done_tokens
+        needed = prompt_tokens * self.token_bytes
         if needed <= self.budget_bytes:
             return None
         return (
-            f"the prompt's {len(sequence.tokens)} tokens need {needed} bytes of keys and values,"
+            f"the prompt's {prompt_tokens} tokens need {needed} bytes of keys and values,"
             f" and there are {self.budget_bytes} (--kv-cache-bytes)"
         )
 

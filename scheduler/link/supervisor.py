@@ -65,6 +65,7 @@ class EngineStatistics:
     last_death: str | None
     ready: Ready | None
     death_cause: DeathCause | None = None
+    """Of the last one that died."""
 
 
 class EngineListener(Protocol):
@@ -159,20 +160,20 @@ class Supervisor:
     async def _session(self, channel: Channel) -> None:
         """One engine's life, from Load to its end. Returns when it is over, and says why in `_cause`."""
         self._became_ready_at = None
-        self._cause, self._death_cause = "the engine process ended", DeathCause.EXIT
+        self._cause, death = "the engine process ended", DeathCause.EXIT
         try:
             with trio.CancelScope() as self._life:
                 await self._talk(channel)
             # Here only if it was condemned: it does not stop talking by itself.
-            self._death_cause = DeathCause.WEDGE
+            death = DeathCause.WEDGE
             channel.unresponsive = True
         except EngineGone:
             pass
         except (EngineFault, LinkError) as fault:
-            self._cause, self._death_cause = str(fault), DeathCause.FAULT
+            self._cause, death = str(fault), DeathCause.FAULT
             self._said_fault = True
         except trio.Cancelled:
-            self._death_cause = DeathCause.STOPPED
+            death = DeathCause.STOPPED
             raise
         finally:
             self._life = None
@@ -182,8 +183,9 @@ class Supervisor:
             if self._became_ready_at is None:
                 # Before the listener hears of it: it decides by this number.
                 self._failed_starts += 1
-                if self._death_cause is not DeathCause.STOPPED:
-                    self._death_cause = DeathCause.START
+                if death is not DeathCause.STOPPED:
+                    death = DeathCause.START
+            self._death_cause = death
             self._listener.engine_lost(self._cause)
 
     async def _talk(self, channel: Channel) -> None:

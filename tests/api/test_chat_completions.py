@@ -150,6 +150,39 @@ async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.t
     assert said.count("queued 1") >= 4
 
 
+@trio_test
+async def test_a_stream_is_kept_alive_while_the_engine_restarts(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It says how far the prompt had come, never less, and ends as it would have; so does a whole answer."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10))
+    async with running(scheduler) as nursery, client_of(scheduler, comment_seconds=0.02) as client:
+        undisturbed = (await client.post("/v1/chat/completions", json=chat())).json()["choices"][0]
+
+        async def kill() -> None:
+            await trio.sleep(6.5)
+            launcher.kill()
+
+        for stream in (True, False):
+            nursery.start_soon(kill)
+            response = await client.post("/v1/chat/completions", json=chat(stream=stream))
+            assert response.status_code == 200
+            if stream:
+                *chunks, done = events(response.text)
+                assert done == "[DONE]"
+                choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+                text = "".join(choice["delta"].get("content") or "" for choice in choices)
+                assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
+                told = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
+                # The restart alone takes 0.1 s, and reading it again some steps of a second.
+                assert len(told) > 50
+                assert told == sorted(told)
+            else:
+                assert response.json()["choices"][0] == undisturbed
+    assert launcher.starts == 3
+
+
 async def _post(client: object, body: object) -> None:
     import httpx
 

@@ -127,6 +127,15 @@ def test_a_large_prompt_lets_smaller_ones_pass_but_not_for_ever() -> None:
     assert alone_now.admit[0].request_id == 2
 
 
+def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
+    """Its prompt fitted once; after an engine's death it comes back with all that it has said."""
+    memory = Memory(budget_bytes=100, token_bytes=1, pinned_bytes=0)
+    sequence = _sequence(1, 90, answer=200, output=[5] * 50)
+    sequence.go_on_later()
+    assert memory.refusal(sequence) is None
+    assert memory.refusal(_sequence(2, 101)) is not None
+
+
 def test_a_hit_is_charged_for_what_it_computes() -> None:
     """What is kept already is not needed twice."""
     memory = Memory(budget_bytes=1000, token_bytes=1, pinned_bytes=400)

@@ -30,7 +30,7 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, Session
-from scheduler.link.supervisor import Condition, EngineNeverReady, Supervisor
+from scheduler.link.supervisor import Condition, DeathCause, EngineNeverReady, Supervisor
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 
 LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
@@ -345,3 +345,36 @@ async def test_a_real_loop_that_cannot_load_says_why(autojump_clock: MockClock) 
     supervisor, _ = supervise(LoopbackLauncher(make_backend))
     with pytest.raises(EngineNeverReady, match="no such layer"):
         await supervisor.run()
+
+
+@trio_test
+async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: MockClock) -> None:
+    """The listener hears why, and the launcher that there is no use in asking politely. One that is not
+    ready cannot be condemned: it has a deadline of its own."""
+    channels: list[Channel] = []
+
+    class Watched(LivesLauncher):
+        async def run(self, session: Session) -> Exit:
+            async def watched(channel: Channel) -> None:
+                channels.append(channel)
+                await session(channel)
+
+            return await super().run(watched)
+
+    supervisor, heard = supervise(Watched(says(Loading("weights"), then_lives=5), healthy))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(1)
+        supervisor.condemn("too early")
+        await trio.sleep(10)
+        assert heard.calls == ["lost", "ready"]
+        assert supervisor.statistics().death_cause is DeathCause.START
+        supervisor.condemn("no step")
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard.causes[-1] == "no step"
+        assert supervisor.statistics().death_cause is DeathCause.WEDGE
+        assert [channel.unresponsive for channel in channels] == [False, True]
+        await trio.sleep(5)
+        assert heard.calls == ["lost", "ready", "lost", "ready"]
+        nursery.cancel_scope.cancel()
+    assert supervisor.statistics().death_cause is DeathCause.STOPPED
