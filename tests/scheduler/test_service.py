@@ -369,7 +369,7 @@ def test_every_request_has_exactly_one_outcome(
             assert endings == 1 or (has_left and endings == 0)
             for final in client.finals:
                 assert isinstance(final, Finished) or isinstance(
-                    final.error, EngineLost | RequestFailed | Draining
+                    final.error, EngineLost | PoisonousRequest | RequestFailed | Draining
                 )
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
