@@ -19,6 +19,7 @@ from scheduler.errors import (
     Draining,
     EngineLost,
     InvalidRequest,
+    PoisonousRequest,
     PromptTooLong,
     QueueFull,
     RequestFailed,
