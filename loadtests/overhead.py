@@ -63,7 +63,11 @@ def penstock(folder: Path, arguments: list[str]) -> Iterator[int]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Where the peers are is no option of `serve`, which refuses variables that it does not know.
+            env={
+                "PYTHONUNBUFFERED": "1",
+                **{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
+            },
         )
         assert process.stdout is not None
         try:
