@@ -75,7 +75,7 @@ class Backend(Protocol):
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """A waiting request was cancelled."""
+        """A waiting request was cancelled or refused."""
         ...
 
     def tend(self, idle: bool) -> bool:
@@ -96,8 +96,8 @@ class Backend(Protocol):
         """One token for each decoding row, and at most `prefill_tokens` prompt tokens, which all rows in
         prefill share (None: a chunk for each of them).
 
-        A row ends by itself at one of its stop tokens or at its `max_tokens`, or alone when
-        something of its own breaks. An exception from here means that the whole batch is lost.
+        A row ends by itself at one of its stop tokens or at its `max_tokens`. What could break in one row
+        alone is refused at admission: an exception from here means that the whole batch is lost.
         """
         ...
 

@@ -123,6 +123,12 @@ class EngineLoop:
     def _preempt(self) -> None:
         """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is
         room, and they are first in line to go on."""
+        prefixes = self._backend.prefixes
+        if prefixes is None:
+            return
+        held_bytes = sum(map(charged_tokens, self._slots)) * self._token_bytes
+        if held_bytes + prefixes.nbytes <= prefixes.budget_bytes:
+            return  # Every step asks. What is pinned is part of what is kept, and takes a walk to know.
         while (memory := self._memory()) is not None and (victim := memory.victim(self._slots)) is not None:
             self._backend.remove(victim.request_id)
             self._slots.release(victim.request_id)
@@ -162,6 +168,7 @@ class EngineLoop:
                     sequence.prefilled_tokens = sequence.cached_tokens
                 except RequestRefused as refusal:
                     refused = True
+                    self._backend.forget(sequence)
                     self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
                 else:
                     self._slots.take(sequence)

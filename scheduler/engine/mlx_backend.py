@@ -1,8 +1,11 @@
-"""The adapter to mlx-lm: the only file that calls its BatchGenerator, written against 0.32.2.
+"""The adapter to mlx-lm's BatchGenerator, written against 0.32.2; `rows/generation.py` is its subclass and
+`rows/prefill_share.py` sets its chunk.
 
 What we rely on there, each held by a test in `tests/mlx/test_upstream.py`:
-- `insert(...)` takes per-row `samplers`, `logits_processors`, `stop_sequences`, and returns uids that
-  count upwards; rows keep their own sampler when a neighbour leaves (0.32.0 lost it);
+- `insert_segments(...)` takes per-row `caches`, `all_tokens`, `samplers`, `stop_sequences`, and returns uids
+  that count upwards; it keeps the very list of caches until the row joins, and calls the first row's `merge`;
+- rows that join and leave keep what is theirs in every list of the batches;
+- `prefill_step_size` and `prefill_batch_size` are read at each step;
 - `next()` returns (prompt responses, generation responses), one decode step and one prefill chunk;
 - `remove(uids)` works for rows in any stage; `prompt_cache_nbytes` is 0 when no row is left.
 
@@ -218,6 +221,7 @@ class MlxBackend:
         for stage, leases in by_batch.items():
             if leases:
                 self._layout.rebase(batches[stage].prompt_cache, leases)
+        self._rows.settle(row.cached for row in self._by_uid.values())
 
     def step(self, prefill_tokens: int | None = None) -> StepResult:
         if self._regrouping:

@@ -243,3 +243,76 @@ def test_load_model_gives_a_model_and_its_config(tiny: Tiny) -> None:
     assert logits.shape == (1, 1, SHAPE.vocabulary)
     assert len(cache) == SHAPE.layers
     assert all(layer.keys.ndim == 4 and layer.keys.shape[2] == 256 for layer in cache)
+
+
+class _Spied:
+    """A layer of a row before it joins; counts what is asked of it."""
+
+    nbytes = 0
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.merged_with: list[int] = []
+
+    def merge(self, rows: list[_Spied]) -> Any:
+        self.merged_with.append(len(rows))
+        return self.layer.merge([row.layer for row in rows])
+
+    def size(self) -> int:
+        return 0
+
+
+def test_the_first_row_s_caches_are_merged_when_it_joins_and_not_before(tiny: Tiny, generator: Any) -> None:
+    """Catches a copy of the list, which would undo what is made ready anew until a row joins, and a merge
+    that asks another row or earlier: our rows begin from kept prefixes there."""
+    given: list[list[Any]] = [[_Spied(layer) for layer in make_prompt_cache(tiny.model)] for _ in range(2)]
+    replaced = [[_Spied(layer) for layer in make_prompt_cache(tiny.model)] for _ in range(2)]
+    generator.insert_segments([[[1, 2]], [[3, 4]]], max_tokens=[2, 2], caches=given, all_tokens=[[], []])
+    for old, new in zip(given, replaced, strict=True):
+        old[:] = new
+    assert not any(spied.merged_with for layers in replaced for spied in layers)
+    generator.next()
+    assert [spied.merged_with for spied in replaced[0]] == [[2]] * len(replaced[0])
+    assert not any(spied.merged_with for spied in replaced[1])
+
+
+def test_chunk_and_rows_are_read_at_each_step(generator: Any) -> None:
+    """Catches values that are fixed at the start: a step's budget is said through them. What waits is a
+    deque of tuples with uid and segments first, and may be put into another order."""
+    _insert(generator, prompt_of(60, 1))
+    _insert(generator, prompt_of(60, 2))
+    first, second = (sequence[0] for sequence in generator._unprocessed_sequences)
+    assert [sum(map(len, sequence[1])) for sequence in generator._unprocessed_sequences] == [60, 60]
+    generator._unprocessed_sequences.reverse()
+    generator.prefill_batch_size, generator.prefill_step_size = 1, 7
+    assert [(prompt.uid, prompt.progress) for prompt in generator.next()[0]] == [(second, (7, 60))]
+    generator.prefill_batch_size, generator.prefill_step_size = 2, 5
+    told = [(prompt.uid, prompt.progress) for prompt in generator.next()[0]]
+    assert told == [(second, (12, 60)), (first, (5, 60))]
+    assert generator._find_uids([first, second]) == {second: (1, 0), first: (1, 1)}
+
+
+def test_a_segment_s_end_is_told(generator: Any) -> None:
+    """Catches a chunk across a boundary: states are kept at segments' ends, and before the last token."""
+    generator.prefill_step_size = 16
+    (uid,) = generator.insert_segments([[prompt_of(20, 1), prompt_of(5, 2)]], max_tokens=[2])
+    told = []
+    while not told or not told[-1][2]:
+        told += [(p.progress[0], p.end_of_segment, p.end_of_prompt) for p in generator.next()[0]]
+    assert told == [
+        (16, False, False),
+        (20, True, False),
+        (24, True, False),
+        (25, True, True),
+    ]
+    layers, tokens = generator.extract_cache([uid])[uid]
+    assert len(tokens) == layers[0].size() == 25
+
+
+def test_an_ended_row_hands_over_all_that_it_computed(generator: Any) -> None:
+    """Catches tokens and caches of different lengths: what an answer leaves behind is kept by its tokens."""
+    prompt = prompt_of(12, 3)
+    _insert(generator, prompt, max_tokens=4)
+    ended = [answer for _ in range(30) for answer in generator.next()[1] if answer.finish_reason]
+    (answer,) = ended
+    assert len(answer.all_tokens) == len(prompt) + 4 == answer.prompt_cache[0].size()

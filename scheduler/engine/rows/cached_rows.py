@@ -8,7 +8,7 @@ began with, so that what it adds always has a path to stand on, and what it shar
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,11 +90,21 @@ class CachedRows:
                 if depth >= worth and shared >= row.shared_tokens:
                     break
                 depth, shared = depth + 1, shared + taken
-            if shared == 0:
-                continue
             row.shared_tokens = shared
-            changed[number] = depth
+            if shared:
+                changed[number] = depth
         return changed
+
+    def settle(self, rows: Iterable[CachedRow]) -> None:
+        """Rows are as `regroup` has said: of what is kept, they hold on to what they attend to in place. The
+        rest they have copies of, and it may be evicted like anything else."""
+        if self._prefixes is None or not self._in_place:
+            return
+        for row in rows:
+            if not row.layers and row.lease is not None and row.lease.length > row.shared_tokens:
+                kept = self._prefixes.pin(row.tokens[: row.shared_tokens], row.submit.salt)
+                self.end(row)
+                row.lease = kept
 
     def restart(self, row: CachedRow, runs: int) -> None:
         """A row that has not joined a batch yet will share so many pieces of its lease in place."""
