@@ -66,6 +66,10 @@ class Backend(Protocol):
         Raises RequestRefused, with nothing changed."""
         ...
 
+    def in_place_tokens(self, request_id: int) -> int:
+        """How much of a running row lies in the prefix cache only, pinned there."""
+        ...
+
     def keep(self, request_id: int, tokens: int) -> None:
         """Put the first `tokens` computed tokens of a running row where others find them."""
         ...

@@ -201,6 +201,8 @@ class EngineLoop:
             sequence.prefilled_tokens = prefill.done
         for retired in result.retired:
             self._slots.release(retired.request_id)
+        for sequence in self._slots:
+            sequence.in_place_tokens = self._backend.in_place_tokens(sequence.request_id)
         return result
 
     def _emit(self, result: StepResult) -> list[StepOutput | Inspection]:

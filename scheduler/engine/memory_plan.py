@@ -39,11 +39,12 @@ class Memory:
         )
 
     def fits(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> bool:
-        """Whether a request of which so much is kept may join these."""
+        """Whether a request of which so much is kept may join these. It leaves in place what one of them
+        begins with, too; other kept tokens it copies."""
         rows = list(running)
         if not rows:
             return True  # It has been found possible; what else is held will be evicted.
-        held = sum(map(charged_tokens, rows)) + _charge(sequence, known_tokens)
+        held = sum(map(charged_tokens, rows)) + _charge(sequence, left_in_place(sequence, known_tokens, rows))
         return held * self.token_bytes + self.pinned_bytes <= self.budget_bytes
 
     def victim(self, running: Iterable[Sequence]) -> Sequence | None:
@@ -56,12 +57,17 @@ class Memory:
         return min(movable, key=lambda row: (row.generated_tokens, -row.request_id), default=None)
 
 
+def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:
+    """What a request will probably attend to in place beside these rows, of what is kept of it."""
+    return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
+
+
 def charged_tokens(sequence: Sequence) -> int:
     """What a running row holds for itself, with its reserve."""
-    return _charge(sequence, sequence.cached_tokens)
+    return _charge(sequence, sequence.in_place_tokens)
 
 
-def _charge(sequence: Sequence, known_tokens: int) -> int:
+def _charge(sequence: Sequence, in_place_tokens: int) -> int:
     still = min(sequence.submit.max_tokens - sequence.submit.done_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.generated_tokens - sequence.submit.done_tokens + 1)
-    return len(sequence.tokens) - known_tokens + answer
+    return len(sequence.tokens) - in_place_tokens + answer

@@ -178,6 +178,9 @@ class MlxBackend:
     def tend(self, idle: bool) -> bool:
         return self._disk is not None and self._disk.advance(idle)
 
+    def in_place_tokens(self, request_id: int) -> int:
+        return self._by_request[request_id].cached.shared_tokens
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._by_request[request_id], tokens)
 

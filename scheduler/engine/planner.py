@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import Restorable
-from scheduler.engine.memory_plan import Memory
+from scheduler.engine.memory_plan import Memory, left_in_place
 from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
 from scheduler.engine.sequence import Sequence
 
@@ -69,8 +69,8 @@ def plan(
             if now - sequence.arrived_at > PATIENCE_SECONDS:
                 break  # Smaller ones have passed it for long enough: what they free is its, from now on.
             continue
-        sequence.cached_tokens = known
-        # Provisional: whoever admits it says how much was found in the end.
+        # Provisional: whoever admits it says how much was found in the end, and what of it is in place.
+        sequence.in_place_tokens = left_in_place(sequence, known, [*running, *admit])
         sequence.prefilled_tokens = known
         if restorable == "at_stops":
             followed = [other.shared_with(sequence) for other in waiting if other is not sequence]

@@ -155,6 +155,10 @@ class ScriptedBackend:
     def disk(self) -> None:
         return None
 
+    def in_place_tokens(self, request_id: int) -> int:
+        lease = self._rows[request_id].lease
+        return 0 if lease is None else lease.length
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._rows[request_id], tokens)
 

@@ -21,6 +21,8 @@ class Sequence:
     """Prompt tokens in the row's cache, found there or computed."""
     cached_tokens: int = 0
     """Prompt tokens that it had not to compute."""
+    in_place_tokens: int = 0
+    """What of a running row lies in the prefix cache and is attended to there; the rest is its own."""
     output: list[int] = field(default_factory=list)
     """The whole answer so far."""
     arrived_at: float = 0.0
@@ -51,7 +53,7 @@ class Sequence:
         done = self.generated_tokens
         self.submit = msgspec.structs.replace(self.submit, prompt=prompt, done_tokens=done)
         self.tokens, self.output = compact(prompt), []
-        self.prefilled_tokens = self.cached_tokens = 0
+        self.prefilled_tokens = self.cached_tokens = self.in_place_tokens = 0
         self.preemptions += 1
         self._shared.clear()
 

@@ -296,7 +296,7 @@ def test_a_segment_s_end_is_told(generator: Any) -> None:
     """Catches a chunk across a boundary: states are kept at segments' ends, and before the last token."""
     generator.prefill_step_size = 16
     (uid,) = generator.insert_segments([[prompt_of(20, 1), prompt_of(5, 2)]], max_tokens=[2])
-    told = []
+    told: list[tuple[int, bool, bool]] = []
     while not told or not told[-1][2]:
         told += [(p.progress[0], p.end_of_segment, p.end_of_prompt) for p in generator.next()[0]]
     assert told == [

@@ -71,6 +71,9 @@ class _Watched:
     def tend(self, idle: bool) -> bool:
         return self._backend.tend(idle)
 
+    def in_place_tokens(self, request_id: int) -> int:
+        return self._backend.in_place_tokens(request_id)
+
     def keep(self, request_id: int, tokens: int) -> None:
         self._backend.keep(request_id, tokens)
 

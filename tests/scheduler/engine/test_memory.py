@@ -137,10 +137,16 @@ def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
 
 
 def test_a_hit_is_charged_for_what_it_computes() -> None:
-    """What is kept already is not needed twice."""
-    memory = Memory(budget_bytes=1000, token_bytes=1, pinned_bytes=400)
-    assert not memory.fits(_sequence(2, 500), 0, [_sequence(1, 200)])
-    assert memory.fits(_sequence(2, 500), 400, [_sequence(1, 200)])
+    """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
+    memory = Memory(budget_bytes=900, token_bytes=1, pinned_bytes=400)
+    trunk = prompt_of(400, 9)
+    newcomer = Sequence.of(request(2, [*trunk, *prompt_of(100, 2)], 10))
+    sharer = Sequence.of(request(1, [*trunk, 1], 10))
+    sharer.in_place_tokens = 400
+    assert not memory.fits(newcomer, 0, [sharer])
+    assert memory.fits(newcomer, 400, [sharer])
+    stranger = _sequence(3, 201)
+    assert not memory.fits(newcomer, 400, [stranger])
 
 
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
