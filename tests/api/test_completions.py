@@ -114,7 +114,9 @@ async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockC
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"suffix": "end"}, "suffix", "not supported here"),
     ({"best_of": 2}, "best_of", "not supported here"),
-    ({"logprobs": 0}, "logprobs", "not supported here"),
+    ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+    ({"logprobs": 0, "echo": True}, "logprobs", "not supported here: with echo"),
+    ({"min_tokens": 17}, "min_tokens", "at most"),
     ({"messages": []}, "messages", "not supported by"),
     ({"prompt": None}, "prompt", "required"),
     ({"prompt": []}, "prompt", "it is a text"),
