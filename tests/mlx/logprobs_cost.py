@@ -75,10 +75,8 @@ def main() -> None:
         clock = statistics.median(b / a for a, _, b, _ in pairs)
         processor = statistics.median(b / a for _, a, _, b in pairs)
         _, none_ms, _, some_ms = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
-        print(
-            f"{asking} of {_ROWS} rows ask: {clock:.3f} of the clock's time, {processor:.3f} of the processor's"
-        )
-        print(f"    processor: {some_ms:.2f} ms a step, without {none_ms:.2f} ms", flush=True)
+        print(f"{asking} of {_ROWS} rows ask: {clock:.3f} of a step without, by the clock; {processor:.3f}")
+        print(f"    by the processor: {some_ms:.2f} ms a step, {none_ms:.2f} ms without", flush=True)
 
 
 if __name__ == "__main__":
