@@ -15,6 +15,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from trio.testing import trio_test
 
+from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.api.test_chat_tools import HERMES
@@ -48,8 +49,8 @@ def expected(place: int) -> float:
 
 
 @asynccontextmanager
-async def playing(*texts: str, dialect: bool = True) -> AsyncIterator[openai.AsyncOpenAI]:
-    scheduler = make_scheduler(Playback(*texts), **({"answer_format": HERMES} if dialect else {}))
+async def playing(*texts: str, answer_format: AnswerFormat = HERMES) -> AsyncIterator[openai.AsyncOpenAI]:
+    scheduler = make_scheduler(Playback(*texts), answer_format=answer_format)
     async with running(scheduler), official(scheduler) as client:
         yield client
 
@@ -104,7 +105,7 @@ async def test_the_clients_accumulator_keeps_them(autojump_clock: trio.testing.M
 @trio_test
 async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -> None:
     """And a request that asks for none has none."""
-    async with playing("abc", "de", dialect=False) as client:
+    async with playing("abc", "de", answer_format=PLAIN) as client:
         two: ChatCompletion = await client.chat.completions.create(
             model="tiny", messages=ASK, logprobs=True, n=2
         )
@@ -118,7 +119,7 @@ async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -
 async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
     """The old shape: lists side by side; keys that are parts of characters by their bytes; offsets into the
     text; the chosen token among the likeliest, also where that makes one more."""
-    async with playing(ANSWER, dialect=False) as client:
+    async with playing(ANSWER, answer_format=PLAIN) as client:
         for top in (0, 1, 5):
             whole = await client.completions.create(model="tiny", prompt="x", logprobs=top)
             stream = await client.completions.create(model="tiny", prompt="x", logprobs=top, stream=True)

@@ -252,5 +252,7 @@ def test_pieces_of_words_are_spelled_with_the_space_they_bring(kind: str) -> Non
         ("</s>", b"</s>"),
         ("日本語", "日本語".encode()),
     ]:
-        assert tokenizer.token_bytes(library.token_to_id(token)) == spelled
+        token_id = library.token_to_id(token)
+        assert token_id is not None
+        assert tokenizer.token_bytes(token_id) == spelled
     assert tokenizer.token_bytes(library.get_vocab_size() + 7) == b""
