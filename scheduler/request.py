@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 # How tokens are chosen crosses to the engine as it is: one type for both sides.
+from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
 
 Message: TypeAlias = dict[str, Any]
@@ -110,7 +111,7 @@ class GenerationRequest:
     top_logprobs: int | None = None
     """None: no log-probabilities; 0: those of the answer's own tokens; more: of so many others too."""
     min_tokens: int = 0
-    """So many tokens before the end-of-sequence token may come."""
+    """So many tokens before one may come that ends the answer, or a stop string may be complete."""
     tenant: str = ""
     session: str | None = None
     """The agent's conversation or run, as its own headers name it; None where nothing names it."""

@@ -30,7 +30,10 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, *requests)
-            return JSONResponse(completion_object(public_id, created, model.name, answer, echoes))
+            logprobs = body.logprobs is not None
+            return JSONResponse(
+                completion_object(public_id, created, model.name, answer, echoes, logprobs=logprobs)
+            )
         options = body.stream_options
         include_usage = options is not None and options.include_usage
         encoder = CompletionEncoder(public_id, created, model.name, echoes, include_usage=include_usage)

@@ -34,6 +34,8 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=body.ignore_eos,
         choices=body.n or 1,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        min_tokens=body.min_tokens,
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",

@@ -30,7 +30,10 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)
-            return JSONResponse(completion_object(request.public_id, created, model.name, answer))
+            logprobs = bool(body.logprobs)
+            return JSONResponse(
+                completion_object(request.public_id, created, model.name, answer, logprobs=logprobs)
+            )
         options = body.stream_options
         include_usage = options is not None and options.include_usage
         encoder = ChunkEncoder(request.public_id, created, model.name, include_usage)

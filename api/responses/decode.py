@@ -32,5 +32,6 @@ def generation_request(
             seed=secrets.randbits(63),
         ),
         max_tokens=body.max_output_tokens,
+        top_logprobs=body.wanted_logprobs,
         tenant=tenant,
     )

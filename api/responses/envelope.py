@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+from api.openai.encode import logprob_objects
 from api.responses.schema import CreateResponse
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import FinishReason, Usage
@@ -57,6 +58,7 @@ class Envelope:
             "text": {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": [_tool(tool.model_dump()) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": usage_object(usage) if over and usage is not None else None,
@@ -103,7 +105,12 @@ def status_of(reason: FinishReason) -> Status:
 
 def part(block: TextBlock | ReasoningBlock) -> dict[str, Any]:
     if isinstance(block, TextBlock):
-        return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+        return {
+            "type": "output_text",
+            "text": block.text,
+            "annotations": [],
+            "logprobs": logprob_objects(block.logprobs),
+        }
     return {"type": "reasoning_text", "text": block.text}
 
 

@@ -10,7 +10,7 @@ from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.messages import Body
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items
-from scheduler.request import Tool
+from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
 MAX_ITEMS = 100_000
 
@@ -102,8 +102,10 @@ class CreateResponse(Body):
     text: TextOptions | None = None
     metadata: dict[str, str] | None = Field(default=None, max_length=16)
 
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     include: Annotated[
-        list[Literal["reasoning.encrypted_content"]] | None, WithoutEffect("thoughts are told as they are")
+        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        Partly("log-probabilities of the text; thoughts are told as they are, never encrypted"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -123,9 +125,6 @@ class CreateResponse(Body):
     max_tool_calls: Annotated[int | None, Refused("there are no tools of the server's own")] = None
     prompt: Annotated[Any, Refused("there are no stored prompts")] = None
     moderation: Annotated[Any, Refused("nothing is moderated")] = None
-    top_logprobs: Annotated[
-        int | None, Refused("the engine does not report log-probabilities yet", neutral=(0,))
-    ] = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
         Refused("what is too long is refused, not cut", neutral=("disabled",)),
@@ -143,6 +142,12 @@ class CreateResponse(Body):
                     place = f"input.{number}.arguments"
                     raise ValueError(f"{place}: it is not the JSON text of an object") from error
         return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the likeliest tokens with each, or None: whoever names a number, too, wants them."""
+        included = "message.output_text.logprobs" in (self.include or ())
+        return self.top_logprobs or 0 if included or self.top_logprobs else None
 
     @property
     def remembers(self) -> bool:

@@ -42,7 +42,7 @@ from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Load, PrefillOut, Ready, Retired, Submit, TokenOut
+from scheduler.link.messages import MAX_TOP_LOGPROBS, Load, PrefillOut, Ready, Retired, Submit, TokenOut
 
 # Before any model's module is imported, and also where one was.
 take_over()
@@ -151,6 +151,9 @@ class MlxBackend:
                 submit.prompt[:begun],
                 submit.prompt[begun:],
                 submit.done_tokens,
+                submit.top_logprobs,
+                submit.min_tokens,
+                [token for token in submit.stop_token_ids if 0 <= token < self._description.vocabulary],
             )
         except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
@@ -163,6 +166,8 @@ class MlxBackend:
         if submit.max_tokens < 1:
             # BatchGenerator raises for it from inside the batch's step.
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
+        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         for token, _ in submit.sampling.logit_bias:
@@ -245,7 +250,8 @@ class MlxBackend:
         retired: list[Retired] = []
         for answer in answers:
             row = self._by_uid[answer.uid]
-            tokens.append(TokenOut(row.request_id, answer.token))
+            told = answer.logprobs
+            tokens.append(TokenOut(row.request_id, answer.token, None if told is None else told.read()))
             if answer.finish_reason is not None:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)

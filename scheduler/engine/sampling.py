@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from scheduler.engine.held_ends import HeldEnds
+from scheduler.engine.logprobs import LogprobsAsked
 from scheduler.engine.rows.softmax import weight
 from scheduler.link.messages import Sampling
 
@@ -46,6 +48,10 @@ class RowSampling:
     prompt: Sequence[int]
     output: Sequence[int] = ()
     position: int = 0
+    top_logprobs: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    """What cannot be chosen before `min_tokens` are."""
     bias: mx.array | None = field(init=False, default=None)
     seen: mx.array | None = field(init=False, default=None)
     """(vocabulary,) float32: 1 for each token of prompt or output."""
@@ -106,6 +112,8 @@ class RowsSampler:
         self.rows = tuple(rows)
         self._penalised = _Penalised([(i, row) for i, row in enumerate(rows) if row.penalised])
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
+        self._held_ends = HeldEnds([(row.min_tokens - row.position, row.stop_token_ids) for row in rows])
+        self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
         self._biased = mx.array([i for i, _ in biased]) if biased else None
         self._bias = mx.stack([bias for _, bias in biased]) if biased else None
         sampled = [(i, row) for i, row in enumerate(rows) if row.sampled]
@@ -124,7 +132,7 @@ class RowsSampler:
         all but the first of a row are its output."""
         if self._biased is not None and self._bias is not None:
             logits = logits.astype(mx.float32).at[self._biased].add(self._bias)
-        logits = self._penalised.apply(logits, inputs)
+        logits = self._held_ends.apply(self._penalised.apply(logits, inputs))
         tokens = mx.argmax(logits, axis=-1).astype(mx.uint32)
         if self._sampled:
             chosen = logits if self._drawn is None else logits[self._drawn]

@@ -6,6 +6,7 @@ chosen moments (`ScriptedPlan`). It keeps the same contract as `mlx_backend`.
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from array import array
@@ -18,7 +19,9 @@ from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
+    LogprobsOut,
     PrefillOut,
     Ready,
     Retired,
@@ -48,6 +51,14 @@ def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
     """The token at `position` (from 0) of the answer to a prompt with this digest."""
     span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
     return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
+
+
+def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> LogprobsOut:
+    """The likeliest token has half of all probability, the next one half of the rest, and so on; which of the
+    first four `token` is depends on its position, and their ids follow each other."""
+    rank = position % 4
+    best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
+    return LogprobsOut(best[rank][1], tuple(best[:top]))
 
 
 def digest(prompt: list[int]) -> int:
@@ -126,6 +137,8 @@ class ScriptedBackend:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
+        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         if self._plan.refuse_token in submit.prompt:
@@ -207,9 +220,9 @@ class ScriptedBackend:
                 prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total, cached))
                 continue
             token = self._next_token(row)
+            tokens.append(TokenOut(row.submit.request_id, token, self._logprobs(row, token)))
             row.generated += 1
             row.tokens.append(token)
-            tokens.append(TokenOut(row.submit.request_id, token))
             if ended := self._ended(row, token):
                 retired.append(ended)
         for end in retired:
@@ -221,10 +234,17 @@ class ScriptedBackend:
         return StepResult(tokens, prefills, retired, computed)
 
     def _next_token(self, row: _Row) -> int:
-        stops = row.submit.stop_token_ids
-        if stops and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
+        stops, may_end = row.submit.stop_token_ids, row.generated >= row.submit.min_tokens
+        if stops and may_end and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
             return stops[0]
-        return scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+        token = scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+        while token in stops and not may_end:
+            token = (token + 1) % self._plan.vocabulary
+        return token
+
+    def _logprobs(self, row: _Row, token: int) -> LogprobsOut | None:
+        top = row.submit.top_logprobs
+        return None if top is None else scripted_logprobs(token, row.generated, top, self._plan.vocabulary)
 
     def _ended(self, row: _Row, token: int) -> Retired | None:
         reason: RetireReason

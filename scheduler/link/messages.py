@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+MAX_TOP_LOGPROBS = 20
+"""As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -95,7 +97,11 @@ class Submit(_Message, frozen=True, tag="submit"):
     """Positions at which another prompt is likely to leave this one: where messages begin and end."""
     done_tokens: int = 0
     """The last so many of `prompt` are the beginning of its answer, which goes on behind them: nothing of it
-    changes. `max_tokens` counts them."""
+    changes. `max_tokens` and `min_tokens` count them."""
+    top_logprobs: int | None = None
+    """None: no log-probabilities; else its tokens' own, and those of so many of the likeliest instead."""
+    min_tokens: int = 0
+    """None of its first so many tokens is a stop token."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -134,11 +140,20 @@ class Ready(_Message, frozen=True, tag="ready"):
     weights_dtype: str
 
 
+class LogprobsOut(_Message, frozen=True):
+    """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the token that was
+    chosen, and of the likeliest with their ids, best first. None is below -9999."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenOut(_Message, frozen=True):
-    """One token of one row in one step."""
+    """One token of one row in one step; `logprobs` where its request asked for them."""
 
     request_id: int
     token: int
+    logprobs: LogprobsOut | None = None
 
 
 class PrefillOut(_Message, frozen=True):

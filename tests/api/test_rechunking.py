@@ -24,8 +24,10 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
+    Logprob,
     ReasoningDelta,
     TextDelta,
+    TokenLogprobs,
     ToolCallArguments,
     ToolCallStarted,
     Usage,
@@ -59,9 +61,14 @@ def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerP
             yield from (ToolCallArguments(calls, part) for part in parts)
             calls += 1
         elif kind == "text":
-            yield from (TextDelta(part) for part in parts)
+            yield from (TextDelta(part, tuple(map(logprobs_of, part))) for part in parts)
         else:
             yield from (ReasoningDelta(part) for part in parts)
+
+
+def logprobs_of(character: str) -> TokenLogprobs:
+    """A token for each character: wherever the text goes, they go."""
+    return TokenLogprobs(Logprob(ord(character), character, character.encode(), -1.0))
 
 
 def finished(reason: FinishReason) -> Finished:
@@ -113,4 +120,7 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     assert response == responses_stream(uncut, reason)
     blocks = whole_blocks(whole(uncut, reason).choices[0])
     items = ENVELOPE.items(blocks, reason)
+    for item in items:
+        for part in item["content"] if item["type"] == "message" else ():
+            assert "".join([entry["token"] for entry in part["logprobs"]]) == part["text"]
     assert response == {**ENVELOPE.response(status_of(reason), items, USAGE), "completed_at": None}

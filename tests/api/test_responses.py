@@ -285,7 +285,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": {"format": {"type": "json_object"}}}, "text.format", "not supported here"),
     ({"background": True}, "background", "not supported here"),
     ({"truncation": "auto"}, "truncation", "not supported here"),
-    ({"include": ["message.output_text.logprobs"]}, "include.0", "reasoning.encrypted_content"),
+    ({"include": ["file_search_call.results"]}, "include.0", "message.output_text.logprobs"),
+    ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 1}, "seed", "not supported by"),
     ({"max_output_tokens": 50_000}, "max_tokens", "context"),
 ]
