@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.rows.exponential import UNIT, weight
+from scheduler.engine.rows.softmax import weight
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut
 
 _LEAST = -9999.0
@@ -90,7 +90,7 @@ class LogprobsAsked:
             return shares, []
         scores = logits[self._index].astype(mx.float32)
         best = mx.max(scores, axis=-1, keepdims=True)
-        total = best + mx.log(mx.sum(weight((scores - best) * UNIT), axis=-1, keepdims=True))
+        total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))
         chosen = mx.take_along_axis(scores, tokens[self._index][:, None], axis=-1) - total
         ids = values = None
         if any(top for _, top in self._asked):
