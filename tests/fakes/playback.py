@@ -15,7 +15,6 @@ from scheduler.link.messages import Load, ScriptedPlan, Submit
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 
-
 Chooser: TypeAlias = Callable[[int, str], str]
 """What is said to a request, by how many came before it and by its prompt."""
 

@@ -60,9 +60,7 @@ def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServ
     async def main() -> None:
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
-        scheduler = make_scheduler(
-            Playback(choose=choose), plan, answer_format=answer_format, folder=folder
-        )
+        scheduler = make_scheduler(Playback(choose=choose), plan, answer_format=answer_format, folder=folder)
         app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
         server = Server(
             _Recorded(app, played.asked), on_error=lambda error, request: played.errors.append(repr(error))
@@ -112,7 +110,7 @@ class _Recorded:
             await self._app(scope, listen, tell)
         finally:
             headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
-            sent = json.loads(body) if headers.get("content-type", "").startswith("application/json") else None
-            self._asked.append(
-                Asked(scope["path"], scope["query_string"].decode(), headers, sent, status)
+            sent = (
+                json.loads(body) if headers.get("content-type", "").startswith("application/json") else None
             )
+            self._asked.append(Asked(scope["path"], scope["query_string"].decode(), headers, sent, status))
