@@ -35,35 +35,42 @@ class Asked:
     path: str
     query: str
     headers: dict[str, str]
-    body: Any
+    content: bytes
     status: int
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.content) if self.content else None
 
 
 @dataclass(slots=True)
 class PlayedServer:
+    engine: Playback
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    def answers(self, path: str) -> list[Asked]:
-        """What was asked there."""
-        return [asked for asked in self.asked if asked.path == path]
+    @property
+    def submitted(self) -> int:
+        """How many requests the engine has got."""
+        return len(self.engine.submits)
 
 
 @contextmanager
 def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServer]:
     """Serve until the block is left."""
-    played = PlayedServer()
+    played = PlayedServer(Playback(choose=choose))
     started = threading.Event()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
 
     async def main() -> None:
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
-        scheduler = make_scheduler(Playback(choose=choose), plan, answer_format=answer_format, folder=folder)
+        scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
         app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
         server = Server(
-            _Recorded(app, played.asked), on_error=lambda error, request: played.errors.append(repr(error))
+            _Recorded(app, played.asked),
+            on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),
         )
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         played.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
@@ -82,7 +89,7 @@ def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServ
         token, scope = stop[0]
         token.run_sync_soon(scope.cancel)
         thread.join()
-    assert not played.errors
+    assert not played.errors, played.errors
 
 
 class _Recorded:
@@ -110,7 +117,6 @@ class _Recorded:
             await self._app(scope, listen, tell)
         finally:
             headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
-            sent = (
-                json.loads(body) if headers.get("content-type", "").startswith("application/json") else None
+            self._asked.append(
+                Asked(scope["path"], scope["query_string"].decode(), headers, bytes(body), status)
             )
-            self._asked.append(Asked(scope["path"], scope["query_string"].decode(), headers, sent, status))
