@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import instructor
 import openai
-from outcome import ASK, server_url
+from exchange import ASK, server_url
 from pydantic import BaseModel
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from exchange import ASK, HELLO, server_url, told
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from outcome import ASK, HELLO, server_url, told
 
 
 @tool

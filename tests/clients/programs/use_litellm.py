@@ -8,7 +8,9 @@ import os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub for its price list first
 
 import litellm
-from outcome import ASK, HELLO, server_url, told
+from exchange import ASK, HELLO, server_url, told
+
+litellm.suppress_debug_info = True  # printed among our lines, where a model is none of its list
 
 TOOL = {
     "type": "function",

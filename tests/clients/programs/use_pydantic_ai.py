@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from anthropic import AsyncAnthropic
-from outcome import ASK, HELLO, server_url, told
+from exchange import ASK, HELLO, server_url, told
 from pydantic_ai import Agent
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -75,10 +76,10 @@ def test_a_full_queue_says_how_many_wait_and_when_to_come_back() -> None:
 
 def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
     """A full queue has room later; for these there is none, however long the client comes back."""
-    for bounds in ({"max_queue": 4}, {"max_queue": 9, "max_queue_per_tenant": 4}):
-        admission = Admission(IntakeQueue(IntakeConfig(**bounds)))
+    for config in (IntakeConfig(max_queue=4), IntakeConfig(max_queue=9, max_queue_per_tenant=4)):
+        admission = Admission(IntakeQueue(config))
         admission.check(ask(), 0.0, requests=4)
-        error = refusal(lambda admission=admission: admission.check(ask(), 0.0, requests=5))
+        error = refusal(partial(admission.check, ask(), 0.0, requests=5))
         assert (type(error), error.param) == (InvalidRequest, "n")
         assert "at most 4 can wait" in error.message
 
