@@ -53,7 +53,7 @@ OPERATIONS = (
 WITH_A_BODY = [operation for operation in OPERATIONS if operation[0] == "POST" and "{" not in operation[1]]
 
 bounded = settings(
-    max_examples=25,
+    max_examples=15,
     derandomize=True,
     deadline=None,
     database=None,
