@@ -27,6 +27,7 @@ from api.http_metrics import HttpMetrics
 from api.identity import Identity
 from api.live import live_routes
 from api.openai.routes import openai_routes
+from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
@@ -56,14 +57,15 @@ def make_app(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
-    app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
-    app.include_router(completions_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
+    app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
-        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default())
+        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default()),
+        responses=OPENAI_ERRORS,
     )
-    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds))
-    app.include_router(tokenization_routes(scheduler, model))
-    app.include_router(operations_routes(scheduler, stall_seconds))
+    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
+    app.include_router(tokenization_routes(scheduler, model), responses=OPENAI_ERRORS)
+    app.include_router(operations_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)

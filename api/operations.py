@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.openmetrics import exposition as openmetrics
 
@@ -53,7 +53,7 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         wait = str(max(1, math.ceil(statistics.blocked_seconds)))
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
         scheduler.observe()

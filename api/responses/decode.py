@@ -21,7 +21,7 @@ def generation_request(
         public_id=f"resp_{secrets.token_hex(24)}",
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
-            tools=tuple(tool.neutral() for tool in body.tools or ()),
+            tools=tuple(body.offered),
             tool_choice=neutral_choice(body.tool_choice),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),

@@ -117,7 +117,7 @@ class ResponseEncoder:
                 done = self._event("response.reasoning_text.done", {**place, "text": text})
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
             case ToolCallBlock(name=name, arguments=arguments):
-                fields = {**place, "name": name, "arguments": arguments}
+                fields = {**place, **self._envelope.called(name), "arguments": arguments}
                 done = self._event("response.function_call_arguments.done", fields)
             case _:
                 assert_never(block)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
 from api.openai.encode import logprob_objects
-from api.responses.schema import CreateResponse
+from api.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import FinishReason, Usage
 
@@ -57,7 +57,7 @@ class Envelope:
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
-            "tools": [_tool(tool.model_dump()) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
@@ -79,10 +79,15 @@ class Envelope:
                 thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
                 return {"id": item_id, "type": "reasoning", **thought}
             case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
-                call = {"call_id": call_id, "name": name, "arguments": arguments, "status": status}
+                call = {"call_id": call_id, **self.called(name), "arguments": arguments, "status": status}
                 return {"id": item_id, "type": "function_call", **call}
             case _:
                 assert_never(block)
+
+    def called(self, offered_name: str) -> dict[str, str]:
+        """The fields that name a called function: `name`, and `namespace` where it has one."""
+        namespace, name = self.body.called(offered_name)
+        return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
 
     def item_id(self, index: int, block: Block) -> str:
         """Known to be this response's: its own id, and the item's place."""
@@ -124,5 +129,16 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _tool(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    """As it came; the fields of a function that its model requires are there, if null."""
+    match tool:
+        case FunctionTool():
+            fields = tool.model_dump()
+            return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+        case NamespaceTool(type=kind, name=name, description=description, tools=tools):
+            inner = [_tool(function) for function in tools]
+            return {"type": kind, "name": name, "description": description, "tools": inner}
+        case WebSearch():
+            return tool.model_dump(exclude_none=True)
+        case _:
+            assert_never(tool)

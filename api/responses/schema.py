@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections import Counter
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.messages import Body
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice
-from api.responses.items import FunctionCall, TaggedItem, as_items
+from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
 MAX_ITEMS = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
+_NO_SEARCH = "nothing is searched here; the model is not offered it"
 _NO_GRAMMAR = "structured output is not there yet"
 
 
 class FunctionTool(Body):
-    """Other types of tools run at OpenAI; they are refused by their type."""
+    """A function that the client runs."""
 
     type: Literal["function"]
     name: str = Field(min_length=1, max_length=256)
@@ -38,6 +41,41 @@ class FunctionTool(Body):
 
     def neutral(self) -> Tool:
         return Tool(self.name, self.description or "", self.parameters or {}, bool(self.strict))
+
+
+class NamespaceTool(Body):
+    """Functions under a name that they share (Codex groups its own so). Models' templates know functions
+    only, so each is offered with both names in one, and a call of it is told with the two."""
+
+    type: Literal["namespace"]
+    name: str = Field(min_length=1, max_length=256)
+    description: str
+    tools: list[FunctionTool] = Field(max_length=MAX_TOOLS)
+
+    def neutral(self) -> list[Tool]:
+        offered = (tool.neutral() for tool in self.tools)
+        return [
+            replace(
+                tool,
+                name=qualified(self.name, tool.name),
+                description="\n\n".join(filter(None, (self.description, tool.description))),
+            )
+            for tool in offered
+        ]
+
+
+class WebSearch(Body):
+    """OpenAI's own search, which Codex offers to every model unless told not to. To offer is not to ask:
+    a model that never searches keeps the promise, so this one is not offered it."""
+
+    type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
+    external_web_access: Annotated[bool | None, WithoutEffect(_NO_SEARCH)] = None
+    filters: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+    search_context_size: Annotated[Literal["low", "medium", "high"] | None, WithoutEffect(_NO_SEARCH)] = None
+    user_location: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+
+
+AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discriminator("type")]
 
 
 class ReasoningOptions(Body):
@@ -93,8 +131,8 @@ class CreateResponse(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: Annotated[list[FunctionTool] | None, Partly("functions; other tools run at their provider")] = (
-        Field(default=None, max_length=MAX_TOOLS)
+    tools: Annotated[list[AnyTool] | None, Partly("functions; other tools run at their provider")] = Field(
+        default=None, max_length=MAX_TOOLS
     )
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
@@ -134,6 +172,9 @@ class CreateResponse(Body):
     def _can_be_answered(self) -> CreateResponse:
         if not self.input and self.previous_response_id is None:
             raise ValueError("input: there is nothing to answer")
+        names = Counter(tool.name for tool in self.offered)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"tools: there are two of the name {twice[0]!r}")
         for number, item in enumerate(self.input):
             if isinstance(item, FunctionCall):
                 try:
@@ -148,6 +189,31 @@ class CreateResponse(Body):
         """How many of the likeliest tokens with each, or None: whoever names a number, too, wants them."""
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
+
+    @property
+    def offered(self) -> list[Tool]:
+        """What the model is told of."""
+        offered: list[Tool] = []
+        for tool in self.tools or ():
+            match tool:
+                case FunctionTool():
+                    offered.append(tool.neutral())
+                case NamespaceTool():
+                    offered.extend(tool.neutral())
+                case WebSearch():
+                    pass
+                case _:
+                    assert_never(tool)
+        return offered
+
+    def called(self, name: str) -> tuple[str | None, str]:
+        """The namespace and the name, as the client knows them, of what the model calls `name`."""
+        for tool in self.tools or ():
+            if isinstance(tool, NamespaceTool):
+                for inner in tool.tools:
+                    if name == qualified(tool.name, inner.name):
+                        return tool.name, inner.name
+        return None, name
 
     @property
     def remembers(self) -> bool:

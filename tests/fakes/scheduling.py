@@ -41,6 +41,7 @@ def make_scheduler(
     cache_sharing: Literal["all", "tenant"] = "all",
     recovery: RecoveryConfig | None = None,
     stall_seconds: float = 120.0,
+    folder: ModelFolder = FOLDER,
     **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -53,7 +54,7 @@ def make_scheduler(
         stall_seconds=stall_seconds,
         recovery=recovery or RecoveryConfig(),
     )
-    return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
+    return Scheduler(config, Preparation(ByteTokenizer(answer_format), folder), launcher, in_place)
 
 
 @asynccontextmanager
