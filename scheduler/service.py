@@ -37,7 +37,8 @@ from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import EngineTotals, Metrics
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.recent_requests import RecentRequests
 from scheduler.telemetry.request_log import log_request
 

@@ -18,6 +18,7 @@ from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
+    DeviceMemory,
     PrefillOut,
     Ready,
     Retired,
@@ -33,6 +34,7 @@ _FIRST_TOKEN = 256
 _SPECIAL_TOKENS = 64
 _FAIL_AT_TOKEN = 3
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
+_DEVICE_BYTES = 128 << 20
 
 
 class ScriptedDeath(BaseException):
@@ -95,6 +97,7 @@ class ScriptedBackend:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._steps = 0
+        self._peak_bytes = 0
 
     def describe(self) -> Ready:
         return Ready(
@@ -213,7 +216,7 @@ class ScriptedBackend:
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, computed)
+        return StepResult(tokens, prefills, retired, computed, self._plan.step_seconds)
 
     def _next_token(self, row: _Row) -> int:
         stops = row.submit.stop_token_ids
@@ -236,3 +239,9 @@ class ScriptedBackend:
     def kv_bytes(self) -> int:
         held = (row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
         return KV_BYTES_PER_TOKEN * sum(held)
+
+    def memory(self) -> DeviceMemory:
+        """There is no device: what it keeps, of what a test may take for one."""
+        active = self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
+        self._peak_bytes = max(self._peak_bytes, active)
+        return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -187,6 +187,18 @@ class CacheCounters(_Message, frozen=True):
     disk_bytes: int = 0
 
 
+class DeviceMemory(_Message, frozen=True):
+    """What MLX's allocator holds at this moment, in bytes."""
+
+    active: int = 0
+    cached: int = 0
+    """Freed by us and kept by MLX for the next array."""
+    peak: int = 0
+    """Most that was active at once, since the engine process started."""
+    recommended: int = 0
+    """What the device says that a process should not exceed; 0 where it says nothing (a CPU)."""
+
+
 class Counters(_Message, frozen=True):
     """Totals since the engine process started (they only grow), and gauges of this moment."""
 
@@ -201,6 +213,11 @@ class Counters(_Message, frozen=True):
     re_prefilled_tokens: int = 0
     """Of `prefilled_tokens`: computed again after a preemption."""
     cache: CacheCounters = CacheCounters()
+    model_seconds: float = 0.0
+    """Of `busy_seconds`: in mlx-lm's own step, which computes the model and waits for its results."""
+    between_seconds: float = 0.0
+    """Outside of steps, with rows on board that waited for the next one."""
+    memory: DeviceMemory = DeviceMemory()
 
 
 class TrunkReport(_Message, frozen=True):

@@ -329,6 +329,19 @@ def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
     journal.finish()
 
 
+def check_memory_holds_the_rows(make: MakeBackend) -> None:
+    """What the allocator holds is at least what the rows do, and never more than its peak."""
+    backend = make()
+    journal = Journal(backend)
+    journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
+    journal.step()
+    journal.step()
+    memory = backend.memory()
+    assert 0 < backend.kv_bytes() <= memory.active <= memory.peak
+    assert memory.cached >= 0 <= memory.recommended
+    journal.finish()
+
+
 def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
     """Without rows a step returns, empty."""
     backend = make()
@@ -351,5 +364,6 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_the_same_again_is_the_same,
     check_answers_differ,
     check_kv_bytes_follow_the_rows,
+    check_memory_holds_the_rows,
     check_a_step_of_nobody_is_nothing,
 )

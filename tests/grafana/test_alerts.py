@@ -82,6 +82,11 @@ CASES = {
         {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "0x120"},
         early=5,
     ),
+    "PenstockDeviceMemoryTight": Case(
+        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "100x120"},
+        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "0x120"},
+        early=1,
+    ),
     "PenstockPreempting": Case(
         {"penstock_re_prefilled_tokens_total": "0+30x120", "penstock_prefilled_tokens_total": "0+100x120"},
         {"penstock_re_prefilled_tokens_total": "0+5x120", "penstock_prefilled_tokens_total": "0+100x120"},

@@ -97,7 +97,7 @@ def test_every_expression_has_data(tmp_path: Path) -> None:
         prometheus(f"127.0.0.1:{served.port}", tmp_path) as collector,
     ):
         started = time.time()
-        eventually(lambda: collector.has("penstock_engine_steps_total"), 30)
+        eventually(lambda: collector.has("penstock_engine_step_seconds_count"), 30)
         _load(served, 64)
         eventually(lambda: collector.has("rate(penstock_generated_tokens_total[1m]) > 0"), 30)
         _load(served, 16)

@@ -20,6 +20,8 @@ from scheduler.errors import LinkError
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Cancel,
+    Counters,
+    DeviceMemory,
     Load,
     Ready,
     Retired,
@@ -99,6 +101,9 @@ class _Watched:
 
     def kv_bytes(self) -> int:
         return self._backend.kv_bytes()
+
+    def memory(self) -> DeviceMemory:
+        return self._backend.memory()
 
     def take_stepped(self) -> set[int] | None:
         """Who was in the step since this was last asked; None when there was none."""
@@ -235,6 +240,31 @@ def test_every_schedule_keeps_the_promises(
                 assert tokens == expected[: len(tokens)]
             case "failed" | "length" | "stop":
                 assert tokens == expected
+
+
+def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
+    """The clock ticks a second a look. A step of one second, of which the script says a quarter is the
+    model's; between two steps only while rows wait for the next one, and no time while there are none."""
+    ticks = count()
+    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=lambda seconds: None)
+    loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
+
+    def run(request_id: int) -> Counters:
+        (first,) = loop.turn([request(request_id, [1, 2], 2)])
+        frames = [first, *[frame for _ in range(2) for frame in loop.turn([])]]
+        assert loop.idle
+        last = frames[-1]
+        assert isinstance(last, StepOutput)
+        return last.counters
+
+    first = run(1)
+    assert (first.steps, first.busy_seconds, first.model_seconds) == (3, 3.0, 0.75)
+    assert first.between_seconds > 0
+    for _ in range(100):
+        loop.turn([])
+        next(ticks)
+    second = run(2)
+    assert second.between_seconds == 2 * first.between_seconds
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
