@@ -139,7 +139,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            self.metrics.count_refusal(error)
+            observation.observe_refusal(self.metrics, requests[0], error)
             raise
         doorbell = Doorbell()
         records = self._accept(prepared, arrived_at, doorbell)

@@ -169,6 +169,13 @@ ENGINE = Dashboard(
             stacked=True,
         ),
         Panel(
+            "Given way",
+            "Requests that ran, gave their memory to others and wait to go on. Above 0 for long: too many "
+            "slots for the memory.",
+            "short",
+            [most("penstock_preempted_requests", "{{instance}}")],
+        ),
+        Panel(
             "Work done twice",
             "Prompt tokens computed again after preemptions, of all computed. Above 0.2: thrash.",
             "percentunit",

@@ -263,4 +263,7 @@ class EngineLoop:
             model_seconds=self._model_seconds,
             between_seconds=self._between_seconds,
             memory=self._backend.memory(),
+            preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
+            row_tokens=sum(sequence.prefilled_tokens + len(sequence.output) for sequence in self._slots),
+            shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
         )

@@ -185,6 +185,8 @@ class CacheCounters(_Message, frozen=True):
     disk_dropped_writes: int = 0
     disk_errors: int = 0
     disk_bytes: int = 0
+    held_tokens: int = 0
+    """At this moment."""
 
 
 class DeviceMemory(_Message, frozen=True):
@@ -218,6 +220,12 @@ class Counters(_Message, frozen=True):
     between_seconds: float = 0.0
     """Outside of steps, with rows on board that waited for the next one."""
     memory: DeviceMemory = DeviceMemory()
+    preempted: int = 0
+    """Of `waiting`: those that ran and gave way."""
+    row_tokens: int = 0
+    """Of running rows, whoever else has them."""
+    shared_row_tokens: int = 0
+    """Of `row_tokens`: in the prefix cache, where the row attends to them."""
 
 
 class TrunkReport(_Message, frozen=True):

@@ -22,7 +22,10 @@ class EngineTotals:
         metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
         metrics.running.set(now.running)
         metrics.engine_waiting.set(now.waiting)
+        metrics.preempted.set(now.preempted)
         metrics.kv_bytes.set(now.kv_bytes)
+        metrics.row_tokens.set(now.row_tokens)
+        metrics.shared_row_tokens.set(now.shared_row_tokens)
         # Fourteen instruments that most steps do not touch: half of what this would cost the parent.
         if now.cache != last.cache:
             self._take_cache(now.cache, last.cache)
@@ -65,6 +68,7 @@ class EngineTotals:
         evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
         evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
         metrics.prefix_bytes.set(now.held_bytes)
+        metrics.prefix_tokens.set(now.held_tokens)
         metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
         metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
         metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
@@ -74,8 +78,10 @@ class EngineTotals:
 
     def forget(self) -> None:
         self._last = Counters()
-        self._metrics.running.set(0)
-        self._metrics.engine_waiting.set(0)
-        self._metrics.kv_bytes.set(0)
-        self._metrics.prefix_bytes.set(0)
+        metrics = self._metrics
+        for gauge in (
+            *(metrics.running, metrics.engine_waiting, metrics.preempted, metrics.kv_bytes),
+            *(metrics.row_tokens, metrics.shared_row_tokens, metrics.prefix_bytes, metrics.prefix_tokens),
+        ):
+            gauge.set(0)
         self._take_memory(DeviceMemory())

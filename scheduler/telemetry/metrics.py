@@ -5,17 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from scheduler.errors import (
-    DeadlineUnmeetable,
-    Draining,
-    InvalidRequest,
-    QueueFull,
-    SchedulerError,
-    TenantLimit,
-)
 from scheduler.link.death import DeathCause
 
 # A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
@@ -48,8 +39,9 @@ STEP_TOKENS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """A step without decoding rows, or without prefill, is a bucket of its own."""
 CANCEL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-PREFIXES = ("cold", "warm")
-"""Warm: at least half of the prompt was not computed, because the prefix cache had it."""
+STARTS = ("cold", "warm", "resumed")
+"""Of an answer. Warm: at least half of the prompt was not computed, because the prefix cache had it. Resumed:
+an engine died before the first token, and another one gave it."""
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "stranded", "cancelling")
@@ -182,6 +174,12 @@ class Metrics:
             "penstock_kv_budget_bytes",
             "What running rows and kept prefixes may hold together; 0 until the engine has told.",
         )
+        self.row_tokens = self._gauge(
+            "penstock_row_tokens", "Tokens of running rows, each counted for every row that has it."
+        )
+        self.shared_row_tokens = self._gauge(
+            "penstock_shared_row_tokens", "Those of them that rows attend to in the prefix cache, uncopied."
+        )
         self.weights_bytes = self._gauge("penstock_weights_bytes", "Bytes of the model's weights.")
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
@@ -210,6 +208,9 @@ class Metrics:
         self.generated_tokens = self._counter("penstock_generated_tokens", "Tokens generated.")
         self.preemptions = self._counter(
             "penstock_preemptions", "Times that a running request gave way for lack of memory."
+        )
+        self.preempted = self._gauge(
+            "penstock_preempted_requests", "Requests that have given way and wait to go on."
         )
         self.re_prefilled_tokens = self._counter(
             "penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption."
@@ -282,17 +283,18 @@ class Metrics:
             "penstock_prefix_disk_errors", "Files that were damaged, foreign or gone, and refused writes."
         )
         self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
+        self.prefix_tokens = self._gauge("penstock_prefix_tokens", "Tokens that the prefix cache holds.")
         self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
 
     def _declare_latencies(self) -> None:
         self.ttft = self._histogram(
             "penstock_time_to_first_token_seconds",
-            "From arrival to the first token; warm where the cache had half of the prompt.",
+            "From arrival to the first token, by how the answer started.",
             TTFT_SECONDS,
-            "prefix",
+            "start",
         )
-        for prefix in PREFIXES:
-            self.ttft.labels(prefix)
+        for start in STARTS:
+            self.ttft.labels(start)
         self.itl = self._histogram(
             "penstock_inter_token_seconds", "Gap between two tokens of one request.", ITL_SECONDS
         )
@@ -335,13 +337,6 @@ class Metrics:
     def tenant_label(self, tenant: str) -> str:
         return tenant if tenant in self.tenants else OTHER
 
-    def count_refusal(self, error: BaseException) -> None:
-        """A request has left before it was accepted."""
-        outcome = _outcome_before_acceptance(error)
-        self.requests.labels(outcome).inc()
-        if outcome == "rejected":
-            self.rejections.labels(rejection_reason(error)).inc()
-
     def describe_build(self, labels: Mapping[str, str]) -> None:
         self.build.clear()
         self.build.labels(**labels).set(1)
@@ -359,30 +354,3 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, help_, labels, buckets=buckets, registry=self.registry)
-
-
-def _outcome_before_acceptance(error: BaseException) -> str:
-    match error:
-        case InvalidRequest():
-            return "invalid"
-        case SchedulerError():
-            return "rejected"
-        case trio.Cancelled():
-            return "cancelled"
-        case _:
-            return "error"
-
-
-def rejection_reason(error: BaseException) -> str:
-    """Of a refusal before the queue, as the label says it."""
-    match error:
-        case QueueFull():
-            return "queue_full"
-        case TenantLimit():
-            return "tenant_limit"
-        case DeadlineUnmeetable():
-            return "deadline"
-        case Draining():
-            return "draining"
-        case _:
-            return "unavailable"

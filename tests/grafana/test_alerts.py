@@ -30,9 +30,9 @@ class Case:
 def ttft(slow_of_ten: int) -> dict[str, str]:
     within = 10 - slow_of_ten
     return {
-        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="10.0"}}': f"0+{within}x120",
-        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="+Inf"}}': "0+10x120",
-        f'{HISTOGRAM_TTFT}_count{{prefix="cold"}}': "0+10x120",
+        f'{HISTOGRAM_TTFT}_bucket{{start="cold",le="10.0"}}': f"0+{within}x120",
+        f'{HISTOGRAM_TTFT}_bucket{{start="cold",le="+Inf"}}': "0+10x120",
+        f'{HISTOGRAM_TTFT}_count{{start="cold"}}': "0+10x120",
     }
 
 

@@ -12,7 +12,8 @@ from scheduler.errors import (
     TenantLimit,
     Unavailable,
 )
-from scheduler.telemetry.metrics import OUTCOMES, REJECTIONS, Metrics, rejection_reason
+from scheduler.telemetry.metrics import OUTCOMES, REJECTIONS, Metrics
+from scheduler.telemetry.observation import rejection_reason
 
 
 def read(metrics: Metrics, name: str) -> float:
