@@ -24,11 +24,12 @@ from api.api_keys import ApiKeys
 from api.auth import Authentication
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
+from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics
 from api.identity import Identity
 from api.live import live_routes
 from api.openai.routes import openai_routes
-from api.operations import operations_routes
+from api.operations import operations_routes, probe_routes
 from api.request_ids import SCOPE_KEY, RequestIds
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
@@ -53,8 +54,10 @@ def make_app(
     cors_origins: Sequence[str] = (),
     responses: ResponseStore | None = None,
     identity: Identity = EVERYBODY,
+    metrics: bool = True,
 ) -> FastAPI:
-    """`/docs` brings its scripts along: it works where there is no network."""
+    """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
+    is here; where it is not, it has a port of its own."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
@@ -66,7 +69,10 @@ def make_app(
     )
     app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds))
     app.include_router(tokenization_routes(scheduler, model))
-    app.include_router(operations_routes(scheduler, stall_seconds))
+    app.include_router(probe_routes(scheduler, stall_seconds))
+    app.include_router(operations_routes(scheduler))
+    if metrics:
+        app.include_router(metrics_routes(scheduler))
     app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)

@@ -216,6 +216,14 @@ class ServeSettings(BaseModel):
         "Engine", "Folder for what Penstock makes itself; the user's cache folder if not given.", None
     )
 
+    metrics_port: int | None = _option(
+        "Metrics",
+        "Port of their own for /metrics, /health and /ready, on the same address; /metrics is then not on"
+        " the API's port. 0 takes a free one.",
+        None,
+        ge=0,
+        le=65535,
+    )
     metrics_tenants: str | None = _option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
