@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import structlog
@@ -26,7 +26,7 @@ from api.served_model import ServedModel
 from api.server.limits import Limits
 from api.server.server import Server
 from api.settings import ServeSettings
-from scheduler.errors import StartupError
+from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
@@ -39,6 +39,9 @@ from scheduler.service import Scheduler
 from scheduler.telemetry import logging
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
+
+if TYPE_CHECKING:
+    from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
@@ -93,6 +96,7 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
+    tracer = _tracer(settings, _names(settings, model)[0])
     scheduler = Scheduler(
         settings.scheduler_config(model.folder.path),
         Preparation(tokenizer, model.folder),
@@ -101,6 +105,7 @@ async def _serve(settings: ServeSettings) -> None:
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
         metrics=_metrics(settings, _names(settings, model)[0]),
         model_name=_names(settings, model)[0],
+        tracer=tracer,
     )
     server = Server(
         make_app(
@@ -134,6 +139,9 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
         nursery.cancel_scope.cancel()
+    if tracer is not None:
+        with trio.move_on_after(_LAST_WORDS_SECONDS):
+            await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     click.echo("stopped")
 
 
@@ -188,6 +196,17 @@ def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
     return metrics
 
 
+def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        # Here and not above: a server that traces nothing loads nothing for it, nor needs it installed.
+        from scheduler.telemetry.spans import otlp_spans
+    except ImportError as error:
+        raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
+    return otlp_spans(settings.otlp_endpoint, model_name)
+
+
 async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _T:
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
@@ -201,9 +220,8 @@ async def _announce(scheduler: Scheduler, url: str, metrics_url: str) -> None:
     """The lines an operator waits for: what runs, where, and one command that shows it."""
     ready = await scheduler.wait_ready()
     click.echo(f"engine     {_describe(ready)}")
-    click.echo(
-        f"listening  {url}   (models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics)"
-    )
+    where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
+    click.echo(f"listening  {url}   ({where})")
     body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'
     click.echo(
         f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"

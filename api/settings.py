@@ -231,6 +231,14 @@ class ServeSettings(BaseModel):
         "Metrics", "vllm: /metrics has the core vllm:* series as well, for dashboards and routers.", "none"
     )
 
+    otlp_endpoint: str | None = _option(
+        "Traces",
+        "Collector that gets a span of each request and its phases, by OTLP over HTTP, as"
+        " http://127.0.0.1:4318. Needs pip install 'penstock[otel]'.",
+        None,
+        pattern=r"^https?://[^\s/]+",
+    )
+
     log_format: Literal["console", "json"] = _option("Logs", "For a person or for a collector.", "console")
     log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Least level logged.", "info")
 

@@ -37,10 +37,9 @@ from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry import observation
+from scheduler.telemetry.chronicle import Chronicle, Tracer
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.recent_requests import RecentRequests
-from scheduler.telemetry.request_log import log_request
 
 _log = structlog.get_logger("scheduler")
 
@@ -57,9 +56,11 @@ class Scheduler:
         on_loading: Callable[[str], None] = lambda stage: None,
         metrics: Metrics | None = None,
         model_name: str = "",
+        tracer: Tracer | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
-        self.recent = RecentRequests()
+        self._chronicle = Chronicle(self.metrics, tracer)
+        self.recent = self._chronicle.recent
         self._model_name = model_name
         self._asked_budget = False
         self.metrics.slots.set(config.engine.max_slots)
@@ -139,7 +140,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            observation.observe_refusal(self.metrics, requests[0], error)
+            self._chronicle.refused(requests[0], error)
             raise
         doorbell = Doorbell()
         records = self._accept(prepared, arrived_at, doorbell)
@@ -287,13 +288,11 @@ class Scheduler:
         """A request has left its last table."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
-        observation.observe_end(self.metrics, record, now)
-        self.recent.add(record, now)
+        self._chronicle.ended(record, now)
         self._expiry.forget(record)
         if record.dispatched_at is not None:
             self._queue.settle(record, now)
             self._admission.rate.departed(now)
-        log_request(record, now)
         self._pump()
 
     def _pump(self) -> None:

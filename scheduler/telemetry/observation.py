@@ -17,11 +17,9 @@ from scheduler.errors import (
 )
 from scheduler.events import FinishReason
 from scheduler.link.messages import Inspection, Ready
-from scheduler.request import GenerationRequest
 from scheduler.statistics import FlowStatistics
 from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import BANDS, LONG_GAP_SECONDS, OTHER, STATES, Metrics
-from scheduler.telemetry.request_log import log_refusal
 
 EXEMPLAR_CHARACTERS = 100
 """OpenMetrics allows 128 for an exemplar's labels, names included."""
@@ -78,13 +76,11 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
             metrics.tpot.observe(decoding / (record.output_tokens - 1), exemplar(record))
 
 
-def observe_refusal(metrics: Metrics, request: GenerationRequest, error: BaseException) -> None:
+def observe_refusal(metrics: Metrics, outcome: str, error: BaseException) -> None:
     """A request has left before it was accepted."""
-    outcome = outcome_before_acceptance(error)
     metrics.requests.labels(outcome).inc()
     if outcome == "rejected":
         metrics.rejections.labels(rejection_reason(error)).inc()
-    log_refusal(request, outcome, error)
 
 
 def outcome_before_acceptance(error: BaseException) -> str:
