@@ -77,9 +77,13 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; and of the engine,
-        what its slots hold and the speeds that it has measured (null while it does not answer)."""
+        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; what the last
+        engine that died has died of; and of the engine, what its slots hold and the speeds that it has
+        measured (null while it does not answer)."""
         told: dict[str, Any] = rounded(asdict(scheduler.report()))
+        life = scheduler.statistics().engine
+        told["restarts"], told["last_death"] = life.restarts, life.last_death
+        told["last_death_cause"] = life.death_cause
         try:
             engine = (await scheduler.inspect_cache(top=0)).engine
         except Unavailable:
