@@ -14,7 +14,7 @@ from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
@@ -184,7 +184,9 @@ class _Run:
         assert counters.prefilled_tokens == sum(self._prefilled.values())
         assert counters.running == len(self.backend.rows)
         assert counters.running + counters.waiting == len(self.open)
-        assert counters.kv_bytes == self.backend.kv_bytes()
+        assert counters.kv_bytes == self.backend.kv_bytes() == KV_BYTES_PER_TOKEN * counters.row_tokens
+        assert counters.shared_row_tokens <= counters.row_tokens
+        assert counters.memory == self.backend.memory()
 
     def finish(self) -> None:
         for _ in range(2000):
