@@ -87,6 +87,19 @@ def test_metrics_may_have_a_port_of_their_own() -> None:
             assert (status_of(found[1] + path), status_of(served.url + path)) == (there, here), path
 
 
+def test_traces_without_their_packages_are_refused_at_the_start(tmp_path: Path) -> None:
+    """By the option's name, with the command that installs them."""
+    # None in sys.modules is how Python is told that there is no such package.
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    refused = run(
+        *("serve", "--port", "0", "--engine", "scripted", "--otlp-endpoint", "http://127.0.0.1:4318"),
+        environment={"PYTHONPATH": path},
+    )
+    assert refused.returncode == 2
+    assert "--otlp-endpoint needs pip install 'penstock[otel]'" in refused.stderr
+
+
 def test_ctrl_c_lets_running_answers_finish() -> None:
     """SIGINT: no new requests (503 with Retry-After), the running one gets its whole answer, exit 0,
     and the engine process is gone."""
