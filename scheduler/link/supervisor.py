@@ -128,7 +128,8 @@ class Supervisor:
         while True:
             exit_ = await self._launcher.run(self._session)
             assert self._death_cause is not None, "a session ended without a cause"
-            death = conclude(self._death_cause, exit_.last_stderr, exit_.returncode)
+            # What it said over the link counts as its last line: the same words, and there is always room.
+            death = conclude(self._death_cause, (*exit_.last_stderr, self._cause), exit_.returncode)
             self._death_cause = death.cause
             told = "" if death.telling is None or death.telling in self._cause else f": {death.telling}"
             self._last_death = f"{self._cause}; the engine {exit_}{told}"

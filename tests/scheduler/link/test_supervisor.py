@@ -314,6 +314,19 @@ async def test_what_a_dead_engine_wrote_says_what_it_died_of(autojump_clock: Moc
 
 
 @trio_test
+async def test_what_a_faulty_engine_said_over_the_link_is_read_as_well(autojump_clock: MockClock) -> None:
+    """MLX refuses a large array by an exception, which the engine tells before it ends."""
+    told = "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes"
+    supervisor, heard = supervise(LivesLauncher(says(READY, Fault(told)), healthy))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(5)
+        assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
+        assert supervisor.statistics().last_death == f"{told}; the engine exited with status 1"
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
 async def test_failed_starts_in_a_row_are_counted_when_the_listener_hears_of_them(
     autojump_clock: MockClock,
 ) -> None:
