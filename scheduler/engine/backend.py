@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import DeviceMemory, PrefillOut, Ready, Retired, TokenOut
 
@@ -51,6 +52,11 @@ class Backend(Protocol):
 
     def describe(self) -> Ready:
         """What was loaded."""
+        ...
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        """What a row will hold."""
         ...
 
     @property

@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
-from scheduler.engine.memory_plan import Memory, charged_tokens
+from scheduler.engine.memory_plan import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
@@ -58,7 +58,7 @@ class EngineLoop:
         self._inspections: list[Inspection] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
         self._tending = False
-        self._token_bytes = backend.describe().kv_bytes_per_token
+        self._row_bytes = backend.row_bytes
         self._preemptions = 0
         self._re_prefilled_tokens = 0
         self._steps = 0
@@ -122,7 +122,7 @@ class EngineLoop:
         prefixes = self._backend.prefixes
         if prefixes is None:
             return None
-        return Memory(prefixes.budget_bytes, self._token_bytes, prefixes.pinned_bytes())
+        return Memory(prefixes.budget_bytes, self._row_bytes, prefixes.pinned_bytes())
 
     def _preempt(self) -> None:
         """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is
@@ -130,7 +130,7 @@ class EngineLoop:
         prefixes = self._backend.prefixes
         if prefixes is None:
             return
-        held_bytes = sum(map(charged_tokens, self._slots)) * self._token_bytes
+        held_bytes = sum(charged_bytes(row, self._row_bytes) for row in self._slots)
         if held_bytes + prefixes.nbytes <= prefixes.budget_bytes:
             return  # Every step asks. What is pinned is part of what is kept, and takes a walk to know.
         while (memory := self._memory()) is not None and (victim := memory.victim(self._slots)) is not None:
@@ -240,7 +240,7 @@ class EngineLoop:
                 sequence.generated_tokens,
                 sequence.cached_tokens,
                 sequence.preemptions,
-                charged_tokens(sequence) * self._token_bytes,
+                charged_bytes(sequence, self._row_bytes),
             )
             for sequence in self._slots
         ]

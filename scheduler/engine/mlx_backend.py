@@ -29,12 +29,13 @@ from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.generation import RowsGenerator
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
-from scheduler.engine.rows.prefill_share import share_prefill
+from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.shared_attention import take_over
@@ -51,7 +52,7 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 )
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
-through the state, so that answers change with the neighbours. Others are prefilled row by row."""
+through the state, so that answers change with the neighbours. Others take chunks of one length."""
 
 
 @dataclass(slots=True)
@@ -72,17 +73,19 @@ class MlxBackend:
         model: Any,
         load: Load,
         description: Ready,
+        row_bytes: RowBytes,
         clock: Callable[[], float] = time.monotonic,
         tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
     ) -> None:
         self._description = description
+        self._row_bytes = row_bytes
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
-        self._prefixes = _prefix_cache(layout, load, description, clock)
+        self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
         in_place = self._prefixes is not None and shares_exactly(model)
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
@@ -91,17 +94,24 @@ class MlxBackend:
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
-        self._prefill_rows = min(_prefill_rows(model, load, description), load.max_slots)
-        self._chunk_tokens = load.prefill_chunk_tokens
+        self._share = PrefillShare(
+            base_rows=min(load.prefill_rows, load.max_slots),
+            chunk_tokens=load.prefill_chunk_tokens,
+            padded=_padding_is_exact(model, description.model_type),
+        )
         self._generator = RowsGenerator(
             model,
             completion_batch_size=load.max_slots,
-            prefill_batch_size=self._prefill_rows,
-            prefill_step_size=self._chunk_tokens,
+            prefill_batch_size=self._share.base_rows,
+            prefill_step_size=self._share.chunk_tokens,
         )
 
     def describe(self) -> Ready:
         return self._description
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return self._row_bytes
 
     @property
     def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
@@ -230,7 +240,7 @@ class MlxBackend:
     def step(self, prefill_tokens: int | None = None) -> StepResult:
         if self._regrouping:
             self._regroup()
-        share_prefill(self._generator, prefill_tokens, self._prefill_rows, self._chunk_tokens)
+        self._share.divide(self._generator, prefill_tokens)
         started = time.perf_counter()
         prompts, answers = self._generator.next()
         model_seconds = time.perf_counter() - started
@@ -276,7 +286,11 @@ class MlxBackend:
 
 
 def _prefix_cache(
-    layout: CacheLayout, load: Load, description: Ready, clock: Callable[[], float]
+    layout: CacheLayout,
+    load: Load,
+    description: Ready,
+    row_bytes: RowBytes,
+    clock: Callable[[], float],
 ) -> PrefixCache[KvSegment, RowState] | None:
     if load.kv_cache_bytes == 0:
         return None
@@ -285,7 +299,8 @@ def _prefix_cache(
         budget_bytes = default_budget_bytes(
             mx.device_info(), description.weights_bytes, machine_memory_bytes()
         )
-    return PrefixCache(budget_bytes, description.kv_bytes_per_token, layout.needs_state, clock)
+    cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock)
 
 
 def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:
@@ -294,10 +309,9 @@ def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[lis
     return [prompt[begin:end] for begin, end in pairwise(edges)]
 
 
-def _prefill_rows(model: Any, load: Load, description: Ready) -> int:
+def _padding_is_exact(model: Any, model_type: str) -> bool:
     recurrent = any(_is_recurrent(layer) for layer in make_prompt_cache(model))
-    exact = not recurrent or description.model_type in _PADDED_PREFILL_IS_EXACT
-    return load.prefill_rows if exact else 1
+    return not recurrent or model_type in _PADDED_PREFILL_IS_EXACT
 
 
 def _is_recurrent(layer: Any) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from scheduler.engine.rows.exponential import UNIT, weight
+from scheduler.engine.rows.softmax import weight
 from scheduler.link.messages import Sampling
 
 _MASK_64 = (1 << 64) - 1
@@ -173,7 +173,7 @@ class _Cuts:
         floor = best + self._least
         if not self._bisected:
             return floor
-        weights = weight((logits - best) * UNIT)
+        weights = weight(logits - best)
         wanted = self._mass * mx.sum(weights, axis=-1, keepdims=True)
         low, high = best - _SPAN, best
         for _ in range(_BISECTIONS):

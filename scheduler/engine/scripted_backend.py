@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, Snapshot
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -109,6 +110,10 @@ class ScriptedBackend:
             weights_bytes=0,
             weights_dtype="none",
         )
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return RowBytes(KV_BYTES_PER_TOKEN)
 
     @property
     def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
@@ -237,8 +242,8 @@ class ScriptedBackend:
         return Retired(row.submit.request_id, reason)
 
     def kv_bytes(self) -> int:
-        held = (row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
-        return KV_BYTES_PER_TOKEN * sum(held)
+        held = sum(row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
+        return KV_BYTES_PER_TOKEN * (held - sum(map(self.in_place_tokens, self._rows)))
 
     def memory(self) -> DeviceMemory:
         """There is no device: what it keeps, of what a test may take for one."""
