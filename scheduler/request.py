@@ -91,6 +91,16 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from, as logs, exemplars and traces name it; nothing is decided by it."""
+
+    request_id: str = ""
+    """Of the HTTP request that brought it, the client's own where it gave one."""
+    traceparent: str | None = None
+    """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
@@ -120,3 +130,4 @@ class GenerationRequest:
     timeout_seconds: float | None = None
     cache_salt: str = ""
     """Prefixes are shared only among requests of one salt."""
+    origin: Origin = Origin()

@@ -34,7 +34,7 @@ from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.generation import RowsGenerator
 from scheduler.engine.rows.kv_segment import KvSegment
-from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
+from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
 from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
@@ -42,7 +42,16 @@ from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import MAX_TOP_LOGPROBS, Load, PrefillOut, Ready, Retired, Submit, TokenOut
+from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
+    DeviceMemory,
+    Load,
+    PrefillOut,
+    Ready,
+    Retired,
+    Submit,
+    TokenOut,
+)
 
 # Before any model's module is imported, and also where one was.
 take_over()
@@ -90,6 +99,7 @@ class MlxBackend:
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
+        self._recommended_bytes = recommended_bytes(mx.device_info())
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
@@ -245,7 +255,9 @@ class MlxBackend:
         if self._regrouping:
             self._regroup()
         self._share.divide(self._generator, prefill_tokens)
+        started = time.perf_counter()
         prompts, answers = self._generator.next()
+        model_seconds = time.perf_counter() - started
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
         for answer in answers:
@@ -260,7 +272,7 @@ class MlxBackend:
         prefills = [self._progress(prompt) for prompt in prompts]
         chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
         self._rows.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0))
+        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
 
     def _progress(self, prompt: Any) -> PrefillOut:
         """A chunk of one row's prompt is computed. Before its last token, and where a state is wanted, it
@@ -280,6 +292,12 @@ class MlxBackend:
 
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
+
+    def memory(self) -> DeviceMemory:
+        # 0.1 µs for the three: counters of MLX's allocator.
+        return DeviceMemory(
+            mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
+        )
 
 
 def _prefix_cache(

@@ -21,6 +21,7 @@ from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
+    DeviceMemory,
     LogprobsOut,
     PrefillOut,
     Ready,
@@ -37,6 +38,7 @@ _FIRST_TOKEN = 256
 _SPECIAL_TOKENS = 64
 _FAIL_AT_TOKEN = 3
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
+_DEVICE_BYTES = 128 << 20
 
 
 class ScriptedDeath(BaseException):
@@ -107,6 +109,7 @@ class ScriptedBackend:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._steps = 0
+        self._peak_bytes = 0
 
     def describe(self) -> Ready:
         return Ready(
@@ -231,7 +234,7 @@ class ScriptedBackend:
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, computed)
+        return StepResult(tokens, prefills, retired, computed, self._plan.step_seconds)
 
     def _next_token(self, row: _Row) -> int:
         stops, may_end = row.submit.stop_token_ids, row.generated >= row.submit.min_tokens
@@ -261,3 +264,9 @@ class ScriptedBackend:
     def kv_bytes(self) -> int:
         held = sum(row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
         return KV_BYTES_PER_TOKEN * (held - sum(map(self.in_place_tokens, self._rows)))
+
+    def memory(self) -> DeviceMemory:
+        """There is no device: what it keeps, of what a test may take for one."""
+        active = self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
+        self._peak_bytes = max(self._peak_bytes, active)
+        return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_TOP_LOGPROBS = 20
 """As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 
@@ -200,6 +200,20 @@ class CacheCounters(_Message, frozen=True):
     disk_dropped_writes: int = 0
     disk_errors: int = 0
     disk_bytes: int = 0
+    held_tokens: int = 0
+    """At this moment."""
+
+
+class DeviceMemory(_Message, frozen=True):
+    """What MLX's allocator holds at this moment, in bytes."""
+
+    active: int = 0
+    cached: int = 0
+    """Freed by us and kept by MLX for the next array."""
+    peak: int = 0
+    """Most that was active at once, since the engine process started."""
+    recommended: int = 0
+    """What the device says that a process should not exceed; 0 where it says nothing (a CPU)."""
 
 
 class Counters(_Message, frozen=True):
@@ -216,6 +230,17 @@ class Counters(_Message, frozen=True):
     re_prefilled_tokens: int = 0
     """Of `prefilled_tokens`: computed again after a preemption."""
     cache: CacheCounters = CacheCounters()
+    model_seconds: float = 0.0
+    """Of `busy_seconds`: in mlx-lm's own step, which computes the model and waits for its results."""
+    between_seconds: float = 0.0
+    """Outside of steps, with rows on board that waited for the next one."""
+    memory: DeviceMemory = DeviceMemory()
+    preempted: int = 0
+    """Of `waiting`: those that ran and gave way."""
+    row_tokens: int = 0
+    """Of running rows, whoever else has them."""
+    shared_row_tokens: int = 0
+    """Of `row_tokens`: in the prefix cache, where the row attends to them."""
 
 
 class TrunkReport(_Message, frozen=True):

@@ -411,6 +411,19 @@ def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
         assert alone(backend, rest) == tokens[2:]
 
 
+def check_memory_holds_the_rows(make: MakeBackend) -> None:
+    """What the allocator holds is at least what the rows do, and never more than its peak."""
+    backend = make()
+    journal = Journal(backend)
+    journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
+    journal.step()
+    journal.step()
+    memory = backend.memory()
+    assert 0 < backend.kv_bytes() <= memory.active <= memory.peak
+    assert memory.cached >= 0 <= memory.recommended
+    journal.finish()
+
+
 def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
     """Without rows a step returns, empty."""
     backend = make()
@@ -436,5 +449,6 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_logprobs_are_for_whoever_asked,
     check_an_answer_taken_up_again_has_the_same_logprobs,
     check_min_tokens_hold_back_the_end,
+    check_memory_holds_the_rows,
     check_a_step_of_nobody_is_nothing,
 )

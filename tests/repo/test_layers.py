@@ -90,6 +90,15 @@ def test_the_parent_process_runs_without_mlx() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_what_is_off_is_not_loaded() -> None:
+    """A server that traces nothing pays for no tracer: not its imports, and not its installation."""
+    program = "import sys, api.serving; print('opentelemetry.sdk' in sys.modules, 'requests' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False False"
+
+
 def test_the_engine_process_runs_without_trio() -> None:
     """Its imports are what every restart waits for."""
     program = "import sys, scheduler.engine.__main__; print('trio' in sys.modules, 'mlx' in sys.modules)"

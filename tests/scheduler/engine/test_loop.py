@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import RequestRefused, StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Cancel,
+    Counters,
     Load,
     Retired,
     ScriptedPlan,
@@ -144,7 +145,9 @@ class _Run:
         assert counters.prefilled_tokens == sum(self._prefilled.values())
         assert counters.running == len(self.backend.rows)
         assert counters.running + counters.waiting == len(self.open)
-        assert counters.kv_bytes == self.backend.kv_bytes()
+        own_tokens = counters.row_tokens - counters.shared_row_tokens
+        assert counters.kv_bytes == self.backend.kv_bytes() == KV_BYTES_PER_TOKEN * own_tokens
+        assert counters.memory == self.backend.memory()
 
     def finish(self) -> None:
         for _ in range(2000):
@@ -200,6 +203,31 @@ def test_every_schedule_keeps_the_promises(
                 assert tokens == expected[: len(tokens)]
             case "failed" | "length" | "stop":
                 assert tokens == expected
+
+
+def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
+    """The clock ticks a second a look. A step of one second, of which the script says a quarter is the
+    model's; between two steps only while rows wait for the next one, and no time while there are none."""
+    ticks = count()
+    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=lambda seconds: None)
+    loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
+
+    def run(request_id: int) -> Counters:
+        (first,) = loop.turn([request(request_id, [1, 2], 2)])
+        frames = [first, *[frame for _ in range(2) for frame in loop.turn([])]]
+        assert loop.idle
+        last = frames[-1]
+        assert isinstance(last, StepOutput)
+        return last.counters
+
+    first = run(1)
+    assert (first.steps, first.busy_seconds, first.model_seconds) == (3, 3.0, 0.75)
+    assert first.between_seconds > 0
+    for _ in range(100):
+        loop.turn([])
+        next(ticks)
+    second = run(2)
+    assert second.between_seconds == 2 * first.between_seconds
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:

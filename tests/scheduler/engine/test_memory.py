@@ -35,6 +35,8 @@ class _Farm:
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, Retired] = {}
         self.preemptions = 0
+        self.given_way: list[int] = []
+        """How many waited to go on, frame by frame."""
 
     @property
     def held_bytes(self) -> int:
@@ -58,6 +60,7 @@ class _Farm:
                 assert retired.request_id not in self.ends
                 self.ends[retired.request_id] = retired
             self.preemptions = frame.counters.preemptions
+            self.given_way.append(frame.counters.preempted)
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -106,6 +109,8 @@ def test_growth_makes_the_youngest_answer_give_way() -> None:
     while not farm.loop.idle:
         farm.turn([])
     assert farm.preemptions >= 1
+    assert farm.given_way[0] == farm.given_way[-1] == 0
+    assert max(farm.given_way) == 1
     for submit in submits:
         assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
 
