@@ -64,6 +64,7 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/model_loading.py",
         "scheduler/engine/sampling.py",
         "scheduler/engine/rows/batch_rows.py",
+        "scheduler/engine/rows/padded_rows.py",
         "scheduler/engine/rows/cache_layout.py",
         "scheduler/engine/rows/cached_rows.py",
         "scheduler/engine/rows/softmax.py",
