@@ -22,10 +22,11 @@ from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.lifecycle import Event, State
+from scheduler.link.death import Death, DeathCause
 from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
-from scheduler.link.supervisor import DeathCause, EngineNeverReady, EngineStatistics, Supervisor
+from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
 from scheduler.recovery import Storm, count_death, poison
 from scheduler.request import GenerationRequest, Prompt
@@ -299,9 +300,6 @@ class Scheduler:
             self._expiry.watch(record)
         self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
-        self._changed()
-
-    def _changed(self) -> None:
         change, self._change = self._change, trio.Event()
         change.set()
 
@@ -369,11 +367,12 @@ class Scheduler:
             self._multiplexer.lose_all()
         self._pump()
 
+    def engine_died(self, death: Death) -> None:
+        self.metrics.engine_restarts.labels(death.cause.value).inc()
+
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
         """Whoever is on board goes on with the next engine; here are the exceptions."""
         now = trio.current_time()
-        assert engine.death_cause is not None
-        self.metrics.engine_restarts.labels(engine.death_cause.value).inc()
         on_board = [record for record in self._multiplexer if record.state is not State.STRANDED]
         culprit = count_death(on_board, self._config.recovery.max_request_deaths)
         self._multiplexer.lose_all()

@@ -19,6 +19,7 @@ from scheduler.errors import (
     SchedulerError,
     TenantLimit,
 )
+from scheduler.link.death import DeathCause
 from scheduler.link.messages import CacheCounters, Counters
 
 # A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
@@ -51,7 +52,7 @@ BANDS = ("urgent", "normal", "background")
 STATES = ("submitted", "prefilling", "decoding", "stranded", "cancelling")
 EVICTIONS = ("budget", "superseded", "cleared")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
-RESTART_CAUSES = ("exit", "fault", "wedge", "start")
+RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 OTHER = "other"
 """The label of every tenant that the operator did not name, of routes that there are not, and so on."""
@@ -179,7 +180,7 @@ class Metrics:
         )
         self.engine_restarts = Counter(
             "penstock_engine_restarts",
-            "Those deaths by cause: it ended, told a fault, made no step, or did not start.",
+            "Those deaths by cause, read from its stderr and its exit status.",
             ["cause"],
             registry=self.registry,
         )
