@@ -276,7 +276,9 @@ def _prefix_cache(
         budget_bytes = default_budget_bytes(
             mx.device_info(), description.weights_bytes, machine_memory_bytes()
         )
-    return PrefixCache(budget_bytes, description.kv_bytes_per_token, layout.needs_state, clock)
+    return PrefixCache(
+        int(budget_bytes * load.kv_cache_share), description.kv_bytes_per_token, layout.needs_state, clock
+    )
 
 
 def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:

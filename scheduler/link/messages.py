@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -56,6 +56,8 @@ class Load(_Message, frozen=True, tag="load"):
     kv_disk_bytes: int = 0
     itl_target_ms: float = 0.0
     """Longest step that prefill may make while others decode; 0: in proportion to their own steps."""
+    kv_cache_share: float = 1.0
+    """Of `kv_cache_bytes`, what may be used: less than all after an engine that ran out of memory."""
 
 
 class Sampling(_Message, frozen=True):

@@ -174,6 +174,11 @@ class Metrics:
             "What running rows and kept prefixes may hold together; 0 until the engine has told.",
         )
         self.weights_bytes = self._gauge("penstock_weights_bytes", "Bytes of the model's weights.")
+        self.kv_cache_share = self._gauge(
+            "penstock_kv_cache_share",
+            "Of the budget for keys and values, what may be used: lowered when an engine runs out of memory.",
+        )
+        self.kv_cache_share.set(1)
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
             "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry

@@ -80,7 +80,7 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
         assert served.get("/ready")[0] == 200
         assert served.get("/ready")[1]["restarts"] == 1
         assert served.metric("penstock_resumed_requests_total") == 16
-        assert served.metric("penstock_engine_restarts_total", 'cause="exit"') == 1
+        assert served.metric("penstock_engine_restarts_total", 'cause="killed"') == 1
         assert any('"engine_died"' in line and "SIGKILL" in line for line in served.log)
 
 

@@ -65,7 +65,7 @@ async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) 
     assert bench.outcomes() == {"length": 1}
     assert bench.sample("penstock_resumed_requests_total") == 1
     assert bench.sample("penstock_resume_seconds_count") == 1
-    assert bench.sample("penstock_engine_restarts_total", cause="exit") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="killed") == 1
     assert bench.launcher.starts == 2
 
 
