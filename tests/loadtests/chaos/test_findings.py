@@ -10,7 +10,8 @@ import pytest
 from loadtests.chaos import report
 from loadtests.chaos.answers import Answer
 from loadtests.chaos.findings import Findings, compare
-from loadtests.chaos.questions import POISON_TOKENS, Question, poison, questions
+from loadtests.chaos.questions import Question, poison, questions
+from loadtests.chaos.saboteur.sitecustomize import POISON_TOKENS
 
 ASKED = questions(40, seed=3, with_json=True)
 GREEDY = next(question.number for question in ASKED if question.greedy)
