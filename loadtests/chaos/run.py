@@ -21,7 +21,7 @@ from loadtests.chaos.victim import Victim, victim
 SERVER = (
     *("--stall-seconds", "3"),
     *("--max-engine-deaths", "100000"),
-    *("--max-request-deaths", "4"),
+    *("--max-request-deaths", "6"),
     *("--max-slots", "8"),
 )
 """A wedge is found in seconds, and engines may die oftener than is proper: so often that an innocent request
@@ -29,7 +29,7 @@ is alone on board, with nothing said yet, at two deaths in a row. The default ta
 _CLIENTS = 12
 _AHEAD = 4
 """So many questions may be asked beyond the share of the deaths that have been."""
-_BUSY_SECONDS = 0.7
+_BUSY_SECONDS = 2.5
 """At most from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""Whatever a model says, in whatever dialect: an answer, or an error of ours; soon, and no more than it said."""
+"""Whatever a model says, in whatever dialect: an answer or an error of ours, soon, no longer than it said."""
 
 from __future__ import annotations
 
