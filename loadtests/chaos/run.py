@@ -32,8 +32,8 @@ _AHEAD = 4
 _BUSY_SECONDS = 2.5
 """At most from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
-_DEATH_SECONDS = 120.0
-"""From a strike to the death that it is to be: a step that never comes."""
+_DEATH_SECONDS = 20.0
+"""From a strike to the death that it is to be, where nobody is left to ask for a step; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +158,22 @@ async def _under_fire(
 
 async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: Strike) -> None:
     """Returns when the engine has died of it and the next one is ready."""
-    while True:
-        pid = server.engine_pid()
-        # Two kinds need a step to die in.
-        crowd.due += not crowd.in_flight
-        if pid is not None and crowd.in_flight and await _is_ready(http, server.url):
-            with suppress(ProcessLookupError):
-                strike(pid, kind)
-                break
+    while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):
         await trio.sleep(_POLL_SECONDS)
-    with trio.fail_after(_DEATH_SECONDS):
-        while server.engine_pid() == pid or not await _is_ready(http, server.url):  # noqa: ASYNC110
-            await trio.sleep(_POLL_SECONDS)
+    _try(pid, kind)
+    insist_at = trio.current_time() + _DEATH_SECONDS
+    while server.engine_pid() == pid or not await _is_ready(http, server.url):
+        # Some kinds need a step to die in, and so somebody who asks for one.
+        crowd.due += not crowd.in_flight
+        if server.engine_pid() == pid and trio.current_time() > insist_at:
+            _try(pid, Strike.KILL)
+        await trio.sleep(_POLL_SECONDS)
+
+
+def _try(pid: int, kind: Strike) -> None:
+    # It may have died of something else in this moment.
+    with suppress(ProcessLookupError):
+        strike(pid, kind)
 
 
 async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
