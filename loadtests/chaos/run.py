@@ -158,7 +158,7 @@ async def _under_fire(
 
 async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: Strike) -> None:
     """Returns when the engine has died of it and the next one is ready."""
-    while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):
+    while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):  # noqa: ASYNC110
         await trio.sleep(_POLL_SECONDS)
     _try(pid, kind)
     insist_at = trio.current_time() + _DEATH_SECONDS
