@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-_FLOOR_SECONDS = 60.0
-"""Of imports and a small model, on a machine that is busy with something else."""
-_MULTIPLE = 10.0
+_FLOOR_SECONDS = 300.0
+"""Of imports and a small model: 4 s of work took 60 s beside six other programs on two processors."""
+_MULTIPLE = 20.0
 """Of the slowest load so far: its weights may have been in the page cache, where the next one's are not."""
 
 

@@ -213,8 +213,8 @@ async def test_the_deadline_for_ready_is_kept_to_the_second(autojump_clock: Mock
 
 
 @trio_test
-async def test_a_later_load_has_ten_times_what_the_slowest_took(autojump_clock: MockClock) -> None:
-    """And at least a minute: one that hangs is ended long before the bound of the first, to try another."""
+async def test_a_later_load_has_twenty_times_what_the_slowest_took(autojump_clock: MockClock) -> None:
+    """And at least five minutes: one that hangs is ended long before the bound of the first, to try another."""
     slow_start = 20.0
 
     async def loads(link: trio.abc.Stream) -> None:
@@ -226,11 +226,11 @@ async def test_a_later_load_has_ten_times_what_the_slowest_took(autojump_clock: 
     supervisor, heard = supervise(launcher, config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
-        await trio.sleep(500)
+        await trio.sleep(900)
         nursery.cancel_scope.cancel()
     died_at = slow_start + 5
-    assert launcher.started_at == [0, died_at + 1, died_at + 1 + 10 * slow_start + 2]
-    assert "not ready within 200 seconds" in heard.causes[1]
+    assert launcher.started_at == [0, died_at + 1, died_at + 1 + 20 * slow_start + 2]
+    assert "not ready within 400 seconds" in heard.causes[1]
 
 
 @trio_test
