@@ -214,7 +214,7 @@ async def test_the_deadline_for_ready_is_kept_to_the_second(autojump_clock: Mock
 
 @trio_test
 async def test_a_later_load_has_twenty_times_what_the_slowest_took(autojump_clock: MockClock) -> None:
-    """And at least five minutes: one that hangs is ended long before the bound of the first, to try another."""
+    """And at least five minutes: one that hangs is ended long before the first's bound, to try another."""
     slow_start = 20.0
 
     async def loads(link: trio.abc.Stream) -> None:
