@@ -142,7 +142,9 @@ def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one)
-                await trio.sleep(0.3)
+                await trio.to_thread.run_sync(
+                    eventually, lambda: served.metric("penstock_generated_tokens_total") > 3
+                )
                 os.kill(served.engine_pid(), signal.SIGKILL)
                 served.process.send_signal(signal.SIGTERM)
             return answers
