@@ -14,8 +14,15 @@ Section = tuple[str, list[tuple[str, str]]]
 """A heading, and facts with their names."""
 
 
-def verdict(complaints: list[str]) -> str:
-    return "; ".join(complaints) or "every answer came, once, and as if nothing had been"
+_HOLDS = {
+    "Chaos": "every answer came, once, and as if nothing had been",
+    "Soak": "every answer came and was always the same, and nothing grew",
+}
+"""What is said of a run without complaints, by its title."""
+
+
+def verdict(title: str, complaints: list[str]) -> str:
+    return "; ".join(complaints) or _HOLDS[title]
 
 
 def of_chaos(found: Findings) -> Iterator[Section]:
@@ -65,7 +72,7 @@ def of_soak(soak: Soak) -> Iterator[Section]:
 
 
 def text(title: str, complaints: list[str], sections: Sequence[Section]) -> str:
-    lines = [title, f"  {verdict(complaints)}"]
+    lines = [title, f"  {verdict(title, complaints)}"]
     for heading, facts in sections:
         lines.append(heading)
         lines += [f"  {name:52} {value}" for name, value in facts]
@@ -83,7 +90,7 @@ def write_html(path: Path, title: str, complaints: list[str], sections: Sequence
     )
     template = (files("loadtests") / "templates" / "chaos.html.j2").read_text("utf-8")
     page = environment.from_string(template).render(
-        title=title, verdict=verdict(complaints), failed=bool(complaints), sections=sections
+        title=title, verdict=verdict(title, complaints), failed=bool(complaints), sections=sections
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page + "\n", "utf-8")
