@@ -44,11 +44,16 @@ def make_scheduler(
     stall_seconds: float = 120.0,
     folder: ModelFolder = FOLDER,
     tracer: Tracer | None = None,
+    kv_cache_bytes: int = -1,
     **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
         engine=EngineConfig(
-            "scripted", Path("none"), max_slots=max_slots, scripted=plan or ScriptedPlan(step_seconds=0.01)
+            "scripted",
+            Path("none"),
+            max_slots=max_slots,
+            kv_cache_bytes=kv_cache_bytes,
+            scripted=plan or ScriptedPlan(step_seconds=0.01),
         ),
         supervision=SupervisionConfig(),
         intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead, **intake),
