@@ -268,9 +268,13 @@ class MlxBackend:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
-        before = [self._by_uid[prompt.uid].cached.done_tokens for prompt in prompts]
-        prefills = [self._progress(prompt) for prompt in prompts]
-        chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
+        chunks: list[int] = []
+        prefills: list[PrefillOut] = []
+        for prompt in prompts:
+            before = self._by_uid[prompt.uid].cached.done_tokens
+            prefills.append(self._progress(prompt))
+            if not prompt.end_of_prompt:  # The last token is computed with those that decode.
+                chunks.append(prefills[-1].done - before)
         self._rows.reserve(self.kv_bytes())
         return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
 
