@@ -97,8 +97,8 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
         trunk, rests = _prompts(job)
         if trunk:
             backend.admit(Sequence.of(Submit(1, [*trunk, 1], 1, (), greedy)))
-            while backend.kv_bytes():
-                backend.step()
+            while not backend.step().retired:
+                pass
         for number, rest in enumerate(rests, 2):
             backend.admit(Sequence.of(Submit(number, trunk + rest, 10_000, (), greedy)))
         while len(backend._generator._generation_batch) < len(rests):
