@@ -123,6 +123,9 @@ class ScriptedBackend:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
+        if submit.grammar:
+            # Its tokens are arithmetic, and no vocabulary says what they are the text of.
+            raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
         if self._plan.refuse_token in submit.prompt:
             raise RequestRefused("the script refuses this prompt")
         if self._plan.die_token in submit.prompt:

@@ -11,7 +11,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+
+
+MAX_GRAMMAR_BYTES = 1 << 20
+"""Of one request's grammar. Agents' tools together come to some 100 KB."""
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -96,6 +100,9 @@ class Submit(_Message, frozen=True, tag="submit"):
     done_tokens: int = 0
     """The last so many of `prompt` are the beginning of its answer, which goes on behind them: nothing of it
     changes. `max_tokens` counts them."""
+    grammar: str = ""
+    """What the answer is held to, as llguidance writes grammars, from its first token on; empty: nothing. At
+    most MAX_GRAMMAR_BYTES, which the parent sees to."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):

@@ -11,6 +11,7 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.tool_calls.call_id import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
+from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
@@ -38,6 +39,8 @@ class PreparedRequest:
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
     """Where the system prompt ends; 0: there is none."""
+    grammar: str = ""
+    """What the answer is held to; empty: nothing."""
 
 
 class Preparation:
@@ -49,6 +52,7 @@ class Preparation:
         self._vocabulary = folder.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
+        self._grammars = AnswerGrammars(tokenizer, folder.vocabulary, self._eos_token_ids)
 
     @property
     def context_tokens(self) -> int:
@@ -57,7 +61,8 @@ class Preparation:
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """Render, tokenize, check. Takes about 2 ms per 1,000 tokens: call it off the event loop.
 
-        Raises TemplateFailed, PromptTooLong, InvalidRequest.
+        Raises TemplateFailed, PromptTooLong, InvalidRequest. A grammar that was not asked for lately takes as
+        much again.
         """
         self._check_bias(request)
         self._check_tools(request.prompt)
@@ -73,6 +78,7 @@ class Preparation:
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
+            grammar=self._grammars.grammar(request, in_reasoning=opens_reasoning),
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:

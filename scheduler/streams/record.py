@@ -106,6 +106,7 @@ class StreamRecord:
             system_tokens=self.prepared.system_tokens,
             boundaries=self.prepared.boundaries,
             done_tokens=len(self.emitted),
+            grammar=self.prepared.grammar,
         )
 
     def _sampling(self) -> Sampling:

@@ -29,7 +29,13 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         self._current_tokens = self._next_tokens
         inputs = self._current_tokens
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
-        self._next_tokens = self._sampler_of(self.samplers)(logits, inputs)
+        sampler = self._sampler_of(self.samplers)
+        if sampler.constrained:
+            # A grammar's next mask follows from the token before it: it is made while the model computes, and
+            # only the draw waits for it.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
+        self._next_tokens = sampler(logits, inputs)
         # One for each row, which filter and extend pick from and add to; nobody asks for them.
         self._current_logprobs: list[None] = [None] * len(self.uids)
         self._next_logprobs: list[None] = [None] * len(self.uids)
