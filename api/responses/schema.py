@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body
-from api.openai.tools import CHOICE, MAX_TOOLS, Choice
+from api.openai.structured import FlatFormat
+from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items
 from scheduler.request import Tool
 
 MAX_ITEMS = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
-_NO_GRAMMAR = "structured output is not there yet"
 
 
 class FunctionTool(Body):
@@ -25,9 +25,7 @@ class FunctionTool(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Annotated[bool | None, WithoutEffect("arguments are made to fit the schema, not held to it")] = (
-        None
-    )
+    strict: Annotated[bool | None, STRICT] = None
     defer_loading: Annotated[
         bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
     ] = None
@@ -36,8 +34,15 @@ class FunctionTool(Body):
     ] = None
     output_schema: Annotated[dict[str, Any] | None, WithoutEffect("templates have no place for it")] = None
 
-    def neutral(self) -> Tool:
-        return Tool(self.name, self.description or "", self.parameters or {}, bool(self.strict))
+    def neutral(self, place: str) -> Tool:
+        """`place`: where in the body it stands."""
+        return Tool(
+            self.name,
+            self.description or "",
+            self.parameters or {},
+            bool(self.strict),
+            f"{place}.parameters",
+        )
 
 
 class ReasoningOptions(Body):
@@ -53,20 +58,8 @@ class ReasoningOptions(Body):
     ] = None
 
 
-class TextFormat(Body):
-    type: Literal["text"]
-
-
-def _no_grammar(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") in ("json_object", "json_schema"):
-        raise unsupported(f"{_NO_GRAMMAR}; only the type 'text' is supported")
-    return value
-
-
 class TextOptions(Body):
-    format: Annotated[
-        TextFormat | None, BeforeValidator(_no_grammar), Partly(f"text only: {_NO_GRAMMAR}")
-    ] = None
+    format: FlatFormat | None = None
     verbosity: Annotated[
         Literal["low", "medium", "high"] | None, Refused("models are not told", neutral=("medium",))
     ] = None

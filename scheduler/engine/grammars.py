@@ -34,7 +34,9 @@ class Grammars:
 
     def preparing(self, submit: Submit) -> bool:
         """Whether a request should wait on for its grammar; the first time asked, work on it begins."""
-        return bool(submit.grammar) and self._tokenizer is not None and not self._future(submit.grammar).done()
+        return (
+            bool(submit.grammar) and self._tokenizer is not None and not self._future(submit.grammar).done()
+        )
 
     def constraint(self, submit: Submit) -> Constraint | None:
         """For a request that is about to run, as far as its answer has come; None where it has no grammar.
@@ -77,9 +79,7 @@ def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> 
     }
     if not ends:
         raise ValueError("no token ends an answer")
-    return LLTokenizer(
-        tokenizer.backend_tokenizer.to_str(), n_vocab=vocabulary, eos_token=sorted(ends)
-    )
+    return LLTokenizer(tokenizer.backend_tokenizer.to_str(), n_vocab=vocabulary, eos_token=sorted(ends))
 
 
 def _ids(value: Any) -> list[int]:

@@ -63,9 +63,7 @@ def call_syntax(form: AnswerFormat, has_token: Callable[[str], bool]) -> CallSyn
             )
         case "kimi_k2":
             return CallSyntax(
-                lambda name: (
-                    f"<|tool_call_begin|>functions.{name}:{NUMBER}<|tool_call_argument_begin|>"
-                ),
+                lambda name: f"<|tool_call_begin|>functions.{name}:{NUMBER}<|tool_call_argument_begin|>",
                 "<|tool_call_end|>",
                 opening=syntax.start,
                 closing=syntax.end,

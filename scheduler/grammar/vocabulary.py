@@ -46,10 +46,16 @@ class GrammarVocabulary:
     def complaint(self, grammar: str) -> str | None:
         """What is wrong with a grammar: the same work, to the first mask, and the same limits that the engine
         has. Gives up the GIL."""
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_FREE_OF_STATE)
-        if not matcher.is_error():
-            matcher.compute_bitmask()
-        return matcher.get_error() or None
+        try:
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_FREE_OF_STATE)
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+            return matcher.get_error() or None
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # A panic of the library, which is written in Rust, is no Exception, and would end the server.
+            return f"the grammar library failed on it: {error}"
 
 
 def quoted(text: str) -> str:

@@ -15,7 +15,14 @@ from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from scheduler.request import (
+    ChatPrompt,
+    GenerationRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    ToolChoice,
+)
 
 _T = TypeVar("_T")
 
@@ -151,7 +158,16 @@ class Preparation:
         return tuple(dict.fromkeys((*by_model, *request.stop_token_ids)))
 
     def _check_tools(self, prompt: Prompt) -> None:
-        if not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:
+        if not isinstance(prompt, ChatPrompt):
+            return
+        names = [tool.name for tool in prompt.offered_tools]
+        if prompt.tool_choice is ToolChoice.REQUIRED and not names:
+            raise InvalidRequest("tool_choice: there are no tools to call", param="tool_choice")
+        if prompt.only_tool is not None and prompt.only_tool not in names:
+            raise InvalidRequest(
+                f"tool_choice: {prompt.only_tool!r} is none of the tools", param="tool_choice"
+            )
+        if not names:
             return
         if not self.tokenizer.answer_format.has_tool_calls:
             raise UnsupportedParameter(

@@ -257,8 +257,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "a tool_use block has no place in a message of role 'user'",
     ),
-    ({"tool_choice": {"type": "any"}}, "'tool_choice' is not supported here: that a tool must"),
-    ({"tool_choice": {"type": "tool", "name": "f"}}, "'tool_choice' is not supported here: "),
+    ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice: a name goes with the type 'tool'"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type' is not supported here: "),
     (
         {"output_config": {"format": {"type": "json_schema"}}},
