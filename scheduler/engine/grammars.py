@@ -25,6 +25,8 @@ class Grammars:
         self._tokenizer = tokenizer
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._awaited: dict[int, Future[LLMatcher]] = {}
+        """By request. Apart from what is kept: were more awaited than that, each would push the others out."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     @property
@@ -34,9 +36,15 @@ class Grammars:
 
     def preparing(self, submit: Submit) -> bool:
         """Whether a request should wait on for its grammar; the first time asked, work on it begins."""
-        return (
-            bool(submit.grammar) and self._tokenizer is not None and not self._future(submit.grammar).done()
-        )
+        if not submit.grammar or self._tokenizer is None:
+            return False
+        if submit.request_id not in self._awaited:
+            self._awaited[submit.request_id] = self._future(submit.grammar)
+        return not self._awaited[submit.request_id].done()
+
+    def forget(self, request_id: int) -> None:
+        """A request waits no longer."""
+        self._awaited.pop(request_id, None)
 
     def constraint(self, submit: Submit) -> Constraint | None:
         """For a request that is about to run, as far as its answer has come; None where it has no grammar.
@@ -45,7 +53,8 @@ class Grammars:
             return None
         if self._tokenizer is None:
             raise RequestRefused("this model's tokenizer cannot be used with grammars")
-        matcher = self._future(submit.grammar).result()
+        awaited = self._awaited.get(submit.request_id) or self._future(submit.grammar)
+        matcher = awaited.result()
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
         return Constraint(matcher.deep_copy(), submit.prompt[len(submit.prompt) - submit.done_tokens :])

@@ -184,6 +184,7 @@ class MlxBackend:
         return self._grammars.preparing(sequence.submit) or read
 
     def forget(self, sequence: Sequence) -> None:
+        self._grammars.forget(sequence.request_id)
         if self._disk is not None:
             self._disk.forget(sequence.request_id)
 

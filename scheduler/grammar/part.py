@@ -20,6 +20,8 @@ from scheduler.link.messages import MAX_GRAMMAR_BYTES
 JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n\\t\\r]{1,64}"}
 """Any white space between the parts of JSON, but not without end: models are known to fall into it."""
 _LONGEST_COMPLAINT = 400
+_ASCII = "dws"
+"""Digits, letters and white space are ASCII's, as in JSON schemas and in vLLM."""
 
 
 class Parts:
@@ -38,7 +40,7 @@ class Parts:
             case JsonText():
                 return self._json(structure)
             case Pattern(regex=regex, place=place):
-                part = {"lark_grammar": f"start: /{regex_to_lark(regex)}/\n"}
+                part = {"lark_grammar": f"start: /{regex_to_lark(regex, _ASCII)}/\n"}
             case OneOf(texts=texts, place=place):
                 part = {"lark_grammar": "start: " + " | ".join(map(quoted, texts)) + "\n"}
             case Rules(text=text, place=place):

@@ -57,6 +57,7 @@ class GrammarModel:
         self.folder = folder
         self.model, self.config = load_model(folder)
         self.model.set_dtype(mx.float32)
+        self.tokenizer = grammar_tokenizer(folder, SHAPE.vocabulary, self.config)
 
     def engine(self, **changes: Any) -> GrammarEngine:
         return GrammarEngine(self, **changes)
@@ -67,7 +68,7 @@ class GrammarEngine:
 
     def __init__(self, made: GrammarModel, **changes: Any) -> None:
         ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, 256, 0, "float32")
-        grammars = Grammars(grammar_tokenizer(made.folder, SHAPE.vocabulary, made.config))
+        grammars = Grammars(made.tokenizer)
         self.preparation = made.preparation
         self.backend = MlxBackend(made.model, load_of(made.folder, **changes), ready, grammars=grammars)
         self.loop = EngineLoop(self.backend, 32, PrefillPace(256))
