@@ -26,7 +26,7 @@ class Grammars:
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._awaited: dict[int, Future[LLMatcher]] = {}
-        """By request. Apart from what is kept: were more awaited than that, each would push the others out."""
+        """By request. Apart from what is kept: if more were awaited, each would push the others out."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     @property

@@ -18,8 +18,8 @@ class JsonText:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text that a regular expression (the Rust crate's, without look-around) matches as a whole. `\\d`, `\\w`
-    and `\\s` are ASCII's."""
+    """A text that a regular expression (the Rust crate's, without look-around) matches as a whole. Its
+    classes of digits, letters and white space are ASCII's."""
 
     regex: str
     place: str
