@@ -260,9 +260,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice: a name goes with the type 'tool'"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type' is not supported here: "),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: "),
     (
-        {"output_config": {"format": {"type": "json_schema"}}},
-        "'output_config.format' is not supported here: ",
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}},
+        "output_config.format.schema.type: 'objekt' is not valid",
     ),
     ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported here: "),
     ({"n": 2}, "'n' is not supported by this server"),

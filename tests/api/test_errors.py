@@ -30,6 +30,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_regex": "a", "guided_choice": ["a"]}, "", "guided_regex and guided_choice"),
     ({"structured_outputs": {}}, "", "give one of"),
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
+    ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
+        "response_format.json_schema.schema.items.type",
+        "'t' is not valid",
+    ),
     ({"min_tokens": 3}, "min_tokens", "not supported"),
     ({"top_logprobs": 3}, "top_logprobs", "log-probabilities"),
     ({"store": True}, "store", "nothing is stored"),

@@ -282,7 +282,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format", "not supported here"),
+    (
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"items": {"not": {}}}}}},
+        "text.format.schema.items",
+        "not",
+    ),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
     ({"background": True}, "background", "not supported here"),
     ({"truncation": "auto"}, "truncation", "not supported here"),
     ({"include": ["message.output_text.logprobs"]}, "include.0", "reasoning.encrypted_content"),

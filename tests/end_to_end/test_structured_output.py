@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -142,12 +142,14 @@ def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "forecast"}])
 def test_anthropics_clients_are_answered_with_a_call(claude: anthropic.Anthropic, choice: Any) -> None:
     """A tool_use block with an input that fits, and its stop reason."""
+    tools: Any = [{"name": "forecast", "input_schema": SCHEMA}]
+    chosen: Any = {**choice, "disable_parallel_tool_use": True}
     message = claude.messages.create(
         model=MODEL,
         max_tokens=2000,
         messages=[{"role": "user", "content": SAY}],
-        tools=[{"name": "forecast", "input_schema": SCHEMA}],
-        tool_choice={**choice, "disable_parallel_tool_use": True},
+        tools=tools,
+        tool_choice=chosen,
         thinking={"type": "disabled"},
     )
     (block,) = [block for block in message.content if block.type == "tool_use"]
@@ -173,7 +175,7 @@ def test_a_bad_schema_is_refused_by_its_place(client: openai.OpenAI, claude: ant
     flat: Any = {"type": "function", "name": "f", "parameters": BAD, "strict": True}
     wrong: Any = {"type": "json_schema", "name": "x", "schema": BAD}
     named: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": BAD}}
-    places = {
+    places: dict[str, Callable[[], Any]] = {
         "response_format.json_schema.schema.properties.city.type": lambda: chat(
             client, response_format=named
         ),

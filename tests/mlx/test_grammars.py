@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from llguidance.numpy import fill_next_token_bitmask
 
-from scheduler.engine import constraint as constraints
 from scheduler.engine import memory_plan
 from scheduler.engine.grammars import Grammars
 from scheduler.events import ReasoningDelta, ToolCallArguments, ToolCallStarted
@@ -270,18 +270,17 @@ def test_where_the_library_fails_one_request_fails(
     given = Grammars.constraint
 
     def constraint(self: Grammars, submit: Any) -> Any:
-        made = given(self, submit)
+        made: Any = given(self, submit)
         if submit.request_id == 2 and made is not None:
             made.matcher = _Broken(made.matcher, panics)
         return made
 
     monkeypatch.setattr(Grammars, "constraint", constraint)
-    fill = constraints.fill_next_token_bitmask
-    monkeypatch.setattr(
-        constraints,
-        "fill_next_token_bitmask",
-        lambda matcher, *rest: fill(getattr(matcher, "_matcher", matcher), *rest),
-    )
+
+    def fill(matcher: Any, *rest: Any) -> None:
+        fill_next_token_bitmask(getattr(matcher, "_matcher", matcher), *rest)
+
+    monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", fill)
     answers = engine.run(*requests)
     broken = answers[1]
     assert broken.retired is not None
@@ -307,7 +306,9 @@ def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -
     assert (retired.reason, "so far" in retired.detail) == ("failed", True)
 
 
-def test_compiled_grammars_are_kept_and_the_oldest_goes(model: GrammarModel) -> None:
+def test_compiled_grammars_are_kept_and_the_oldest_goes(
+    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The engine's own: as many as it may, and one that went is made again."""
     engine = model.engine()
     tokenizer = engine.backend._grammars._tokenizer
@@ -315,10 +316,16 @@ def test_compiled_grammars_are_kept_and_the_oldest_goes(model: GrammarModel) -> 
     submits = [engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "a")]
     compiled: list[str] = []
     compile_one = grammars._compile
-    grammars._compile = lambda text: (compiled.append(text), compile_one(text))[1]  # type: ignore[method-assign]
+
+    def counted(grammar: str) -> Any:
+        compiled.append(grammar)
+        return compile_one(grammar)
+
+    monkeypatch.setattr(grammars, "_compile", counted)
     for submit in [*submits, submits[0]]:
         while grammars.preparing(submit):
             pass
         assert grammars.constraint(submit) is not None
+        grammars.forget(submit.request_id)
     assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
     assert grammars.compiled == 2
