@@ -1,7 +1,7 @@
-"""What constrained rows cost the batch, measured: `python -m tests.mlx.grammar_cost [ROUNDS]`. No test.
+"""What constrained rows cost the batch, measured: `python -m tests.mlx.grammar_cost [STEPS]`. No test.
 
-The bench model, 32 rows; in turns with none, 4 and 32 of them held to a JSON schema that keeps them going.
-Turns of one kind stand between turns of the others, so that a busy machine is busy for all.
+The bench model, three batches of 32 rows, with none, 4 and 32 of them held to a JSON schema that keeps them
+going. They take their steps by turns, so that a busy machine is busy for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.grammar.structure import JsonText
 from scheduler.link import fast_blas
-from scheduler.link.messages import Retired, StepOutput, Submit
+from scheduler.link.messages import StepOutput, Submit
 from scheduler.models.random_qwen3 import BENCH_13M, write_model
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
@@ -27,7 +27,6 @@ from tests.mlx.conftest import load_of
 from tests.mlx.grammar_engine import asked
 
 ROWS = 32
-TOKENS = 120
 LONG = JsonText(
     {
         "type": "array",
@@ -50,55 +49,44 @@ def main() -> None:
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.mlx.grammar_cost", *sys.argv[1:]], environment
         )
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         write_model(BENCH_13M, folder)
-        backend = model_loading.load(load_of(folder), lambda stage: None)
         preparation = Preparation(HubTokenizer(folder), inspect(folder))
-        loop = EngineLoop(backend, ROWS, PrefillPace(256))
-        rates: dict[int, list[float]] = {0: [], 4: [], ROWS: []}
-        for turn in range(rounds + 1):
-            for constrained, seen in rates.items():
-                rate = tokens_per_second(loop, preparation, constrained)
-                print(f"{constrained:2}: {rate:.0f}", file=sys.stderr, flush=True)
-                if turn:  # The first of each kind compiles and warms.
-                    seen.append(rate)
-        for constrained, seen in rates.items():
-            ratios = [rate / without for rate, without in zip(seen, rates[0], strict=True)]
-            print(
-                f"{constrained:2} of {ROWS} constrained: {statistics.median(seen):7.0f} tokens/s,"
-                f" {statistics.median(ratios):.3f} of none ({min(ratios):.3f} to {max(ratios):.3f})"
-            )
+        loops = {count: decoding(folder, preparation, count, steps) for count in (0, 4, ROWS)}
+        seconds: dict[int, list[float]] = {count: [] for count in loops}
+        for _ in range(steps):
+            for count, loop in loops.items():
+                started = time.perf_counter()
+                (frame,) = loop.turn(())
+                seconds[count].append(time.perf_counter() - started)
+                assert isinstance(frame, StepOutput)
+                assert len(frame.tokens) == ROWS, "a row has ended"
+    for count, taken in seconds.items():
+        for name, of in (("median", statistics.median), ("lower quartile", lower_quartile)):
+            ratio = of(seconds[0]) / of(taken)
+            print(f"{count:2} of {ROWS} held: {name} {1000 * of(taken):.2f} ms a step, {ratio:.3f} of the speed")
 
 
-def tokens_per_second(loop: EngineLoop, preparation: Preparation, constrained: int) -> float:
-    """Of decoding alone: from the step in which all rows have begun to the first end."""
+def lower_quartile(values: list[float]) -> float:
+    return statistics.quantiles(values, n=4)[0]
+
+
+def decoding(folder: Path, preparation: Preparation, constrained: int, steps: int) -> EngineLoop:
+    """A batch of its own in which all rows decode, and none ends in so many steps."""
+    loop = EngineLoop(model_loading.load(load_of(folder), lambda stage: None), ROWS, PrefillPace(256))
     submits = []
     for row in range(ROWS):
-        request = asked(LONG if row < constrained else None, row, TOKENS)
+        request = asked(LONG if row < constrained else None, row, steps + 100)
         ready = preparation.prepare(request)
-        # Nothing ends a row but its length, so that the batch is the same for all of the measurement.
+        # Free rows must not end by themselves; held ones cannot, for their list is too long.
         ends = ready.stop_token_ids if ready.grammar else ()
-        submits.append(Submit(row, ready.prompt, TOKENS, ends, request.sampling, grammar=ready.grammar))
-    begun: set[int] = set()
-    ended: list[Retired] = []
-    commands, tokens, started = submits, 0, 0.0
-    while not ended:
-        for frame in loop.turn(commands):
-            assert isinstance(frame, StepOutput)
-            ended += frame.retired
-            if len(begun) == ROWS:
-                tokens += len(frame.tokens)
-            elif len(begun | {token.request_id for token in frame.tokens}) == ROWS:
-                started = time.perf_counter()
-            begun |= {token.request_id for token in frame.tokens}
-        commands = []
-    seconds = time.perf_counter() - started
-    while not loop.idle:
-        loop.turn(())
-    assert all(retired.reason == "length" for retired in ended), ended
-    return tokens / seconds
+        submits.append(Submit(row, ready.prompt, steps + 100, ends, request.sampling, grammar=ready.grammar))
+    frames = loop.turn(submits)
+    while not any(isinstance(frame, StepOutput) and len(frame.tokens) == ROWS for frame in frames):
+        frames = loop.turn(())
+    return loop
 
 
 if __name__ == "__main__":
