@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,37 +15,47 @@ _NAMED = ("$defs", "definitions", "properties", "patternProperties", "dependentS
 _LISTED = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _DEFINITIONS = ("$defs", "definitions")
-_MOST_TRIES = 256
-"""A fraction of a millisecond each; beyond them the place found so far has to do."""
+LOCATED_BYTES = 32 << 10
+"""Of a larger schema only the whole is named: what looks for the place takes seconds of Python's time."""
+SEARCH_SECONDS = 0.5
+"""Each part costs its own compilation; after so long the place found so far has to do."""
 
 
 def schema_fault(
-    schema: Any, complaint: str, complaint_of: Callable[[Any], str | None]
+    schema: dict[str, Any],
+    complaint: str,
+    complaint_of: Callable[[Any], str | None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[tuple[str, ...], str]:
     """The way to the mistake, and what it is. `complaint` is the library's of the whole; `complaint_of` asks
     it about a part."""
-    if not isinstance(schema, dict | bool):
-        return (), "a JSON schema is an object"
+    if len(json.dumps(schema)) > LOCATED_BYTES:
+        return (), complaint
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
         return tuple(str(step) for step in error.absolute_path), str(error.message)
     except Exception:  # A `$schema` or a `$ref` of its own that leads nowhere: the library has said so.
         return (), complaint
-    return _deepest(schema, complaint, complaint_of), complaint
+    until = clock() + SEARCH_SECONDS
+    return _deepest(schema, complaint, complaint_of, lambda: clock() < until), complaint
 
 
-def _deepest(root: Any, complaint: str, complaint_of: Callable[[Any], str | None]) -> tuple[str, ...]:
+def _deepest(
+    root: dict[str, Any],
+    complaint: str,
+    complaint_of: Callable[[Any], str | None],
+    has_time: Callable[[], bool],
+) -> tuple[str, ...]:
     """The innermost part that has the same complaint by itself (with the root's definitions)."""
     path: tuple[str, ...] = ()
-    schema, tries = root, _MOST_TRIES
-    definitions = {name: root[name] for name in _DEFINITIONS if isinstance(root, dict) and name in root}
+    schema = root
+    definitions = {name: root[name] for name in _DEFINITIONS if name in root}
     found = True
     while found:
         found = False
         for step, part in _parts(schema):
-            tries -= 1
-            if tries < 0:
+            if not has_time():
                 return path
             if complaint_of({**definitions, **part}) == complaint:
                 path, schema, found = (*path, *step), part, True

@@ -66,7 +66,7 @@ def main() -> None:
     for count, taken in seconds.items():
         for name, of in (("median", statistics.median), ("lower quartile", lower_quartile)):
             ratio = of(seconds[0]) / of(taken)
-            print(f"{count:2} of {ROWS} held: {name} {1000 * of(taken):.2f} ms a step, {ratio:.3f} of the speed")
+            print(f"{count:2} of {ROWS} held: {name} {1000 * of(taken):.2f} ms, {ratio:.3f} of the speed")
 
 
 def lower_quartile(values: list[float]) -> float:
