@@ -20,7 +20,7 @@ serve: $(VENV)/serve-$(BACKEND)
 monitor:
 	@TARGET="$(TARGET)" grafana/monitor
 
-test: check
+test: check $(VENV)/clients/made
 	$(VENV)/bin/pytest
 
 check: $(VENV)/test
@@ -36,6 +36,14 @@ $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
 $(VENV)/test: $(INPUTS) | $(VENV)/bin/pip
 	@echo "installing Penstock and what its tests need"
 	@$(PIP) -e '.[$(BACKEND),test]'
+	@touch $@
+
+# Frameworks of clients, in an environment of their own: tests/clients.
+$(VENV)/clients/made: tests/clients/requirements.txt | $(VENV)/bin/pip
+	@echo "installing the clients' frameworks that tests talk to"
+	@$(VENV)/bin/python -m venv $(VENV)/clients
+	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+	  -r tests/clients/requirements.txt
 	@touch $@
 
 $(VENV)/bin/pip:

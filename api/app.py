@@ -6,7 +6,7 @@ An ordinary ASGI app that knows no server; `api/serving.py` runs it on ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Scope
 
 from api import errors
 from api.anthropic.routes import anthropic_routes
@@ -23,14 +24,18 @@ from api.api_keys import ApiKeys
 from api.auth import Authentication
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
+from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics
 from api.identity import Identity
 from api.live import live_routes
 from api.openai.routes import openai_routes
-from api.operations import operations_routes
+from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
+from api.operations import operations_routes, probe_routes
+from api.request_ids import SCOPE_KEY, RequestIds
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
+from api.server.request_id import echoed
 from api.tokenization import tokenization_routes
 from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
@@ -50,20 +55,26 @@ def make_app(
     cors_origins: Sequence[str] = (),
     responses: ResponseStore | None = None,
     identity: Identity = EVERYBODY,
+    metrics: bool = True,
 ) -> FastAPI:
-    """`/docs` brings its scripts along: it works where there is no network."""
+    """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
+    is here; where it is not, it has a port of its own."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
-    app.include_router(openai_routes(scheduler, model, keep_alive_seconds))
-    app.include_router(completions_routes(scheduler, model, keep_alive_seconds))
+    app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
+    app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
-        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default())
+        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default()),
+        responses=OPENAI_ERRORS,
     )
-    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds))
-    app.include_router(tokenization_routes(scheduler, model))
-    app.include_router(operations_routes(scheduler, stall_seconds))
+    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
+    app.include_router(tokenization_routes(scheduler, model), responses=OPENAI_ERRORS)
+    app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
+    app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
+    if metrics:
+        app.include_router(metrics_routes(scheduler))
     app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)
@@ -84,6 +95,14 @@ def make_app(
     async def api_failure(request: Request, failure: ApiFailure) -> JSONResponse:
         return _answer(request, failure.error)
 
+    @app.exception_handler(Exception)
+    async def failure(request: Request, _: Exception) -> JSONResponse:
+        """A fault of ours. Starlette answers with it outside of all middleware, and raises it again for the
+        server's log."""
+        answer = _answer(request, errors.INTERNAL)
+        answer.raw_headers.extend(echoed(request.scope[SCOPE_KEY]))
+        return answer
+
     app.add_middleware(Authentication, keys=keys, answer=error_response)
     if cors_origins:
         # Outside of the keys: a browser asks beforehand, and without one.
@@ -92,9 +111,10 @@ def make_app(
             allow_origins=list(cors_origins),
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["retry-after"],
+            expose_headers=["retry-after", "x-request-id", "request-id"],
         )
     app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
+    app.add_middleware(RequestIds)
     return app
 
 
@@ -113,11 +133,12 @@ ERROR_DIALECTS: dict[str, ErrorDialect] = {
 """By the beginning of a path; the longest that fits is taken."""
 
 
-def error_response(path: str, error: ApiError) -> JSONResponse:
+def error_response(scope: Scope, error: ApiError) -> JSONResponse:
+    path, error = scope["path"], replace(error, request_id=scope[SCOPE_KEY])
     prefix = max((prefix for prefix in ERROR_DIALECTS if path.startswith(prefix)), key=len, default="/")
     dialect = ERROR_DIALECTS[prefix]
     return JSONResponse(dialect.body(error), status_code=dialect.status(error), headers=error.headers())
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:
-    return error_response(request.url.path, error)
+    return error_response(request.scope, error)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.api_keys import ApiKey, ApiKeys
 from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
 from api.identity import Caller, Identity
+from api.request_ids import SCOPE_KEY
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
 """What load balancers and collectors ask, who have no keys; the description of the interface, and the
@@ -24,8 +25,8 @@ page that asks for a key."""
 
 _STATE = "penstock_key"
 
-Answer = Callable[[str, ApiError], Response]
-"""An error in the dialect of a path."""
+Answer = Callable[[Scope, ApiError], Response]
+"""An error in the dialect of the request's path."""
 
 
 class Authentication:
@@ -44,7 +45,7 @@ class Authentication:
         found = [key for key in map(self._keys.find, given) if key is not None]
         if not found:
             error = WRONG_KEY if given else NO_KEY
-            await self._answer(scope["path"], error)(scope, receive, send)
+            await self._answer(scope, error)(scope, receive, send)
             return
         scope[_STATE] = found[0]
         await self._app(scope, receive, send)
@@ -81,7 +82,9 @@ async def caller(request: Request) -> Caller:
     """Who asks: by key where there are keys, else as the operator's headers say. Raises InvalidRequest."""
     key, identity = _key(request), request.app.state.identity
     assert isinstance(identity, Identity)
-    return identity.caller(request.headers, None if key is None else key.tenant)
+    return identity.caller(
+        request.headers, None if key is None else key.tenant, request.scope.get(SCOPE_KEY, "")
+    )
 
 
 async def operator(request: Request) -> None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
-from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
+from scheduler.events import (
+    AnswerPiece,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprobs,
+    ToolCallArguments,
+    ToolCallStarted,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,7 @@ class Grown:
     block: Block
     text: str
     """What came; the block itself is filled when it closes."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +53,14 @@ class BlockSequence:
         self._block: Block | None = None
         self._count = 0
         self._parts: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
         self._space = ""
+        self._space_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def add(self, piece: AnswerPiece) -> Iterator[Step]:
         match piece:
-            case TextDelta(text=text):
-                yield from self._add_text(text)
+            case TextDelta(text=text, logprobs=logprobs):
+                yield from self._add_text(text, logprobs)
             case ReasoningDelta(text=text):
                 if self._space or not isinstance(self._block, ReasoningBlock):
                     yield from self._open(ReasoningBlock(""))
@@ -72,30 +82,33 @@ class BlockSequence:
             block.arguments = content
         else:
             block.text = content
-        self._block = None
+        if isinstance(block, TextBlock):
+            block.logprobs = self._logprobs
+        self._block, self._logprobs = None, []
         self._parts.clear()
-        self._space = ""
+        self._space, self._space_logprobs = "", ()
         yield Closed(self._count - 1, block)
 
-    def _add_text(self, text: str) -> Iterator[Step]:
+    def _add_text(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Iterator[Step]:
         if not isinstance(self._block, TextBlock):
-            text = self._space + text
+            text, logprobs = self._space + text, self._space_logprobs + logprobs
             if self._count and not text.strip():
-                self._space = text
+                self._space, self._space_logprobs = text, logprobs
                 return
             yield from self._open(TextBlock(""))
-        yield self._grow(text)
+        self._logprobs.extend(logprobs)
+        yield self._grow(text, logprobs)
 
     def _open(self, block: Block) -> Iterator[Step]:
         yield from self.end()
-        self._block, self._space = block, ""
+        self._block, self._space, self._space_logprobs = block, "", ()
         self._count += 1
         yield Opened(self._count - 1, block)
 
-    def _grow(self, text: str) -> Grown:
+    def _grow(self, text: str, logprobs: tuple[TokenLogprobs, ...] = ()) -> Grown:
         assert self._block is not None, "it was opened above"
         self._parts.append(text)
-        return Grown(self._count - 1, self._block, text)
+        return Grown(self._count - 1, self._block, text, logprobs)
 
 
 def whole_blocks(choice: WholeChoice) -> list[Block]:
@@ -108,8 +121,8 @@ def whole_blocks(choice: WholeChoice) -> list[Block]:
 def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:
     for index, block in enumerate(blocks):
         match block:
-            case TextBlock(text=text):
-                yield TextDelta(text)
+            case TextBlock(text=text, logprobs=logprobs):
+                yield TextDelta(text, tuple(logprobs))
             case ReasoningBlock(text=text):
                 yield ReasoningDelta(text)
             case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):

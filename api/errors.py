@@ -44,6 +44,8 @@ class ApiError:
     retry_after_seconds: float | None = None
     anthropic_message: str | None = None
     """Where Anthropic's own words are what its clients look for."""
+    request_id: str | None = None
+    """Of the HTTP request that it answers, as `x-request-id` says it."""
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:
@@ -73,11 +75,13 @@ class ApiError:
         return 529 if self.code == QueueFull.code or self.status == 503 else self.status
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The same page: a type, which goes with the status, and a message; no parameter, no code."""
+        """The same page: a type, which goes with the status, a message, and the request's id; no parameter,
+        no code."""
         status = self.anthropic_status
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         message = self.anthropic_message or self.sendable_message
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        named = {} if self.request_id is None else {"request_id": self.request_id}
+        return {"type": "error", "error": {"type": kind, "message": message}, **named}
 
 
 _ANTHROPIC_TYPES = {

@@ -7,6 +7,7 @@ request in the engine. That is the whole of cancellation here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -89,7 +90,7 @@ class EventStream(Response):
             more = True
             while more:
                 choice, event = await self._next(stream)
-                frame = _encode(choice, event, encoder)
+                frame = self._encode(choice, event)
                 if isinstance(event, Finished):
                     usages[choice] = event.usage
                     if len(usages) == choices:
@@ -119,12 +120,14 @@ class EventStream(Response):
             return await stream.receive_choice()
         return 0, stream.progress
 
-
-def _encode(choice: int, event: StreamEvent, encoder: Encoder) -> bytes:
-    match event:
-        case Queued() | Prefilling():
-            return encoder.progress(event)
-        case Failed(error=error):
-            return encoder.error(from_scheduler(error))
-        case _:
-            return encoder.event(choice, event)
+    def _encode(self, choice: int, event: StreamEvent) -> bytes:
+        match event:
+            case Queued() | Prefilling():
+                return self._encoder.progress(event)
+            case Failed(error=error):
+                origin = self._requests[0].origin
+                return self._encoder.error(
+                    replace(from_scheduler(error), request_id=origin.request_id or None)
+                )
+            case _:
+                return self._encoder.event(choice, event)

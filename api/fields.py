@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 UNSUPPORTED = "unsupported_parameter"
@@ -24,6 +25,12 @@ class Refused:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """What is accepted, and not what could be there elsewhere."""
+        return {"enum": [*self.neutral, None], "description": f"Not supported: {self.why}."}
 
     def _check(self, value: Any) -> Any:
         # By type too: True is 1 in Python, and no client means that.

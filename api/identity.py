@@ -13,10 +13,10 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler.errors import InvalidRequest
-from scheduler.request import GenerationRequest
+from scheduler.request import GenerationRequest, Origin
 
 SESSION_HEADERS = (
     # What a router in front of us has decided comes before what the agent says of itself.
@@ -29,6 +29,8 @@ SESSION_HEADERS = (
     "x-session-id",
 )
 """In this order; the first that is there and not empty is the session."""
+TRACE_HEADER = "traceparent"
+"""W3C's trace context. What it holds is for the tracer to check: a false one must not fail a request."""
 TIMEOUT_HEADER = "x-request-timeout"
 MAX_ID_CHARACTERS = 256
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -44,6 +46,7 @@ class Caller:
     tenant: str = ""
     session: str | None = None
     timeout_seconds: float | None = None
+    origin: Origin = field(default_factory=Origin)
 
     def asks(self, request: GenerationRequest) -> GenerationRequest:
         """`request` with its tenant and session, and the shorter of the body's timeout and the header's."""
@@ -52,6 +55,7 @@ class Caller:
             tenant=self.tenant,
             session=self.session or request.session,
             timeout_seconds=_shorter(request.timeout_seconds, self.timeout_seconds),
+            origin=self.origin,
         )
 
 
@@ -61,10 +65,13 @@ class Identity:
 
     tenant_header: str | None = None
 
-    def caller(self, headers: Mapping[str, str], tenant_of_key: str | None = None) -> Caller:
+    def caller(
+        self, headers: Mapping[str, str], tenant_of_key: str | None = None, request_id: str = ""
+    ) -> Caller:
         """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
         there are keys. Raises InvalidRequest naming the header."""
-        return Caller(self._tenant(headers, tenant_of_key), _session(headers), _timeout(headers))
+        origin = Origin(request_id, headers.get(TRACE_HEADER))
+        return Caller(self._tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
 
     def _tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
         if tenant_of_key is not None:

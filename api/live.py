@@ -43,7 +43,8 @@ _encoder = msgspec.json.Encoder()
 def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
-    @router.get("/", include_in_schema=False)
+    # HEAD as well: Claude Code looks so whether somebody is there.
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(
             PAGE, headers={"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}

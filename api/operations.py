@@ -1,4 +1,4 @@
-"""What operators and load balancers ask: alive, ready, metrics, and what the scheduler is doing."""
+"""What operators and load balancers ask: alive, ready, and what the scheduler is doing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import JSONResponse, Response
-from prometheus_client import CollectorRegistry, exposition
-from prometheus_client.openmetrics import exposition as openmetrics
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse
 
 from api.auth import operator
 from scheduler.errors import Unavailable
@@ -20,7 +18,8 @@ from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
 
 
-def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
+def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
+    """For load balancers and whoever starts a server again."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
@@ -53,12 +52,11 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         wait = str(max(1, math.ceil(statistics.blocked_seconds)))
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
 
-    @router.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
-        scheduler.observe()
-        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": content_type})
+    return router
+
+
+def operations_routes(scheduler: Scheduler) -> APIRouter:
+    router = APIRouter(tags=["operations"])
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
@@ -79,9 +77,13 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; and of the engine,
-        what its slots hold and the speeds that it has measured (null while it does not answer)."""
+        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; what the last
+        engine that died has died of; and of the engine, what its slots hold and the speeds that it has
+        measured (null while it does not answer)."""
         told: dict[str, Any] = rounded(asdict(scheduler.report()))
+        life = scheduler.statistics().engine
+        told["restarts"], told["last_death"] = life.restarts, life.last_death
+        told["last_death_cause"] = life.death_cause
         try:
             engine = (await scheduler.inspect_cache(top=0)).engine
         except Unavailable:
@@ -95,15 +97,6 @@ def operations_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 def _named(engine: EngineReport) -> dict[str, Any]:
     slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
     return msgspec.structs.asdict(engine) | {"slots": slots}
-
-
-def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Unless told otherwise the library writes vllm_ for vllm:, though a colon needs no escape."""
-    if "application/openmetrics-text" in accept:
-        return openmetrics.generate_latest(
-            registry, escaping=openmetrics.ALLOWUTF8
-        ), openmetrics.CONTENT_TYPE_LATEST
-    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _status(statistics: SchedulerStatistics) -> str:

@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import structlog
 import trio
 
 from api.app import make_app
+from api.exposition import make_metrics_app
 from api.identity import Identity
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits
 from api.server.server import Server
 from api.settings import ServeSettings
-from scheduler.errors import StartupError
+from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
@@ -38,6 +39,9 @@ from scheduler.service import Scheduler
 from scheduler.telemetry import logging
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
+
+if TYPE_CHECKING:
+    from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
@@ -80,7 +84,8 @@ async def _serve(settings: ServeSettings) -> None:
     click.echo(f"penstock {version('penstock')}")
     keys = settings.keys()
     # Early, because a port in use should not be found out after a download.
-    listeners = await _listen(settings)
+    listeners = await _listen(settings.host, settings.port)
+    metrics_listeners = await _listen_for_metrics(settings)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
     blas = _prepare_blas(settings)
@@ -91,6 +96,7 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
+    tracer = _tracer(settings, _names(settings, model)[0])
     scheduler = Scheduler(
         settings.scheduler_config(model.folder.path),
         Preparation(tokenizer, model.folder),
@@ -99,6 +105,7 @@ async def _serve(settings: ServeSettings) -> None:
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
         metrics=_metrics(settings, _names(settings, model)[0]),
         model_name=_names(settings, model)[0],
+        tracer=tracer,
     )
     server = Server(
         make_app(
@@ -110,6 +117,7 @@ async def _serve(settings: ServeSettings) -> None:
             cors_origins=settings.origins(),
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
             identity=Identity(settings.tenant_header),
+            metrics=not metrics_listeners,
         ),
         Limits(
             connections=settings.max_connections,
@@ -124,17 +132,29 @@ async def _serve(settings: ServeSettings) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
         nursery.start_soon(server.run, listeners)
-        nursery.start_soon(_announce, scheduler, listeners)
+        if metrics_listeners:
+            # No drain of its own: it answers until the last request has its end.
+            watched = Server(make_metrics_app(scheduler, settings.stall_seconds), on_error=_log_handler_error)
+            nursery.start_soon(watched.run, metrics_listeners)
+        nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
         nursery.cancel_scope.cancel()
+    if tracer is not None:
+        with trio.move_on_after(_LAST_WORDS_SECONDS):
+            await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     click.echo("stopped")
 
 
-async def _listen(settings: ServeSettings) -> list[trio.SocketListener]:
+async def _listen(host: str, port: int) -> list[trio.SocketListener]:
     try:
-        return await trio.open_tcp_listeners(settings.port, host=settings.host, backlog=2048)
+        return await trio.open_tcp_listeners(port, host=host, backlog=2048)
     except OSError as error:
-        raise StartupError(f"cannot listen on {settings.host}:{settings.port}: {error}") from error
+        raise StartupError(f"cannot listen on {host}:{port}: {error}") from error
+
+
+async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
+    """Empty where they are on the API's port."""
+    return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
 
 
 def _find_model(settings: ServeSettings) -> _Model:
@@ -176,17 +196,32 @@ def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
     return metrics
 
 
+def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        # Here and not above: a server that traces nothing loads nothing for it, nor needs it installed.
+        from scheduler.telemetry.spans import otlp_spans
+    except ImportError as error:
+        raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
+    return otlp_spans(settings.otlp_endpoint, model_name)
+
+
 async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _T:
     return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
-async def _announce(scheduler: Scheduler, listeners: list[trio.SocketListener]) -> None:
+def _url(listeners: list[trio.SocketListener]) -> str:
+    host, port = listeners[0].socket.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def _announce(scheduler: Scheduler, url: str, metrics_url: str) -> None:
     """The lines an operator waits for: what runs, where, and one command that shows it."""
     ready = await scheduler.wait_ready()
-    host, port = listeners[0].socket.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     click.echo(f"engine     {_describe(ready)}")
-    click.echo(f"listening  {url}   (models: {url}/v1/models, API: {url}/docs, metrics: {url}/metrics)")
+    where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
+    click.echo(f"listening  {url}   ({where})")
     body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'
     click.echo(
         f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"

@@ -216,11 +216,27 @@ class ServeSettings(BaseModel):
         "Engine", "Folder for what Penstock makes itself; the user's cache folder if not given.", None
     )
 
+    metrics_port: int | None = _option(
+        "Metrics",
+        "Port of their own for /metrics, /health and /ready, on the same address; /metrics is then not on"
+        " the API's port. 0 takes a free one.",
+        None,
+        ge=0,
+        le=65535,
+    )
     metrics_tenants: str | None = _option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
     metrics_compat: Literal["none", "vllm"] = _option(
         "Metrics", "vllm: /metrics has the core vllm:* series as well, for dashboards and routers.", "none"
+    )
+
+    otlp_endpoint: str | None = _option(
+        "Traces",
+        "Collector that gets a span of each request and its phases, by OTLP over HTTP, as"
+        " http://127.0.0.1:4318. Needs pip install 'penstock[otel]'.",
+        None,
+        pattern=r"^https?://[^\s/]+",
     )
 
     log_format: Literal["console", "json"] = _option("Logs", "For a person or for a collector.", "console")

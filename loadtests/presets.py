@@ -61,7 +61,7 @@ class Preset:
 
 _PENSTOCK: Final = Preset(
     name="penstock",
-    knows=_ALL - {"logprobs", "top_logprobs"},
+    knows=_ALL,
     program="penstock",
     variable="PENSTOCK_BENCH_PENSTOCK",
     arguments=(

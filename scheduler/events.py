@@ -86,11 +86,14 @@ class TokenLogprobs:
 
     chosen: Logprob
     top: tuple[Logprob, ...] = ()
+    offset: int = 0
+    """Where its text begins, in characters of all that the model wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is certain to be part of the answer, and where asked for, the tokens it is made of."""
+    """Text that is certain to be part of the answer, and where asked for, the tokens it is made of. A token
+    that two pieces have a part of is with the first."""
 
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 # How tokens are chosen crosses to the engine as it is: one type for both sides.
 from scheduler.grammar.structure import Structure
+from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
 
 Message: TypeAlias = dict[str, Any]
@@ -96,6 +97,16 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from, as logs, exemplars and traces name it; nothing is decided by it."""
+
+    request_id: str = ""
+    """Of the HTTP request that brought it, the client's own where it gave one."""
+    traceparent: str | None = None
+    """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
@@ -118,7 +129,7 @@ class GenerationRequest:
     top_logprobs: int | None = None
     """None: no log-probabilities; 0: those of the answer's own tokens; more: of so many others too."""
     min_tokens: int = 0
-    """So many tokens before the end-of-sequence token may come."""
+    """So many tokens before one may come that ends the answer, or a stop string may be complete."""
     tenant: str = ""
     session: str | None = None
     """The agent's conversation or run, as its own headers name it; None where nothing names it."""
@@ -127,3 +138,4 @@ class GenerationRequest:
     timeout_seconds: float | None = None
     cache_salt: str = ""
     """Prefixes are shared only among requests of one salt."""
+    origin: Origin = Origin()

@@ -22,10 +22,11 @@ from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.lifecycle import Event, State
+from scheduler.link.death import Death, DeathCause
 from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
-from scheduler.link.supervisor import DeathCause, EngineNeverReady, EngineStatistics, Supervisor
+from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
 from scheduler.recovery import Storm, count_death, poison
 from scheduler.request import GenerationRequest, Prompt
@@ -36,9 +37,9 @@ from scheduler.streams.multiplexer import Multiplexer
 from scheduler.streams.record import StreamRecord, deadline_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import EngineTotals, Metrics
-from scheduler.telemetry.recent_requests import RecentRequests
-from scheduler.telemetry.request_log import log_request
+from scheduler.telemetry.chronicle import Chronicle, Tracer
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import Metrics
 
 _log = structlog.get_logger("scheduler")
 
@@ -55,9 +56,11 @@ class Scheduler:
         on_loading: Callable[[str], None] = lambda stage: None,
         metrics: Metrics | None = None,
         model_name: str = "",
+        tracer: Tracer | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
-        self.recent = RecentRequests()
+        self._chronicle = Chronicle(self.metrics, tracer)
+        self.recent = self._chronicle.recent
         self._model_name = model_name
         self._asked_budget = False
         self.metrics.slots.set(config.engine.max_slots)
@@ -137,7 +140,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            self.metrics.count_refusal(error)
+            self._chronicle.refused(requests[0], error)
             raise
         doorbell = Doorbell()
         records = self._accept(prepared, arrived_at, doorbell)
@@ -285,13 +288,11 @@ class Scheduler:
         """A request has left its last table."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
-        observation.observe_end(self.metrics, record, now)
-        self.recent.add(record, now)
+        self._chronicle.ended(record, now)
         self._expiry.forget(record)
         if record.dispatched_at is not None:
             self._queue.settle(record, now)
             self._admission.rate.departed(now)
-        log_request(record, now)
         self._pump()
 
     def _pump(self) -> None:
@@ -299,9 +300,6 @@ class Scheduler:
             self._expiry.watch(record)
         self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
-        self._changed()
-
-    def _changed(self) -> None:
         change, self._change = self._change, trio.Event()
         change.set()
 
@@ -369,11 +367,12 @@ class Scheduler:
             self._multiplexer.lose_all()
         self._pump()
 
+    def engine_died(self, death: Death) -> None:
+        self.metrics.engine_restarts.labels(death.cause.value).inc()
+
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
         """Whoever is on board goes on with the next engine; here are the exceptions."""
         now = trio.current_time()
-        assert engine.death_cause is not None
-        self.metrics.engine_restarts.labels(engine.death_cause.value).inc()
         on_board = [record for record in self._multiplexer if record.state is not State.STRANDED]
         culprit = count_death(on_board, self._config.recovery.max_request_deaths)
         self._multiplexer.lose_all()

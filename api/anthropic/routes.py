@@ -13,6 +13,7 @@ from api.anthropic.schema import CountTokensRequest, MessagesRequest, ThinkingDi
 from api.auth import CallerOf
 from api.event_stream import EventStream
 from api.json_route import JsonRoute
+from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
 from scheduler.service import Scheduler
@@ -22,7 +23,7 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     """`anthropic-version` may say what it likes: there is one version of this API, and it is served."""
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
-    @router.post("/v1/messages", response_model=None)
+    @router.post("/v1/messages", response_model=None, responses=STREAMED)
     async def messages(body: MessagesRequest, caller: CallerOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)

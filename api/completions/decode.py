@@ -24,6 +24,11 @@ def generation_requests(body: CompletionRequest, tenant: str = "") -> list[Gener
             ignore_eos=body.ignore_eos,
             structure=structure(body),
             choices=body.n or 1,
+            top_logprobs=body.logprobs,
+            min_tokens=body.min_tokens,
+            priority=body.priority,
+            timeout_seconds=body.timeout,
+            cache_salt=body.cache_salt or "",
             tenant=tenant,
         )
         for prompt in body.prompt

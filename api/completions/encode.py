@@ -15,18 +15,46 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
+    Logprob,
     Prefilling,
     Progress,
     Queued,
     TextDelta,
+    TokenLogprobs,
     Usage,
 )
 
 _json = msgspec.json.Encoder()
 
 
+def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    """The shape from before chat: lists side by side. Among the likeliest is always the chosen token."""
+    return {
+        "tokens": [_name(entry.chosen) for entry in entries],
+        "token_logprobs": [entry.chosen.logprob for entry in entries],
+        "top_logprobs": [
+            {_name(other): other.logprob for other in (*entry.top, entry.chosen)} for entry in entries
+        ],
+        "text_offset": [entry.offset for entry in entries],
+    }
+
+
+def _name(logprob: Logprob) -> str:
+    """A token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has them."""
+    try:
+        return logprob.data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in logprob.data])
+
+
 def completion_object(
-    public_id: str, created: int, model: str, answer: WholeAnswer, echoes: Sequence[str]
+    public_id: str,
+    created: int,
+    model: str,
+    answer: WholeAnswer,
+    echoes: Sequence[str],
+    *,
+    logprobs: bool = False,
 ) -> dict[str, Any]:
     """The whole answer to a request that does not stream. `echoes`: what is said before each choice."""
     return {
@@ -38,7 +66,7 @@ def completion_object(
             {
                 "index": index,
                 "text": echo + choice.text,
-                "logprobs": None,
+                "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
             }
             for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True))
@@ -64,17 +92,20 @@ class CompletionEncoder:
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         match event:
-            case TextDelta(text=text):
-                return self._chunk(choice, self._echoes.pop(choice, "") + text, None)
+            case TextDelta(text=text, logprobs=logprobs):
+                return self._chunk(choice, self._echoes.pop(choice, "") + text, None, logprobs)
             case Finished(reason=reason):
                 return self._chunk(choice, self._echoes.pop(choice, ""), reason)
             case _:
                 raise AssertionError(f"{event!r} in the answer to a text")
 
-    def _chunk(self, choice: int, text: str, reason: FinishReason | None) -> bytes:
+    def _chunk(
+        self, choice: int, text: str, reason: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> bytes:
         entry = b'{"index":%d,"text":' % choice + _json.encode(text)
         ended = b"null" if reason is None else _json.encode(reason.value)
-        return self._head + entry + b',"logprobs":null,"finish_reason":' + ended + b"}]" + self._tail
+        told = _json.encode(logprobs_object(logprobs)) if logprobs else b"null"
+        return self._head + entry + b',"logprobs":' + told + b',"finish_reason":' + ended + b"}]" + self._tail
 
     def progress(self, progress: Progress) -> bytes:
         match progress:

@@ -13,6 +13,7 @@ from api.completions.encode import CompletionEncoder, completion_object
 from api.completions.schema import CompletionRequest
 from api.event_stream import EventStream
 from api.json_route import JsonRoute
+from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
 from scheduler.service import Scheduler
@@ -21,7 +22,7 @@ from scheduler.service import Scheduler
 def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
-    @router.post("/v1/completions", response_model=None)
+    @router.post("/v1/completions", response_model=None, responses=STREAMED)
     async def completions(body: CompletionRequest, caller: CallerOf) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
@@ -30,7 +31,10 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, *requests)
-            return JSONResponse(completion_object(public_id, created, model.name, answer, echoes))
+            logprobs = body.logprobs is not None
+            return JSONResponse(
+                completion_object(public_id, created, model.name, answer, echoes, logprobs=logprobs)
+            )
         options = body.stream_options
         include_usage = options is not None and options.include_usage
         encoder = CompletionEncoder(public_id, created, model.name, echoes, include_usage=include_usage)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
-from api.fields import Refused
+from api.fields import Partly, Refused, unsupported
 from api.openai.schema import SamplingFields
 
 MAX_PROMPTS = 256
+MAX_LOGPROBS = 5
+"""OpenAI's own bound in this interface."""
+
+_NO_PROMPT_LOGPROBS = "the prompt's log-probabilities are not computed"
 
 PromptItem: TypeAlias = str | list[int]
 
@@ -47,11 +51,20 @@ class CompletionRequest(SamplingFields):
     # OpenAI's own default, which clients of this old interface rely on.
     max_tokens: int | None = Field(default=16, ge=1)
     echo: bool = False
+    logprobs: Annotated[int | None, Partly(f"not with echo: {_NO_PROMPT_LOGPROBS}")] = Field(
+        default=None, ge=0, le=MAX_LOGPROBS
+    )
 
-    logprobs: Annotated[int | None, Refused("the engine does not report log-probabilities yet")] = None
     suffix: Annotated[str | None, Refused("nothing is inserted between two texts")] = None
     best_of: Annotated[int | None, Refused("every answer that is made is given; n asks for more")] = None
     add_special_tokens: Annotated[bool, Refused("a prompt is taken as it is written", neutral=(False,))] = (
         False
     )
     return_token_ids: Annotated[bool | None, Refused("answers are text", neutral=(False,))] = None
+
+    @field_validator("logprobs")
+    @classmethod
+    def _of_the_answer_only(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("echo"):
+            raise unsupported(f"with echo, {_NO_PROMPT_LOGPROBS}")
+        return value

@@ -38,6 +38,8 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         ignore_eos=body.ignore_eos,
         structure=structure(body),
         choices=body.n or 1,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        min_tokens=body.min_tokens,
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",

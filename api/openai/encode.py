@@ -43,11 +43,14 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    content = [
+    return {"content": logprob_objects(entries), "refusal": None}
+
+
+def logprob_objects(entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+    return [
         {**_logprob(entry.chosen), "top_logprobs": [_logprob(other) for other in entry.top]}
         for entry in entries
     ]
-    return {"content": content, "refusal": None}
 
 
 def _logprob(logprob: Logprob) -> dict[str, Any]:

@@ -93,6 +93,9 @@ class ChatMessage(Body):
     # In every message that the official client has parsed, and null there.
     annotations: Annotated[list[Any] | None, Refused("answers here have none", neutral=([],))] = None
     audio: Annotated[Any, Refused("answers here have none")] = None
+    provider_specific_fields: Annotated[
+        dict[str, Any] | None, WithoutEffect("litellm's notes, which it sends back with an answer")
+    ] = None
     function_call: Annotated[Any, Refused("long replaced by tool_calls")] = None
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ from api.json_route import JsonRoute
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.schema import ChatCompletionRequest
+from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
 from scheduler.service import Scheduler
@@ -22,7 +23,7 @@ from scheduler.service import Scheduler
 def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
-    @router.post("/v1/chat/completions", response_model=None)
+    @router.post("/v1/chat/completions", response_model=None, responses=STREAMED)
     async def chat_completions(body: ChatCompletionRequest, caller: CallerOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
@@ -30,7 +31,10 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)
-            return JSONResponse(completion_object(request.public_id, created, model.name, answer))
+            logprobs = bool(body.logprobs)
+            return JSONResponse(
+                completion_object(request.public_id, created, model.name, answer, logprobs=logprobs)
+            )
         options = body.stream_options
         include_usage = options is not None and options.include_usage
         encoder = ChunkEncoder(request.public_id, created, model.name, include_usage)

@@ -20,7 +20,7 @@ from api.openai.structured import (
     structure,
 )
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
-from scheduler.request import PRIORITIES
+from scheduler.request import MAX_TOP_LOGPROBS, PRIORITIES
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -30,7 +30,6 @@ MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
 _BOOKKEEPING = "the provider's own bookkeeping"
-_NO_LOGPROBS = "the engine does not report log-probabilities yet"
 MAX_SALT_CHARACTERS = 256
 
 
@@ -74,6 +73,7 @@ class SamplingFields(Body):
     stop: Stop | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     ignore_eos: bool = False
+    min_tokens: int = Field(default=0, ge=0)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
@@ -81,10 +81,9 @@ class SamplingFields(Body):
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    min_tokens: Annotated[
-        int, Refused("the engine cannot hold back the end of an answer yet", neutral=(0,))
-    ] = 0
-    prompt_logprobs: Annotated[int | None, Refused(_NO_LOGPROBS)] = None
+    prompt_logprobs: Annotated[
+        int | None, Refused("log-probabilities are of the answer; the prompt's are not computed")
+    ] = None
     include_stop_str_in_output: Annotated[
         bool, Refused("a stop string is never part of the answer", neutral=(False,))
     ] = False
@@ -116,6 +115,8 @@ class ChatCompletionRequest(SamplingFields):
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: list[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
@@ -124,8 +125,6 @@ class ChatCompletionRequest(SamplingFields):
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 
-    logprobs: Annotated[bool | None, Refused(_NO_LOGPROBS, neutral=(False,))] = None
-    top_logprobs: Annotated[int | None, Refused(_NO_LOGPROBS, neutral=(0,))] = None
     store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
     modalities: Annotated[list[str] | None, Refused("answers are text", neutral=(["text"],))] = None
     include_reasoning: Annotated[
@@ -163,6 +162,8 @@ class ChatCompletionRequest(SamplingFields):
             self.max_tokens != self.max_completion_tokens
         ):
             raise ValueError("max_tokens and max_completion_tokens differ; give one")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")

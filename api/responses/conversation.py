@@ -48,8 +48,8 @@ def input_messages(items: Iterable[InputItem]) -> Iterator[TemplateMessage]:
         match item:
             case ReasoningItem():
                 turn.think(said(item.content))
-            case FunctionCall(call_id=call_id, name=name):
-                turn.call(call_id, name, item.function().arguments)
+            case FunctionCall(call_id=call_id):
+                turn.call(call_id, item.offered_name, item.function().arguments)
             case Message(role="assistant"):
                 turn.say(said(item.content))
             case Message():

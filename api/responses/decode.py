@@ -23,9 +23,9 @@ def generation_request(
         public_id=f"resp_{secrets.token_hex(24)}",
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
-            tools=tuple(tool.neutral(f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+            tools=tuple(body.offered),
             tool_choice=choice,
-            only_tool=only_tool,
+            only_tool=None if only_tool is None else body.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
         ),
@@ -36,5 +36,6 @@ def generation_request(
         ),
         max_tokens=body.max_output_tokens,
         structure=flat_structure(None if body.text is None else body.text.format),
+        top_logprobs=body.wanted_logprobs,
         tenant=tenant,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -10,10 +10,20 @@ import msgspec
 from api import sse
 from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step
 from api.errors import ApiError
+from api.openai.encode import logprob_objects
 from api.responses.envelope import Envelope, ItemStatus, Status, part, status_of
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.errors import SchedulerError
-from scheduler.events import AnswerPiece, Finished, FinishReason, Prefilling, Progress, Queued, Usage
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    Prefilling,
+    Progress,
+    Queued,
+    TokenLogprobs,
+    Usage,
+)
 
 _json = msgspec.json.Encoder()
 
@@ -60,8 +70,8 @@ class ResponseEncoder:
         match step:
             case Opened(index=index, block=block):
                 return self._opened(index, block)
-            case Grown(index=index, block=block, text=text):
-                return self._delta(index, block, text)
+            case Grown(index=index, block=block, text=text, logprobs=logprobs):
+                return self._delta(index, block, text, logprobs)
             case Closed(index=index, block=block):
                 return self._closed(index, block, status)
             case _:
@@ -76,12 +86,14 @@ class ResponseEncoder:
         fields = {**self._place(index, block), "part": part(block)}
         return added + self._event("response.content_part.added", fields)
 
-    def _delta(self, index: int, block: Block, text: str) -> bytes:
+    def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         """From a template: there is one for each piece."""
         self._number += 1
         match block:
             case TextBlock():
-                name, rest = b"response.output_text.delta", b',"content_index":0,"logprobs":[],"delta":'
+                told = _json.encode(logprob_objects(logprobs)) if logprobs else b"[]"
+                name = b"response.output_text.delta"
+                rest = b',"content_index":0,"logprobs":' + told + b',"delta":'
             case ReasoningBlock():
                 name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
             case ToolCallBlock():
@@ -97,14 +109,15 @@ class ResponseEncoder:
         self._items.append(item)
         place = self._place(index, block)
         match block:
-            case TextBlock(text=text):
-                done = self._event("response.output_text.done", {**place, "text": text, "logprobs": []})
+            case TextBlock(text=text, logprobs=logprobs):
+                said = {**place, "text": text, "logprobs": logprob_objects(logprobs)}
+                done = self._event("response.output_text.done", said)
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
             case ToolCallBlock(name=name, arguments=arguments):
-                fields = {**place, "name": name, "arguments": arguments}
+                fields = {**place, **self._envelope.called(name), "arguments": arguments}
                 done = self._event("response.function_call_arguments.done", fields)
             case _:
                 assert_never(block)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
+from api.openai.encode import logprob_objects
 from api.openai.tools import NamedFunction
-from api.responses.schema import CreateResponse
+from api.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import FinishReason, Usage
 
@@ -57,7 +58,8 @@ class Envelope:
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": _text_format(body)},
             "tool_choice": _tool_choice(body),
-            "tools": [_tool(tool.model_dump()) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": usage_object(usage) if over and usage is not None else None,
@@ -78,10 +80,15 @@ class Envelope:
                 thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
                 return {"id": item_id, "type": "reasoning", **thought}
             case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
-                call = {"call_id": call_id, "name": name, "arguments": arguments, "status": status}
+                call = {"call_id": call_id, **self.called(name), "arguments": arguments, "status": status}
                 return {"id": item_id, "type": "function_call", **call}
             case _:
                 assert_never(block)
+
+    def called(self, offered_name: str) -> dict[str, str]:
+        """The fields that name a called function: `name`, and `namespace` where it has one."""
+        namespace, name = self.body.called(offered_name)
+        return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
 
     def item_id(self, index: int, block: Block) -> str:
         """Known to be this response's: its own id, and the item's place."""
@@ -104,7 +111,12 @@ def status_of(reason: FinishReason) -> Status:
 
 def part(block: TextBlock | ReasoningBlock) -> dict[str, Any]:
     if isinstance(block, TextBlock):
-        return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+        return {
+            "type": "output_text",
+            "text": block.text,
+            "annotations": [],
+            "logprobs": logprob_objects(block.logprobs),
+        }
     return {"type": "reasoning_text", "text": block.text}
 
 
@@ -130,5 +142,16 @@ def _tool_choice(body: CreateResponse) -> Any:
     return choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto"
 
 
-def _tool(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    """As it came; the fields of a function that its model requires are there, if null."""
+    match tool:
+        case FunctionTool():
+            fields = tool.model_dump()
+            return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+        case NamespaceTool(type=kind, name=name, description=description, tools=tools):
+            inner = [_tool(function) for function in tools]
+            return {"type": kind, "name": name, "description": description, "tools": inner}
+        case WebSearch():
+            return tool.model_dump(exclude_none=True)
+        case _:
+            assert_never(tool)

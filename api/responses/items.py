@@ -56,6 +56,11 @@ class Message(Body):
     ] = None
 
 
+def qualified(namespace: str, name: str) -> str:
+    """A function's two names as one that every model's syntax for calls can write."""
+    return f"{namespace}__{name}"
+
+
 class FunctionCall(Body):
     type: Literal["function_call"]
     call_id: str = Field(min_length=1)
@@ -63,8 +68,13 @@ class FunctionCall(Body):
     arguments: str
     id: _OWN_ID = None
     status: _Status = None
-    namespace: Annotated[str | None, Refused("tools have one name")] = None
+    namespace: str | None = Field(default=None, min_length=1)
     caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
+
+    @property
+    def offered_name(self) -> str:
+        """As the model was told of the function."""
+        return self.name if self.namespace is None else qualified(self.namespace, self.name)
 
     def function(self) -> CalledFunction:
         """Raises pydantic.ValidationError where the arguments are not the JSON text of an object."""
@@ -78,7 +88,7 @@ class FunctionCallOutput(Body):
     id: _OWN_ID = None
     status: _Status = None
     name: Annotated[str | None, WithoutEffect("the call has it")] = None
-    namespace: Annotated[str | None, Refused("tools have one name")] = None
+    namespace: Annotated[str | None, WithoutEffect("the call has it")] = None
     caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
 
 

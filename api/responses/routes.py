@@ -13,6 +13,7 @@ from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ApiError, ApiFailure
 from api.json_route import JsonRoute
+from api.openapi import STREAMED
 from api.responses.conversation import input_messages, output_messages
 from api.responses.decode import generation_request
 from api.responses.encode import ResponseEncoder
@@ -32,7 +33,7 @@ def responses_routes(
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
     running = RunningResponses()
 
-    @router.post("/v1/responses", response_model=None)
+    @router.post("/v1/responses", response_model=None, responses=STREAMED)
     async def create(body: CreateResponse, caller: CallerOf) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         model.check(body.model)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections import Counter
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 from api.openai.structured import FlatFormat
 from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
-from api.responses.items import FunctionCall, TaggedItem, as_items
-from scheduler.request import Tool
+from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
+from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
 MAX_ITEMS = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
+_NO_SEARCH = "nothing is searched here; the model is not offered it"
 
 
 class FunctionTool(Body):
-    """Other types of tools run at OpenAI; they are refused by their type."""
+    """A function that the client runs."""
 
     type: Literal["function"]
     name: str = Field(min_length=1, max_length=256)
@@ -43,6 +46,41 @@ class FunctionTool(Body):
             bool(self.strict),
             f"{place}.parameters",
         )
+
+
+class NamespaceTool(Body):
+    """Functions under a name that they share (Codex groups its own so). Models' templates know functions
+    only, so each is offered with both names in one, and a call of it is told with the two."""
+
+    type: Literal["namespace"]
+    name: str = Field(min_length=1, max_length=256)
+    description: str
+    tools: list[FunctionTool] = Field(max_length=MAX_TOOLS)
+
+    def neutral(self, place: str) -> list[Tool]:
+        offered = (tool.neutral(f"{place}.tools.{i}") for i, tool in enumerate(self.tools))
+        return [
+            replace(
+                tool,
+                name=qualified(self.name, tool.name),
+                description="\n\n".join(filter(None, (self.description, tool.description))),
+            )
+            for tool in offered
+        ]
+
+
+class WebSearch(Body):
+    """OpenAI's own search, which Codex offers to every model unless told not to. To offer is not to ask:
+    a model that never searches keeps the promise, so this one is not offered it."""
+
+    type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
+    external_web_access: Annotated[bool | None, WithoutEffect(_NO_SEARCH)] = None
+    filters: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+    search_context_size: Annotated[Literal["low", "medium", "high"] | None, WithoutEffect(_NO_SEARCH)] = None
+    user_location: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+
+
+AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discriminator("type")]
 
 
 class ReasoningOptions(Body):
@@ -86,8 +124,8 @@ class CreateResponse(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: Annotated[list[FunctionTool] | None, Partly("functions; other tools run at their provider")] = (
-        Field(default=None, max_length=MAX_TOOLS)
+    tools: Annotated[list[AnyTool] | None, Partly("functions; other tools run at their provider")] = Field(
+        default=None, max_length=MAX_TOOLS
     )
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
@@ -95,8 +133,10 @@ class CreateResponse(Body):
     text: TextOptions | None = None
     metadata: dict[str, str] | None = Field(default=None, max_length=16)
 
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     include: Annotated[
-        list[Literal["reasoning.encrypted_content"]] | None, WithoutEffect("thoughts are told as they are")
+        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        Partly("log-probabilities of the text; thoughts are told as they are, never encrypted"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -116,9 +156,6 @@ class CreateResponse(Body):
     max_tool_calls: Annotated[int | None, Refused("there are no tools of the server's own")] = None
     prompt: Annotated[Any, Refused("there are no stored prompts")] = None
     moderation: Annotated[Any, Refused("nothing is moderated")] = None
-    top_logprobs: Annotated[
-        int | None, Refused("the engine does not report log-probabilities yet", neutral=(0,))
-    ] = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
         Refused("what is too long is refused, not cut", neutral=("disabled",)),
@@ -128,6 +165,9 @@ class CreateResponse(Body):
     def _can_be_answered(self) -> CreateResponse:
         if not self.input and self.previous_response_id is None:
             raise ValueError("input: there is nothing to answer")
+        names = Counter(tool.name for tool in self.offered)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"tools: there are two of the name {twice[0]!r}")
         for number, item in enumerate(self.input):
             if isinstance(item, FunctionCall):
                 try:
@@ -136,6 +176,44 @@ class CreateResponse(Body):
                     place = f"input.{number}.arguments"
                     raise ValueError(f"{place}: it is not the JSON text of an object") from error
         return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the likeliest tokens with each, or None: whoever names a number, too, wants them."""
+        included = "message.output_text.logprobs" in (self.include or ())
+        return self.top_logprobs or 0 if included or self.top_logprobs else None
+
+    @property
+    def offered(self) -> list[Tool]:
+        """What the model is told of."""
+        offered: list[Tool] = []
+        for i, tool in enumerate(self.tools or ()):
+            match tool:
+                case FunctionTool():
+                    offered.append(tool.neutral(f"tools.{i}"))
+                case NamespaceTool():
+                    offered.extend(tool.neutral(f"tools.{i}"))
+                case WebSearch():
+                    pass
+                case _:
+                    assert_never(tool)
+        return offered
+
+    def chosen(self, name: str) -> str:
+        """What the model is told of as which the client calls `name`: within a namespace functions have names
+        of their own, which do where one only has it."""
+        names = [tool.name for tool in self.offered]
+        inner = [whole for whole in names if self.called(whole)[1] == name]
+        return inner[0] if name not in names and len(inner) == 1 else name
+
+    def called(self, name: str) -> tuple[str | None, str]:
+        """The namespace and the name, as the client knows them, of what the model calls `name`."""
+        for tool in self.tools or ():
+            if isinstance(tool, NamespaceTool):
+                for inner in tool.tools:
+                    if name == qualified(tool.name, inner.name):
+                        return tool.name, inner.name
+        return None, name
 
     @property
     def remembers(self) -> bool:

@@ -54,6 +54,7 @@ class Exchange:
         self._cut = False
         """The application's scope is cancelled. (The scope itself would ask the clock to tell.)"""
         self._response: h11.Response | None = None
+        self._request_id: str | None = None
         self._head_written = False
         self._has_body = True
         self._chunked = False
@@ -81,6 +82,7 @@ class Exchange:
 
     async def run(self, scope: Scope) -> None:
         """Runs the application to its end; afterwards the properties tell how it went."""
+        self._request_id = scope["request_id"]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
             with self._app_scope:
@@ -108,7 +110,7 @@ class Exchange:
         if not _only_says_that_the_client_left(error):
             self.failed = True
             request = f"{self._request.method.decode('ascii')} {self._request.target.decode('ascii')}"
-            self._service.on_error(error, request)
+            self._service.on_error(error, f"{request} ({self._request_id})")
 
     # ---- what ends the application early
 
@@ -220,7 +222,7 @@ class Exchange:
             raise
 
     def answer(self, refused: Refused) -> bytes:
-        return answer(refused, with_body=self._request.method != b"HEAD")
+        return answer(refused, with_body=self._request.method != b"HEAD", request_id=self._request_id)
 
 
 def _only_says_that_the_client_left(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ import h11
 import trio
 
 from api.server.asgi import Scope
+from api.server.request_id import request_id_of
 
 Address: TypeAlias = tuple[str, int] | None
 SERVER_NAME = b"penstock"
@@ -37,6 +38,7 @@ def scope_of(request: h11.Request, client: Address, server: Address, state: Mapp
         "client": client,
         "server": server,
         "state": dict(state),
+        "request_id": request_id_of(request.headers),
     }
 
 

@@ -7,6 +7,7 @@ import json
 from http import HTTPStatus
 
 from api.server.http_scope import date_header
+from api.server.request_id import echoed, new_request_id
 
 
 class Refusal(enum.Enum):
@@ -48,8 +49,16 @@ class Refused(Exception):
         self.status = status
 
 
-def answer(refused: Refused, *, with_body: bool = True, retry_after_seconds: int | None = None) -> bytes:
-    """The whole response. It ends the connection, so it need not pass through h11's states."""
+def answer(
+    refused: Refused,
+    *,
+    with_body: bool = True,
+    retry_after_seconds: int | None = None,
+    request_id: str | None = None,
+) -> bytes:
+    """The whole response. It ends the connection, so it need not pass through h11's states. Without a
+    `request_id` no request was read; the response has a name all the same, for who reports it."""
+    request_id = request_id or new_request_id()
     usual_status, words = _ANSWERS[refused.refusal]
     status = HTTPStatus(refused.status or usual_status)
     error = {
@@ -59,7 +68,8 @@ def answer(refused: Refused, *, with_body: bool = True, retry_after_seconds: int
         "code": refused.refusal.value,
     }
     # `type`, so that Anthropic's clients understand it too: what dialect was meant is not known here.
-    body = json.dumps({"type": "error", "error": error}, separators=(",", ":")).encode()
+    told = {"type": "error", "error": error, "request_id": request_id}
+    body = json.dumps(told, separators=(",", ":")).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}".encode(),
         b"date: " + date_header(),
@@ -67,6 +77,7 @@ def answer(refused: Refused, *, with_body: bool = True, retry_after_seconds: int
         b"content-type: application/json",
         b"content-length: %d" % len(body),
         b"connection: close",
+        *(name + b": " + value for name, value in echoed(request_id)),
     ]
     if retry_after_seconds is not None:
         lines.append(b"retry-after: %d" % retry_after_seconds)

@@ -49,6 +49,19 @@ CACHE = Dashboard(
             ],
         ),
         Panel(
+            "Tokens held",
+            "Of kept prefixes. Falls while bytes stay: states of long prompts take the room.",
+            "short",
+            [total("penstock_prefix_tokens", "tokens")],
+        ),
+        Panel(
+            "Shared by running rows",
+            "Share of running rows' tokens that lie in the cache once for all. 0 with agents of one system "
+            "prompt: it differs near its beginning, or the model's layers cannot share in place.",
+            "percentunit",
+            [Query("sum (penstock_shared_row_tokens{@}) / sum (penstock_row_tokens{@})", "shared")],
+        ),
+        Panel(
             "Disk tier: files",
             "dropped beside writes: the disk is slower than prefixes come.",
             "iops",

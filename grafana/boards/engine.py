@@ -44,7 +44,9 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Restarts by cause",
-            "exit, fault: it died; wedge: it stopped making steps and was killed; start: it did not come up.",
+            "out_of_memory: lower --kv-cache-bytes or --max-slots. gpu_timeout: smaller "
+            "--prefill-chunk-tokens. wedge: it made no steps and was killed. killed: from outside, or by the "
+            "kernel. start: it did not come up. engine_died in the log has its last words.",
             "short",
             [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],
         ),
@@ -74,15 +76,17 @@ ENGINE = Dashboard(
             bad=60,
         ),
         Panel(
-            "Step duration, mean",
-            "Rises with rows and contexts. Jumps: memory pressure, another program on the GPU.",
+            "Step duration",
+            "Rises with rows and contexts. Jumps: memory pressure, another program on the GPU. mixed far "
+            "above decode: prefill holds up the answers; lower --itl-target-ms.",
             "s",
             [
                 Query(
-                    f"sum (rate(penstock_engine_step_seconds_total{{@}}[{RANGE}]))"
-                    f" / sum (rate(penstock_engine_steps_total{{@}}[{RANGE}]))",
-                    "mean step",
+                    f"histogram_quantile({share_}, sum by (kind, le) "
+                    f"(rate(penstock_engine_step_seconds_bucket{{@}}[{RANGE}])))",
+                    f"{{{{kind}}}} p{share_ * 100:g}",
                 )
+                for share_ in (0.5, 0.95)
             ],
         ),
         Panel(
@@ -91,18 +95,42 @@ ENGINE = Dashboard(
             "percentunit",
             [
                 Query(
-                    f"sum by (instance) (rate(penstock_engine_step_seconds_total{{@}}[{RANGE}]))",
+                    f"sum by (instance) (rate(penstock_engine_step_seconds_sum{{@}}[{RANGE}]))",
                     "{{instance}}",
                 )
             ],
         ),
         Panel(
-            "Tokens a step",
-            "Decoding rows a step; near the slots under load. Low with a queue: prefill takes the steps.",
+            "Engine overhead",
+            "Share of its time with work that is not the model's: bookkeeping inside a step, and between "
+            "steps. Above 0.2: the CPU is too busy, or a fault of ours. On a GPU an upper bound.",
+            "percentunit",
+            [
+                Query(
+                    f'sum by (part) (rate(penstock_engine_seconds_total{{@,part!="model"}}[{RANGE}]))'
+                    f" / on () group_left sum (rate(penstock_engine_seconds_total{{@}}[{RANGE}]))",
+                    "{{part}}",
+                )
+            ],
+            bad=0.2,
+        ),
+        Panel(
+            "Rows decoding in a step",
+            "Near the slots under load. Low with a queue: prefill or memory holds rows back.",
+            "short",
+            quantiles("penstock_engine_step_decode_rows", 0.5, 0.95),
+        ),
+        Panel(
+            "Prompt tokens in a step",
+            "The mean, and the largest steps. Small chunks with a long queue: decoding rows leave no time.",
             "short",
             [
-                share("penstock_generated_tokens_total", "penstock_engine_steps_total", "generated"),
-                share("penstock_prefilled_tokens_total", "penstock_engine_steps_total", "prefilled"),
+                share(
+                    "penstock_engine_step_prefill_tokens_sum",
+                    "penstock_engine_step_prefill_tokens_count",
+                    "mean",
+                ),
+                *quantiles("penstock_engine_step_prefill_tokens", 0.95),
             ],
         ),
         Panel(
@@ -118,7 +146,19 @@ ENGINE = Dashboard(
             bad=0.9,
         ),
         Panel(
-            "Memory",
+            "Device memory",
+            "active near recommended: Metal will kill the engine for it; lower --kv-cache-bytes. peak says "
+            "how near it has been. cached is MLX's to give back. 0 is recommended by a CPU.",
+            "bytes",
+            [
+                most("penstock_device_active_bytes", "active {{instance}}"),
+                most("penstock_device_cached_bytes", "cached {{instance}}"),
+                most("penstock_device_peak_bytes", "peak {{instance}}"),
+                most("penstock_device_recommended_bytes", "recommended {{instance}}"),
+            ],
+        ),
+        Panel(
+            "Memory by use",
             "Weights, rows and prefixes together must fit beside everything else on the machine.",
             "bytes",
             [
@@ -127,6 +167,13 @@ ENGINE = Dashboard(
                 total("penstock_prefix_bytes", "kept prefixes"),
             ],
             stacked=True,
+        ),
+        Panel(
+            "Given way",
+            "Requests that ran, gave their memory to others and wait to go on. Above 0 for long: too many "
+            "slots for the memory.",
+            "short",
+            [most("penstock_preempted_requests", "{{instance}}")],
         ),
         Panel(
             "Work done twice",

@@ -103,14 +103,15 @@ OVERVIEW = Dashboard(
             ],
         ),
         Panel(
-            "First token: cold and warm, p95",
-            "Warm is as slow as cold: the wait is the queue's, not the prompt's.",
+            "First token: cold, warm and resumed, p95",
+            "Warm is as slow as cold: the wait is the queue's, not the prompt's. resumed: an engine died "
+            "before the first token; its length is that of a restart.",
             "s",
             [
                 Query(
-                    f"histogram_quantile(0.95, sum by (le, prefix) "
+                    f"histogram_quantile(0.95, sum by (le, start) "
                     f"(rate(penstock_time_to_first_token_seconds_bucket{{@}}[{RANGE}])))",
-                    "{{prefix}}",
+                    "{{start}}",
                 )
             ],
         ),

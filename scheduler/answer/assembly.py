@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.splitter import REASONING, Kind, Opened, Section, Splitter
+from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.reading import BlockReader, CallReader, Calls, JsonReader, ObjectReader
 from scheduler.errors import MalformedToolCall
 from scheduler.events import AnswerPiece, FinishReason, ReasoningDelta, TextDelta
@@ -23,7 +24,9 @@ class Assembly:
         call_id: Callable[[int], str],
         *,
         parallel_calls: bool,
+        spans: TokenSpans | None = None,
     ) -> None:
+        """`spans` where the tokens of the text are wanted, too."""
         self._format = answer_format
         self._splitter = splitter
         self._calls = Calls(tools, call_id, parallel=parallel_calls)
@@ -33,12 +36,19 @@ class Assembly:
         self._edge = splitter.section.kind is not Kind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
         self._space = ""
+        self._spans = spans
+        self._read = 0
+        """Characters of the answer up to the end of the piece at hand."""
         self.whole_calls = 0
 
     @property
     def in_reasoning(self) -> bool:
         section = self._splitter.section
         return section.kind is Kind.REASONING or section.in_reasoning
+
+    @property
+    def in_text(self) -> bool:
+        return self._splitter.section.kind is Kind.TEXT
 
     @property
     def complete(self) -> bool:
@@ -50,8 +60,10 @@ class Assembly:
         section = self._splitter.section
         for cut in self._splitter.feed(text):
             if isinstance(cut, str):
+                self._read += len(cut)
                 yield from self._piece(section, cut)
                 continue
+            self._read += len(cut.mark)
             yield from self._close(section, cut)
             if self.complete:
                 return
@@ -63,11 +75,13 @@ class Assembly:
         """The answer's end. `cut_by_client`: a stop string ended it, maybe in the middle of a call."""
         section = self._splitter.section
         if rest := self._splitter.finish():
+            self._read += len(rest)
             yield from self._piece(section, rest)
         if self._reader is not None:
             yield from self._finish_call(section, self._reader, reason, cut_by_client)
         elif self._space and section.kind is Kind.TEXT:
-            yield TextDelta(self._space)
+            space, self._space = self._space, ""
+            yield self._text(space)
 
     def _finish_call(
         self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
@@ -134,10 +148,17 @@ class Assembly:
                 pass
             case Kind.TEXT:
                 if trimmed := self._trim(text):
-                    yield TextDelta(trimmed)
+                    yield self._text(trimmed)
             case Kind.REASONING:
                 if trimmed := self._trim(text):
                     yield ReasoningDelta(trimmed)
+
+    def _text(self, text: str) -> TextDelta:
+        """`text` ends where what is held back begins."""
+        if self._spans is None:
+            return TextDelta(text)
+        end = self._read - len(self._space)
+        return TextDelta(text, self._spans.take(end - len(text), end))
 
     def _trim(self, text: str) -> str:
         """`text` without white space after a mark, and holding back what may stand before one."""

@@ -47,21 +47,19 @@ class HarmonySplitter:
             before, self._held = self._held[:start], self._held[start + len(mark) :]
             if self._section is HIDDEN:
                 self._header += before
-            elif before:
+            if before:
                 yield before
             if mark == MESSAGE:
                 self._section, self._header = self._addressed(self._header), ""
                 yield Opened(self._section, mark)
             else:
-                self._header = ""
-                if self._section is not HIDDEN:
-                    self._section = HIDDEN
-                    yield Opened(HIDDEN, mark)
+                self._section, self._header = HIDDEN, ""
+                yield Opened(HIDDEN, mark)
         keep = possible_beginning(self._held, self._marks())
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         if self._section is HIDDEN:
             self._header += certain
-        elif certain:
+        if certain:
             yield certain
 
     def finish(self) -> str:

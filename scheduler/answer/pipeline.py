@@ -12,21 +12,36 @@ from collections.abc import Iterator, Sequence
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.stop_strings import StopStrings
+from scheduler.answer.token_spans import TokenSpans
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
+from scheduler.link.messages import LogprobsOut
 
 
 class AnswerPipeline:
     """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    Without an `assembly` all text is the answer's text.
+    Without an `assembly` all text is the answer's text. No stop string is complete within `min_tokens`.
+    `spans`, the assembly's own, where each piece of text is to come with its tokens' log-probabilities.
     """
 
     def __init__(
-        self, detokenizer: Detokenizer, stop: Sequence[str], assembly: Assembly | None = None
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str],
+        assembly: Assembly | None = None,
+        *,
+        min_tokens: int = 0,
+        spans: TokenSpans | None = None,
     ) -> None:
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(stop)
         self._assembly = assembly
+        self._unstoppable_tokens = min_tokens
+        self._may_end = min_tokens == 0
+        """Whether the latest token may complete a stop string."""
+        self._spans = spans
+        self._read = 0
+        """Characters that were certain; only counted where there is no assembly, which counts its own."""
         self.reasoning_tokens = 0
 
     @property
@@ -39,24 +54,46 @@ class AnswerPipeline:
         """The stop string that was found."""
         return self._stop_strings.matched
 
-    def feed(self, token_ids: Sequence[int]) -> Iterator[AnswerPiece]:
-        """What these tokens complete. Raises SchedulerError where the answer cannot be read."""
+    def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
+        """What these tokens complete; with `spans`, each comes with its log-probabilities. Raises
+        SchedulerError where the answer cannot be read."""
+        if self._spans is not None:
+            for token_id, told in zip(token_ids, logprobs, strict=True):
+                if self.stopped:
+                    return
+                text = self._detokenizer.feed((token_id,))
+                self._spans.add(token_id, told, len(text))
+                yield from self._next((token_id,), text)
+        elif (early := self._unstoppable_tokens) and early < len(token_ids):
+            yield from self.feed(token_ids[:early])
+            yield from self.feed(token_ids[early:])
+        else:
+            yield from self._next(token_ids, self._detokenizer.feed(token_ids))
+
+    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece]:
         if self._assembly is not None and self._assembly.in_reasoning:
             self.reasoning_tokens += len(token_ids)
-        text = self._detokenizer.feed(token_ids)
-        if text and (certain := self._stop_strings.feed(text)):
+        self._may_end = self._unstoppable_tokens == 0
+        self._unstoppable_tokens = max(0, self._unstoppable_tokens - len(token_ids))
+        if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
             yield from self._pieces(certain)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
         """The rest, at the end of the answer. A stop string may still be found in it."""
         if not self.stopped:
-            text = self._stop_strings.feed(self._detokenizer.finish())
+            rest = self._detokenizer.finish()
+            if self._spans is not None:
+                self._spans.add_text(len(rest))
+            text = self._stop_strings.feed(rest, may_end=self._may_end)
             if self.stop_string is None:
                 text += self._stop_strings.finish()
             if text:
                 yield from self._pieces(text)
         if self._assembly is not None and not self._assembly.complete:
             yield from self._assembly.finish(reason, cut_by_client=self.stop_string is not None)
+        in_text = not self.stopped and (self._assembly is None or self._assembly.in_text)
+        if in_text and self._spans is not None and (last := self._spans.take_waiting()):
+            yield TextDelta("", last)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
         """Why the answer ended, when `finish` is through: the engine knows only why the row did."""
@@ -68,7 +105,10 @@ class AnswerPipeline:
         return FinishReason.TOOL_CALLS if ended else by_engine
 
     def _pieces(self, text: str) -> Iterator[AnswerPiece]:
-        if self._assembly is None:
+        if self._assembly is not None:
+            yield from self._assembly.feed(text)
+        elif self._spans is None:
             yield TextDelta(text)
         else:
-            yield from self._assembly.feed(text)
+            start, self._read = self._read, self._read + len(text)
+            yield TextDelta(text, self._spans.take(start, self._read))

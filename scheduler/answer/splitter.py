@@ -69,7 +69,8 @@ class Splitter(Protocol):
     def section(self) -> Section: ...
 
     def feed(self, text: str) -> Iterator[Cut]:
-        """Pieces of the current section, and openings of new ones. To be exhausted before the next."""
+        """Pieces of the current section, and openings of new ones: with their marks they join to the text.
+        To be exhausted before the next."""
         ...
 
     def finish(self) -> str:

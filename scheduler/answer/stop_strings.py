@@ -18,14 +18,15 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def feed(self, text: str) -> str:
+    def feed(self, text: str, *, may_end: bool = True) -> str:
         """The text that is certain to be no part of a stop string. After a match: the text before
-        it, `matched` set, and nothing may be fed any more."""
+        it, `matched` set, and nothing may be fed any more. Without `may_end` no stop string ends in `text`,
+        but one may begin there."""
         assert self.matched is None, "text after the stop string"
         if not self._stops:
             return text
-        text = self._held + text
-        match = self._first_match(text)
+        before, text = len(self._held), self._held + text
+        match = self._first_match(text, before) if may_end else None
         if match is not None:
             start, self.matched = match
             self._held = ""
@@ -39,8 +40,13 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> tuple[int, str] | None:
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+    def _first_match(self, text: str, before: int) -> tuple[int, str] | None:
+        """Of those that end behind the first `before` characters."""
+        found = [
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]
         if not found:
             return None
         _, start, stop = min(found)

@@ -7,13 +7,14 @@ Two implementations pass the same contract tests (`tests/contracts/check_backend
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import PrefillOut, Ready, Retired, TokenOut
+from scheduler.link.messages import DeviceMemory, PrefillOut, Ready, Retired, TokenOut
 
 Restorable: TypeAlias = Literal["anywhere", "at_stops", "never"]
 """Where a prompt can be continued by another: after any token, where a state was kept, or nowhere (no
@@ -33,6 +34,8 @@ class StepResult:
     retired: abc.Sequence[Retired]
     computed_prefill_tokens: int = 0
     """Prompt tokens computed, what was padded included."""
+    model_seconds: float = field(default=0.0, compare=False)
+    """Of the step's time, what the model's evaluation took; the rest is bookkeeping around it."""
 
 
 class DiskWatch(Protocol):
@@ -49,6 +52,11 @@ class Backend(Protocol):
 
     def describe(self) -> Ready:
         """What was loaded."""
+        ...
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        """What a row will hold."""
         ...
 
     @property
@@ -108,4 +116,8 @@ class Backend(Protocol):
 
     def kv_bytes(self) -> int:
         """Bytes of key-value cache held by all rows; 0 when there are none."""
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """What the device's allocator holds. Asked in every step, so it costs next to nothing."""
         ...

@@ -77,6 +77,15 @@ def allowed_tokens(constraints: Sequence[Constraint], vocabulary: int) -> NDArra
     return bits.view(np.bool_)
 
 
+def hold_ends(allowed: NDArray[np.bool_], ends: Sequence[int]) -> None:
+    """`ends` are taken out of what one row is allowed, where others remain: a grammar that is at its end has
+    none, and then it wins over `min_tokens`, for nothing could be drawn."""
+    rest = allowed.copy()
+    rest[list(ends)] = False
+    if rest.any():
+        allowed[:] = rest
+
+
 def _fill(working: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32]) -> None:
     if len(working) > 1:
         try:

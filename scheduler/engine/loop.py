@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
-from scheduler.engine.memory_plan import Memory, charged_tokens
+from scheduler.engine.memory_plan import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
@@ -58,13 +58,17 @@ class EngineLoop:
         self._inspections: list[Inspection] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
         self._tending = False
-        self._token_bytes = backend.describe().kv_bytes_per_token
+        self._row_bytes = backend.row_bytes
         self._preemptions = 0
         self._re_prefilled_tokens = 0
         self._steps = 0
         self._prefilled_tokens = 0
         self._generated_tokens = 0
         self._busy_seconds = 0.0
+        self._model_seconds = 0.0
+        self._between_seconds = 0.0
+        # When the last step ended, if it left rows that wait for the next one.
+        self._awaited_since: float | None = None
 
     @property
     def idle(self) -> bool:
@@ -118,7 +122,7 @@ class EngineLoop:
         prefixes = self._backend.prefixes
         if prefixes is None:
             return None
-        return Memory(prefixes.budget_bytes, self._token_bytes, prefixes.pinned_bytes())
+        return Memory(prefixes.budget_bytes, self._row_bytes, prefixes.pinned_bytes())
 
     def _preempt(self) -> None:
         """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is
@@ -126,7 +130,7 @@ class EngineLoop:
         prefixes = self._backend.prefixes
         if prefixes is None:
             return
-        held_bytes = sum(map(charged_tokens, self._slots)) * self._token_bytes
+        held_bytes = sum(charged_bytes(row, self._row_bytes) for row in self._slots)
         if held_bytes + prefixes.nbytes <= prefixes.budget_bytes:
             return  # Every step asks. What is pinned is part of what is kept, and takes a walk to know.
         while (memory := self._memory()) is not None and (victim := memory.victim(self._slots)) is not None:
@@ -179,16 +183,22 @@ class EngineLoop:
 
     def _step(self) -> StepResult:
         if not self._slots:
+            self._awaited_since = None
             return _NOTHING
         decoding = sum(not sequence.prefilling for sequence in self._slots)
         context = max(
             (sequence.prefilled_tokens for sequence in self._slots if sequence.prefilling), default=0
         )
         started = self._clock()
+        if self._awaited_since is not None:
+            self._between_seconds += started - self._awaited_since
         result = self._backend.step(self._pace.tokens(decoding, context))
-        seconds = self._clock() - started
+        ended = self._clock()
+        seconds = ended - started
         self._pace.observe(seconds, decoding, result.computed_prefill_tokens, context)
         self._busy_seconds += seconds
+        # The scripted back end tells of seconds that a virtual clock has not seen.
+        self._model_seconds += min(result.model_seconds, seconds)
         self._steps += 1
         self._generated_tokens += len(result.tokens)
         for token in result.tokens:
@@ -201,6 +211,7 @@ class EngineLoop:
             sequence.prefilled_tokens = prefill.done
         for retired in result.retired:
             self._slots.release(retired.request_id)
+        self._awaited_since = ended if self._slots else None
         for sequence in self._slots:
             sequence.in_place_tokens = self._backend.in_place_tokens(sequence.request_id)
         return result
@@ -229,7 +240,7 @@ class EngineLoop:
                 sequence.generated_tokens,
                 sequence.cached_tokens,
                 sequence.preemptions,
-                charged_tokens(sequence) * self._token_bytes,
+                charged_bytes(sequence, self._row_bytes),
             )
             for sequence in self._slots
         ]
@@ -249,4 +260,10 @@ class EngineLoop:
             re_prefilled_tokens=self._re_prefilled_tokens,
             kv_bytes=self._backend.kv_bytes(),
             cache=self._watch.counters(),
+            model_seconds=self._model_seconds,
+            between_seconds=self._between_seconds,
+            memory=self._backend.memory(),
+            preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
+            row_tokens=sum(sequence.prefilled_tokens + len(sequence.output) for sequence in self._slots),
+            shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
         )

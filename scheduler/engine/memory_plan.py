@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 
 GROWTH_TOKENS = 512
@@ -23,14 +24,14 @@ class Memory:
     """`pinned_bytes`: what of the prefix cache running rows stand on and cannot be evicted."""
 
     budget_bytes: int
-    token_bytes: int
+    row_bytes: RowBytes
     pinned_bytes: int
 
     def refusal(self, sequence: Sequence) -> str | None:
         """Why this request could never run here."""
         # Not what it has said already: a request that goes on was accepted once.
         prompt_tokens = len(sequence.tokens) - sequence.submit.done_tokens
-        needed = prompt_tokens * self.token_bytes
+        needed = self.row_bytes.held(prompt_tokens)
         if needed <= self.budget_bytes:
             return None
         return (
@@ -44,17 +45,19 @@ class Memory:
         rows = list(running)
         if not rows:
             return True  # It has been found possible; what else is held will be evicted.
-        held = sum(map(charged_tokens, rows)) + _charge(sequence, left_in_place(sequence, known_tokens, rows))
-        return held * self.token_bytes + self.pinned_bytes <= self.budget_bytes
+        coming = _charge(sequence, left_in_place(sequence, known_tokens, rows), self.row_bytes)
+        return self._held_bytes(rows) + coming <= self.budget_bytes
 
     def victim(self, running: Iterable[Sequence]) -> Sequence | None:
         """Who gives way now, if anyone must: the fewest tokens said, so that the least is computed again."""
         rows = list(running)
-        held = sum(map(charged_tokens, rows))
-        if len(rows) < 2 or held * self.token_bytes + self.pinned_bytes <= self.budget_bytes:
+        if len(rows) < 2 or self._held_bytes(rows) <= self.budget_bytes:
             return None
         movable = [row for row in rows if row.preemptions < MOST_PREEMPTIONS]
         return min(movable, key=lambda row: (row.generated_tokens, -row.request_id), default=None)
+
+    def _held_bytes(self, running: Iterable[Sequence]) -> int:
+        return self.pinned_bytes + sum(charged_bytes(row, self.row_bytes) for row in running)
 
 
 def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:
@@ -62,12 +65,12 @@ def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence
     return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 
-def charged_tokens(sequence: Sequence) -> int:
+def charged_bytes(sequence: Sequence, row_bytes: RowBytes) -> int:
     """What a running row holds for itself, with its reserve."""
-    return _charge(sequence, sequence.in_place_tokens)
+    return _charge(sequence, sequence.in_place_tokens, row_bytes)
 
 
-def _charge(sequence: Sequence, in_place_tokens: int) -> int:
+def _charge(sequence: Sequence, in_place_tokens: int, row_bytes: RowBytes) -> int:
     still = min(sequence.submit.max_tokens - sequence.submit.done_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.generated_tokens - sequence.submit.done_tokens + 1)
-    return len(sequence.tokens) - in_place_tokens + answer
+    return row_bytes.held(len(sequence.tokens) + answer, in_place_tokens)

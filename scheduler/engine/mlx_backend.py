@@ -31,19 +31,29 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.generation import RowsGenerator
 from scheduler.engine.rows.kv_segment import KvSegment
-from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes
-from scheduler.engine.rows.prefill_share import share_prefill
+from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
+from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Load, PrefillOut, Ready, Retired, Submit, TokenOut
+from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
+    DeviceMemory,
+    Load,
+    PrefillOut,
+    Ready,
+    Retired,
+    Submit,
+    TokenOut,
+)
 
 # Before any model's module is imported, and also where one was.
 take_over()
@@ -53,7 +63,7 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 )
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
-through the state, so that answers change with the neighbours. Others are prefilled row by row."""
+through the state, so that answers change with the neighbours. Others take chunks of one length."""
 
 
 @dataclass(slots=True)
@@ -75,12 +85,14 @@ class MlxBackend:
         model: Any,
         load: Load,
         description: Ready,
+        row_bytes: RowBytes,
         clock: Callable[[], float] = time.monotonic,
         tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
     ) -> None:
         self._description = description
+        self._row_bytes = row_bytes
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
@@ -89,25 +101,33 @@ class MlxBackend:
         """By uid, of the rows those that are held to a grammar."""
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
-        self._prefixes = _prefix_cache(layout, load, description, clock)
+        self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
         in_place = self._prefixes is not None and shares_exactly(model)
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
+        self._recommended_bytes = recommended_bytes(mx.device_info())
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
-        self._prefill_rows = min(_prefill_rows(model, load, description), load.max_slots)
-        self._chunk_tokens = load.prefill_chunk_tokens
+        self._share = PrefillShare(
+            base_rows=min(load.prefill_rows, load.max_slots),
+            chunk_tokens=load.prefill_chunk_tokens,
+            padded=_padding_is_exact(model, description.model_type),
+        )
         self._generator = RowsGenerator(
             model,
             completion_batch_size=load.max_slots,
-            prefill_batch_size=self._prefill_rows,
-            prefill_step_size=self._chunk_tokens,
+            prefill_batch_size=self._share.base_rows,
+            prefill_step_size=self._share.chunk_tokens,
         )
 
     def describe(self) -> Ready:
         return self._description
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return self._row_bytes
 
     @property
     def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
@@ -151,6 +171,9 @@ class MlxBackend:
                 submit.prompt[:begun],
                 submit.prompt[begun:],
                 submit.done_tokens,
+                submit.top_logprobs,
+                submit.min_tokens,
+                [token for token in submit.stop_token_ids if 0 <= token < self._description.vocabulary],
                 constraint,
             )
         except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
@@ -164,6 +187,8 @@ class MlxBackend:
         if submit.max_tokens < 1:
             # BatchGenerator raises for it from inside the batch's step.
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
+        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         for token, _ in submit.sampling.logit_bias:
@@ -243,13 +268,16 @@ class MlxBackend:
     def step(self, prefill_tokens: int | None = None) -> StepResult:
         if self._regrouping:
             self._regroup()
-        share_prefill(self._generator, prefill_tokens, self._prefill_rows, self._chunk_tokens)
+        self._share.divide(self._generator, prefill_tokens)
+        started = time.perf_counter()
         prompts, answers = self._generator.next()
+        model_seconds = time.perf_counter() - started
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
         for answer in answers:
             row = self._by_uid[answer.uid]
-            tokens.append(TokenOut(row.request_id, answer.token))
+            told = answer.logprobs
+            tokens.append(TokenOut(row.request_id, answer.token, None if told is None else told.read()))
             if answer.finish_reason is not None:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
@@ -260,7 +288,7 @@ class MlxBackend:
         prefills = [self._progress(prompt) for prompt in prompts]
         chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
         self._rows.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0))
+        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
 
     def _fail_constrained(self) -> list[Retired]:
         """Rows whose next token no grammar can choose. What they have said is kept by nobody."""
@@ -291,9 +319,19 @@ class MlxBackend:
     def kv_bytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
 
+    def memory(self) -> DeviceMemory:
+        # 0.1 µs for the three: counters of MLX's allocator.
+        return DeviceMemory(
+            mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
+        )
+
 
 def _prefix_cache(
-    layout: CacheLayout, load: Load, description: Ready, clock: Callable[[], float]
+    layout: CacheLayout,
+    load: Load,
+    description: Ready,
+    row_bytes: RowBytes,
+    clock: Callable[[], float],
 ) -> PrefixCache[KvSegment, RowState] | None:
     if load.kv_cache_bytes == 0:
         return None
@@ -302,7 +340,8 @@ def _prefix_cache(
         budget_bytes = default_budget_bytes(
             mx.device_info(), description.weights_bytes, machine_memory_bytes()
         )
-    return PrefixCache(budget_bytes, description.kv_bytes_per_token, layout.needs_state, clock)
+    cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock)
 
 
 def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:
@@ -311,10 +350,9 @@ def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[lis
     return [prompt[begin:end] for begin, end in pairwise(edges)]
 
 
-def _prefill_rows(model: Any, load: Load, description: Ready) -> int:
+def _padding_is_exact(model: Any, model_type: str) -> bool:
     recurrent = any(_is_recurrent(layer) for layer in make_prompt_cache(model))
-    exact = not recurrent or description.model_type in _PADDED_PREFILL_IS_EXACT
-    return load.prefill_rows if exact else 1
+    return not recurrent or model_type in _PADDED_PREFILL_IS_EXACT
 
 
 def _is_recurrent(layer: Any) -> bool:

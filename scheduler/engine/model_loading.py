@@ -21,7 +21,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx_backend import MlxBackend
-from scheduler.engine.rows.cache_layout import CacheLayout
+from scheduler.engine.rows.cache_layout import CacheLayout, row_bytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -45,13 +45,13 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
     mx.eval(logits)
-    parameters = _arrays(model)
+    parameters, held = _arrays(model), row_bytes(cache)
     description = Ready(
         version=PROTOCOL_VERSION,
         device=_device_name(),
         model_type=str(config.get("model_type", "unknown")),
         vocabulary=logits.shape[-1],
-        kv_bytes_per_token=CacheLayout(model).token_bytes(cache),
+        kv_bytes_per_token=held.token_bytes,
         weights_bytes=sum(value.nbytes for value in parameters),
         weights_dtype=_dtype_names(parameters),
     )
@@ -60,7 +60,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
-    return MlxBackend(model, command, description, tier=tier, grammars=grammars)
+    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars)
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from scheduler.engine.constraint import Constraint, allowed_tokens
-from scheduler.engine.rows.exponential import UNIT, weight
+from scheduler.engine.constraint import Constraint, allowed_tokens, hold_ends
+from scheduler.engine.held_ends import HeldEnds
+from scheduler.engine.logprobs import LogprobsAsked
+from scheduler.engine.rows.softmax import weight
 from scheduler.link.messages import Sampling
 
 _MASK_64 = (1 << 64) - 1
@@ -47,6 +49,10 @@ class RowSampling:
     prompt: Sequence[int]
     output: Sequence[int] = ()
     position: int = 0
+    top_logprobs: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    """What cannot be chosen before `min_tokens` are, but where the grammar allows no other."""
     constraint: Constraint | None = None
     """The grammar that the answer is held to, as far as `output` goes."""
     bias: mx.array | None = field(init=False, default=None)
@@ -110,6 +116,14 @@ class RowsSampler:
         self._penalised = _Penalised([(i, row) for i, row in enumerate(rows) if row.penalised])
         self._constrained = _Constrained([(i, row) for i, row in enumerate(rows) if row.constraint])
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
+        self._held_ends = HeldEnds(
+            [
+                # With a grammar, which may allow nothing but an end, its mask sees to it.
+                (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
+                for row in rows
+            ]
+        )
+        self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
         self._biased = mx.array([i for i, _ in biased]) if biased else None
         self._bias = mx.stack([bias for _, bias in biased]) if biased else None
         sampled = [(i, row) for i, row in enumerate(rows) if row.sampled]
@@ -137,7 +151,8 @@ class RowsSampler:
         all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
         if self._biased is not None and self._bias is not None:
             logits = logits.astype(mx.float32).at[self._biased].add(self._bias)
-        logits = self._constrained.apply(self._penalised.apply(logits, inputs))
+        logits = self._held_ends.apply(self._penalised.apply(logits, inputs))
+        logits = self._constrained.apply(logits)
         tokens = mx.argmax(logits, axis=-1).astype(mx.uint32)
         if self._sampled:
             chosen = logits if self._drawn is None else logits[self._drawn]
@@ -186,7 +201,7 @@ class _Cuts:
         floor = best + self._least
         if not self._bisected:
             return floor
-        weights = weight((logits - best) * UNIT)
+        weights = weight(logits - best)
         wanted = self._mass * mx.sum(weights, axis=-1, keepdims=True)
         low, high = best - _SPAN, best
         for _ in range(_BISECTIONS):
@@ -218,7 +233,11 @@ class _Constrained:
             if row.position > len(row.output):
                 row.constraint.accept(inputs[i])
         constraints = [row.constraint for _, row in self._rows if row.constraint is not None]
-        self._allowed = mx.array(allowed_tokens(constraints, self._rows[0][1].vocabulary))
+        allowed = allowed_tokens(constraints, self._rows[0][1].vocabulary)
+        for mask, (_, row) in zip(allowed, self._rows, strict=True):
+            if row.position < row.min_tokens:
+                hold_ends(mask, row.stop_token_ids)
+        self._allowed = mx.array(allowed)
 
     def apply(self, logits: mx.array) -> mx.array:
         if self._index is None:

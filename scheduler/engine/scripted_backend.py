@@ -6,6 +6,7 @@ chosen moments (`ScriptedPlan`). It keeps the same contract as `mlx_backend`.
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from array import array
@@ -15,9 +16,13 @@ from dataclasses import dataclass
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, Snapshot
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
+    DeviceMemory,
+    LogprobsOut,
     PrefillOut,
     Ready,
     Retired,
@@ -33,6 +38,7 @@ _FIRST_TOKEN = 256
 _SPECIAL_TOKENS = 64
 _FAIL_AT_TOKEN = 3
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
+_DEVICE_BYTES = 128 << 20
 
 
 class ScriptedDeath(BaseException):
@@ -47,6 +53,14 @@ def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
     """The token at `position` (from 0) of the answer to a prompt with this digest."""
     span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
     return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
+
+
+def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> LogprobsOut:
+    """The likeliest token has half of all probability, the next one half of the rest, and so on; which of the
+    first four `token` is depends on its position, and their ids follow each other."""
+    rank = position % 4
+    best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
+    return LogprobsOut(best[rank][1], tuple(best[:top]))
 
 
 def digest(prompt: list[int]) -> int:
@@ -95,6 +109,7 @@ class ScriptedBackend:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._steps = 0
+        self._peak_bytes = 0
 
     def describe(self) -> Ready:
         return Ready(
@@ -106,6 +121,10 @@ class ScriptedBackend:
             weights_bytes=0,
             weights_dtype="none",
         )
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return RowBytes(KV_BYTES_PER_TOKEN)
 
     @property
     def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
@@ -121,6 +140,8 @@ class ScriptedBackend:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
+        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         if submit.grammar:
@@ -205,9 +226,9 @@ class ScriptedBackend:
                 prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total, cached))
                 continue
             token = self._next_token(row)
+            tokens.append(TokenOut(row.submit.request_id, token, self._logprobs(row, token)))
             row.generated += 1
             row.tokens.append(token)
-            tokens.append(TokenOut(row.submit.request_id, token))
             if ended := self._ended(row, token):
                 retired.append(ended)
         for end in retired:
@@ -216,13 +237,20 @@ class ScriptedBackend:
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, computed)
+        return StepResult(tokens, prefills, retired, computed, self._plan.step_seconds)
 
     def _next_token(self, row: _Row) -> int:
-        stops = row.submit.stop_token_ids
-        if stops and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
+        stops, may_end = row.submit.stop_token_ids, row.generated >= row.submit.min_tokens
+        if stops and may_end and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
             return stops[0]
-        return scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+        token = scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+        while token in stops and not may_end:
+            token = (token + 1) % self._plan.vocabulary
+        return token
+
+    def _logprobs(self, row: _Row, token: int) -> LogprobsOut | None:
+        top = row.submit.top_logprobs
+        return None if top is None else scripted_logprobs(token, row.generated, top, self._plan.vocabulary)
 
     def _ended(self, row: _Row, token: int) -> Retired | None:
         reason: RetireReason
@@ -237,5 +265,11 @@ class ScriptedBackend:
         return Retired(row.submit.request_id, reason)
 
     def kv_bytes(self) -> int:
-        held = (row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
-        return KV_BYTES_PER_TOKEN * sum(held)
+        held = sum(row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
+        return KV_BYTES_PER_TOKEN * (held - sum(map(self.in_place_tokens, self._rows)))
+
+    def memory(self) -> DeviceMemory:
+        """There is no device: what it keeps, of what a test may take for one."""
+        active = self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
+        self._peak_bytes = max(self._peak_bytes, active)
+        return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from scheduler.errors import DeadlineUnmeetable, Draining, QueueFull, TenantLimit, Unavailable
+from scheduler.errors import DeadlineUnmeetable, Draining, InvalidRequest, QueueFull, TenantLimit, Unavailable
 from scheduler.intake.drain_rate import DrainRate
 from scheduler.intake.queue import IntakeQueue
 from scheduler.request import GenerationRequest
@@ -48,12 +48,17 @@ class Admission:
     def check(self, request: GenerationRequest, now: float, requests: int = 1) -> None:
         """What can be known before the prompt is tokenized; returns where so many more may enter.
 
-        Raises Draining, Unavailable, TenantLimit or QueueFull.
+        Raises Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than may ever wait.
         """
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if (reason := self.blocked(now)) is not None:
             raise Unavailable(reason, retry_after_seconds=self.unblock_seconds(now))
+        if requests > (most := self._queue.most_at_once):
+            # Not a full queue: to come back later would be of no use.
+            raise InvalidRequest(
+                f"it asks for {requests} answers at once; at most {most} can wait", param="n"
+            )
         # The tenant's own bound first: where both are met, it is the one that this client can act on.
         self._check_tenant(request.tenant, now, requests)
         if self._queue.room < requests:

@@ -56,6 +56,12 @@ class IntakeQueue:
         return self._config.max_queue - len(self._waiting)
 
     @property
+    def most_at_once(self) -> int:
+        """What one client may bring when nobody else is there."""
+        per_tenant = self._config.max_queue_per_tenant
+        return self._config.max_queue if per_tenant is None else min(self._config.max_queue, per_tenant)
+
+    @property
     def prompt_tokens(self) -> int:
         """Of all that wait."""
         return self._prompt_tokens

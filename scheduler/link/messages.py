@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 3
-
-
+PROTOCOL_VERSION = 5
+MAX_TOP_LOGPROBS = 20
+"""As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
 """Of one request's grammar. Agents' tools together come to some 100 KB; 290 KB of nothing but properties took
 the library 3 s."""
@@ -100,7 +100,11 @@ class Submit(_Message, frozen=True, tag="submit"):
     """Positions at which another prompt is likely to leave this one: where messages begin and end."""
     done_tokens: int = 0
     """The last so many of `prompt` are the beginning of its answer, which goes on behind them: nothing of it
-    changes. `max_tokens` counts them."""
+    changes. `max_tokens` and `min_tokens` count them."""
+    top_logprobs: int | None = None
+    """None: no log-probabilities; else its tokens' own, and those of so many of the likeliest instead."""
+    min_tokens: int = 0
+    """None of its first so many tokens is a stop token, but where its grammar allows no other."""
     grammar: str = ""
     """What the answer is held to, as llguidance writes grammars, from its first token on; empty: nothing. At
     most MAX_GRAMMAR_BYTES, which the parent sees to."""
@@ -142,11 +146,20 @@ class Ready(_Message, frozen=True, tag="ready"):
     weights_dtype: str
 
 
+class LogprobsOut(_Message, frozen=True):
+    """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the token that was
+    chosen, and of the likeliest with their ids, best first. None is below -9999."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenOut(_Message, frozen=True):
-    """One token of one row in one step."""
+    """One token of one row in one step; `logprobs` where its request asked for them."""
 
     request_id: int
     token: int
+    logprobs: LogprobsOut | None = None
 
 
 class PrefillOut(_Message, frozen=True):
@@ -193,6 +206,20 @@ class CacheCounters(_Message, frozen=True):
     disk_dropped_writes: int = 0
     disk_errors: int = 0
     disk_bytes: int = 0
+    held_tokens: int = 0
+    """At this moment."""
+
+
+class DeviceMemory(_Message, frozen=True):
+    """What MLX's allocator holds at this moment, in bytes."""
+
+    active: int = 0
+    cached: int = 0
+    """Freed by us and kept by MLX for the next array."""
+    peak: int = 0
+    """Most that was active at once, since the engine process started."""
+    recommended: int = 0
+    """What the device says that a process should not exceed; 0 where it says nothing (a CPU)."""
 
 
 class Counters(_Message, frozen=True):
@@ -209,6 +236,17 @@ class Counters(_Message, frozen=True):
     re_prefilled_tokens: int = 0
     """Of `prefilled_tokens`: computed again after a preemption."""
     cache: CacheCounters = CacheCounters()
+    model_seconds: float = 0.0
+    """Of `busy_seconds`: in mlx-lm's own step, which computes the model and waits for its results."""
+    between_seconds: float = 0.0
+    """Outside of steps, with rows on board that waited for the next one."""
+    memory: DeviceMemory = DeviceMemory()
+    preempted: int = 0
+    """Of `waiting`: those that ran and gave way."""
+    row_tokens: int = 0
+    """Of running rows, whoever else has them."""
+    shared_row_tokens: int = 0
+    """Of `row_tokens`: in the prefix cache, where the row attends to them."""
 
 
 class TrunkReport(_Message, frozen=True):

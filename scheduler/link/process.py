@@ -22,7 +22,8 @@ import trio
 from scheduler.link.channel import Channel
 
 _log = structlog.get_logger("engine")
-_STDERR_LINES_KEPT = 20
+_STDERR_LINES_KEPT = 64
+"""A deep traceback with its header: without it nobody knows which line names the exception."""
 _DUMP_SECONDS = 1.0
 """For an engine that hangs to write where it does so."""
 _LAST_WORDS_SECONDS = 1.0

@@ -17,6 +17,7 @@ import trio
 from scheduler.config import SupervisionConfig
 from scheduler.errors import LinkError, StartupError
 from scheduler.link.channel import Channel, EngineGone
+from scheduler.link.death import Death, DeathCause, conclude
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Fault,
@@ -39,21 +40,6 @@ class Condition(StrEnum):
     RESTARTING = "restarting"
 
 
-class DeathCause(StrEnum):
-    """Why an engine's life was over."""
-
-    EXIT = "exit"
-    """It ended: killed, crashed, out of memory."""
-    FAULT = "fault"
-    """It said why it cannot go on, or said what cannot be."""
-    WEDGE = "wedge"
-    """It lived and made no progress, and was killed for it."""
-    START = "start"
-    """It was never ready."""
-    STOPPED = "stopped"
-    """We are shutting down."""
-
-
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """The supervisor's view of its engine at one moment."""
@@ -65,7 +51,8 @@ class EngineStatistics:
     last_death: str | None
     ready: Ready | None
     death_cause: DeathCause | None = None
-    """Of the last one that died."""
+    """Of the last one that died. Until its process has ended and its stderr is read: how the talk with it
+    came to its end."""
 
 
 class EngineListener(Protocol):
@@ -76,6 +63,10 @@ class EngineListener(Protocol):
     def engine_output(self, output: StepOutput) -> None: ...
     def engine_inspected(self, inspection: Inspection) -> None: ...
     def engine_lost(self, cause: str) -> None: ...
+    def engine_died(self, death: Death) -> None:
+        """After `engine_lost`, when the process has ended and its stderr is read; not of an engine that
+        was stopped."""
+        ...
 
 
 class EngineFault(Exception):
@@ -136,8 +127,15 @@ class Supervisor:
         backoff = self._config.backoff_first_seconds
         while True:
             exit_ = await self._launcher.run(self._session)
+            assert self._death_cause is not None, "a session ended without a cause"
+            # What it said over the link counts as its last line: the same words, and there is always room.
+            death = conclude(self._death_cause, (*exit_.last_stderr, self._cause), exit_.returncode)
+            self._death_cause = death.cause
+            told = "" if death.telling is None or death.telling in self._cause else f": {death.telling}"
+            self._last_death = f"{self._cause}; the engine {exit_}{told}"
+            self._listener.engine_died(death)
             if not self._was_ready and (self._said_fault or self._failed_starts >= _FIRST_STARTS):
-                raise EngineNeverReady(f"{self._cause}; the engine {exit_}")
+                raise EngineNeverReady(self._last_death)
             settled = (
                 self._became_ready_at is not None
                 and trio.current_time() - self._became_ready_at >= self._config.settled_seconds
@@ -147,13 +145,14 @@ class Supervisor:
             self._restarts += 1
             _log.error(
                 "engine_died",
-                cause=self._cause,
+                cause=death.cause.value,
+                said=self._cause,
+                telling=death.telling,
                 exit=str(exit_),
                 restarts=self._restarts,
                 restart_in_seconds=backoff,
                 last_stderr=exit_.last_stderr,
             )
-            self._last_death = f"{self._cause}; the engine {exit_}"
             await trio.sleep(backoff)
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)
 

@@ -4,11 +4,12 @@ mlx-lm has in its place for models that ship without one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
+from scheduler.prompt.turns import alternating
 from scheduler.request import ChatPrompt, Message, Reasoning
 
 Renderer = Callable[[ChatPrompt], str]
@@ -27,9 +28,20 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
+    """As the client wrote it, or, where the template raises at that, in turns that every template takes."""
+    try:
+        return _apply(tokenizer, prompt, prompt.messages)
+    except Exception:
+        messages = alternating(prompt.messages)
+        if messages == prompt.messages:
+            raise
+        return _apply(tokenizer, prompt, messages)
+
+
+def _apply(tokenizer: Any, prompt: ChatPrompt, messages: Sequence[Message]) -> str:
     options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
     text: str = tokenizer.apply_chat_template(
-        list(prompt.messages),
+        list(messages),
         tools=[tool.definition() for tool in prompt.offered_tools] or None,
         tokenize=False,
         add_generation_prompt=not prompt.continue_final,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar, assert_never
 
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.call_id import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
@@ -76,11 +78,17 @@ class Preparation:
         prompt, opens_reasoning = self._token_ids(request.prompt)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
+        max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
+        if request.min_tokens > max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {request.min_tokens}, and there are at most {max_tokens} tokens to come",
+                param="min_tokens",
+            )
         boundaries = boundaries_of(prompt, self._special_token_ids)
         return PreparedRequest(
             request=request,
             prompt=prompt,
-            max_tokens=self._fit(len(prompt), request.max_tokens, _field(request.prompt)),
+            max_tokens=max_tokens,
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
@@ -104,8 +112,10 @@ class Preparation:
     def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
         """A new way from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
+        spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
+        pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans)
         if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
-            return AnswerPipeline(self.tokenizer.detokenizer(), request.stop)
+            return pipeline(self.tokenizer.detokenizer(), request.stop)
         tools = request.prompt.offered_tools
         short_ids = form.tools is not None and form.tools.short_ids
         assembly = Assembly(
@@ -114,9 +124,10 @@ class Preparation:
             tools,
             lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
             parallel_calls=request.prompt.parallel_tool_calls,
+            spans=spans,
         )
         detokenizer = self.tokenizer.detokenizer(form.spelled(tools=bool(tools)))
-        return AnswerPipeline(detokenizer, request.stop, assembly)
+        return pipeline(detokenizer, request.stop, assembly)
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
         """Whether the prompt's end is inside of reasoning: templates write its opening mark."""

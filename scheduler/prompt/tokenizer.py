@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +18,8 @@ from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detoke
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt import chat_template
 from scheduler.request import ChatPrompt
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
@@ -45,6 +49,11 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a prompt's ids, special tokens spelled out. Thread-safe."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token by itself as UTF-8, special ones spelled out: it may be a part of a character, and it has
+        the space that it brings with it in the middle of a text. Empty for ids that are no token."""
         ...
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
@@ -91,7 +100,11 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
-        self._is_byte_level = self._decodes_bytes()
+        decoder = json.loads(self._backend.to_str()).get("decoder") or {}
+        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self._has_byte_tokens = '"ByteFallback"' in json.dumps(decoder)
+        spellings = ByteTable(self._backend.id_to_token).__getitem__
+        self._spelling: Callable[[int], bytes] = spellings if self._is_byte_level else cache(self._spelled)
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
 
     @property
@@ -127,6 +140,9 @@ class HubTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._spelling(token_id)
+
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         # A vocabulary has few of them, and one table serves every request of a kind.
         shown = spelled.intersection(self._special_ids.values())
@@ -144,9 +160,15 @@ class HubTokenizer:
         seen = [token_id for token_id in token_ids if token_id not in hidden]
         return str(self._backend.decode(seen, skip_special_tokens=False))
 
-    def _decodes_bytes(self) -> bool:
-        decoder = json.loads(self._backend.to_str()).get("decoder") or {}
-        return bool(decoder.get("type") == "ByteLevel")
+    def _spelled(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        # Behind another, for decoders take away the space before the first one.
+        once, twice = (self._decode([token_id] * times, set()) for times in (1, 2))
+        return twice[len(once) :].encode("utf-8", "replace")
 
     def _make_byte_table(self, shown: frozenset[str]) -> ByteTable:
         hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}

@@ -21,7 +21,7 @@ from scheduler.errors import (
 )
 from scheduler.events import FinishReason
 from scheduler.lifecycle import Event, State
-from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine
+from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine, TokenOut
 from scheduler.recovery import ending_of
 from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
@@ -108,7 +108,7 @@ class Multiplexer:
             self._route_prefill(prefill)
         for token in output.tokens:
             end = ends.get(token.request_id)
-            self._route_token(token.request_id, token.token, end is not None and end.reason == "stop", now)
+            self._route_token(token, end is not None and end.reason == "stop", now)
         for retired in output.retired:
             self._route_retired(retired)
 
@@ -123,17 +123,17 @@ class Multiplexer:
         if record.listening:
             record.put_prefill(prefill.done, prefill.total, prefill.cached)
 
-    def _route_token(self, request_id: int, token: int, is_stop_token: bool, now: float) -> None:
-        record = self._held(request_id)
+    def _route_token(self, told: TokenOut, is_stop_token: bool, now: float) -> None:
+        record = self._held(told.request_id)
         if not record.listening:
             self._metrics.late_tokens.inc()
             return
         observe_token(self._metrics, record, now)
         if is_stop_token:
-            record.count_token(token, now)
+            record.count_token(told.token, now)
             return
         try:
-            record.put_tokens((token,), now)
+            record.put_tokens((told.token,), now, () if told.logprobs is None else (told.logprobs,))
         except Exception as error:
             self._fail_answer(record, error)
             self.cancel(record)

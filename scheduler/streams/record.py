@@ -12,7 +12,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
 from scheduler.lifecycle import Event, State, move
-from scheduler.link.messages import Sampling, Submit
+from scheduler.link.messages import LogprobsOut, Sampling, Submit
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.statistics import RunningStatistics
@@ -106,6 +106,8 @@ class StreamRecord:
             system_tokens=self.prepared.system_tokens,
             boundaries=self.prepared.boundaries,
             done_tokens=len(self.emitted),
+            top_logprobs=self.prepared.request.top_logprobs,
+            min_tokens=self.prepared.request.min_tokens,
             grammar=self.prepared.grammar,
         )
 
@@ -127,11 +129,12 @@ class StreamRecord:
             self.told_prefill = done
             self.mailbox.put_progress(Prefilling(done, total))
 
-    def put_tokens(self, tokens: Sequence[int], now: float) -> None:
-        """Tokens of the answer. Afterwards `pipeline.stopped` tells whether a stop string came."""
+    def put_tokens(self, tokens: Sequence[int], now: float, logprobs: Sequence[LogprobsOut] = ()) -> None:
+        """Tokens of the answer, where asked for with their log-probabilities. Afterwards `pipeline.stopped`
+        tells whether a stop string came."""
         for token in tokens:
             self.count_token(token, now)
-        for piece in self.pipeline.feed(tokens):
+        for piece in self.pipeline.feed(tokens, logprobs):
             self.mailbox.put(piece)
 
     def count_token(self, token: int, now: float) -> None:

@@ -1,25 +1,13 @@
-"""Every metric's name, labels and buckets, and nothing else's business.
-
-One registry a service, in the parent only. The engine sends totals that only grow; `EngineTotals` adds
-their differences, so that an engine restart never makes a counter go back.
-"""
+"""Every metric's name, labels and buckets, and nothing else's business. One registry a service, in the
+parent only."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from scheduler.errors import (
-    DeadlineUnmeetable,
-    Draining,
-    InvalidRequest,
-    QueueFull,
-    SchedulerError,
-    TenantLimit,
-)
-from scheduler.link.messages import CacheCounters, Counters
+from scheduler.link.death import DeathCause
 
 # A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
 disable_created_metrics()
@@ -42,16 +30,29 @@ TOKEN_COUNTS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
     *(10_000, 20_000, 50_000, 100_000, 200_000, 500_000),
 )
+STEP_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3),
+    *(0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+STEP_ROWS = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+STEP_TOKENS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""A step without decoding rows, or without prefill, is a bucket of its own."""
 CANCEL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-PREFIXES = ("cold", "warm")
-"""Warm: at least half of the prompt was not computed, because the prefix cache had it."""
+STARTS = ("cold", "warm", "resumed")
+"""Of an answer. Warm: at least half of the prompt was not computed, because the prefix cache had it. Resumed:
+an engine died before the first token, and another one gave it."""
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "stranded", "cancelling")
 EVICTIONS = ("budget", "superseded", "cleared")
+STEPS = ("decode", "mixed", "prefill")
+"""A step by what it computed: tokens of answers, prompts, or both."""
+ENGINE_PARTS = ("model", "bookkeeping", "between")
+"""Where the engine's time goes: mlx-lm's step, what we do around it inside a step, and between two steps
+while rows wait. The last two are overhead (on a GPU an upper bound: it computes meanwhile)."""
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
-RESTART_CAUSES = ("exit", "fault", "wedge", "start")
+RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 OTHER = "other"
 """The label of every tenant that the operator did not name, of routes that there are not, and so on."""
@@ -105,6 +106,7 @@ class Metrics:
         self._declare_queue()
         self._declare_tenants()
         self._declare_engine()
+        self._declare_steps()
         self._declare_cache()
         self._declare_latencies()
 
@@ -172,6 +174,12 @@ class Metrics:
             "penstock_kv_budget_bytes",
             "What running rows and kept prefixes may hold together; 0 until the engine has told.",
         )
+        self.row_tokens = self._gauge(
+            "penstock_row_tokens", "Tokens of running rows, each counted for every row that has it."
+        )
+        self.shared_row_tokens = self._gauge(
+            "penstock_shared_row_tokens", "Those of them that rows attend to in the prefix cache, uncopied."
+        )
         self.weights_bytes = self._gauge("penstock_weights_bytes", "Bytes of the model's weights.")
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
@@ -179,7 +187,7 @@ class Metrics:
         )
         self.engine_restarts = Counter(
             "penstock_engine_restarts",
-            "Those deaths by cause: it ended, told a fault, made no step, or did not start.",
+            "Those deaths by cause, read from its stderr and its exit status.",
             ["cause"],
             registry=self.registry,
         )
@@ -201,11 +209,48 @@ class Metrics:
         self.preemptions = self._counter(
             "penstock_preemptions", "Times that a running request gave way for lack of memory."
         )
+        self.preempted = self._gauge(
+            "penstock_preempted_requests", "Requests that have given way and wait to go on."
+        )
         self.re_prefilled_tokens = self._counter(
             "penstock_re_prefilled_tokens", "Prompt tokens computed again after a preemption."
         )
-        self.steps = self._counter("penstock_engine_steps", "Steps the engine took.")
-        self.step_seconds = self._counter("penstock_engine_step_seconds", "Seconds spent inside steps.")
+
+    def _declare_steps(self) -> None:
+        self.step_seconds = self._histogram(
+            "penstock_engine_step_seconds",
+            "Duration of steps, by what they computed.",
+            STEP_SECONDS,
+            "kind",
+        )
+        self.step_rows = self._histogram(
+            "penstock_engine_step_decode_rows", "Rows that got a token in a step.", STEP_ROWS
+        )
+        self.step_prefill = self._histogram(
+            "penstock_engine_step_prefill_tokens", "Prompt tokens computed in a step.", STEP_TOKENS
+        )
+        self.engine_seconds = self._counter(
+            "penstock_engine_seconds",
+            "Seconds with work on board: in the model, in bookkeeping around it, between two steps.",
+            "part",
+        )
+        for kind in STEPS:
+            self.step_seconds.labels(kind)
+        for part in ENGINE_PARTS:
+            self.engine_seconds.labels(part)
+        self.device_active = self._gauge(
+            "penstock_device_active_bytes", "Bytes of the arrays that the engine holds, by MLX's allocator."
+        )
+        self.device_cached = self._gauge(
+            "penstock_device_cached_bytes", "Bytes that MLX has freed and keeps for its next arrays."
+        )
+        self.device_peak = self._gauge(
+            "penstock_device_peak_bytes", "Most bytes that were active at once since the engine started."
+        )
+        self.device_recommended = self._gauge(
+            "penstock_device_recommended_bytes",
+            "What the device says that a process should not exceed; 0 where it does not say (a CPU).",
+        )
 
     def _declare_cache(self) -> None:
         self.prefix_query_tokens = self._counter(
@@ -238,17 +283,18 @@ class Metrics:
             "penstock_prefix_disk_errors", "Files that were damaged, foreign or gone, and refused writes."
         )
         self.disk_bytes = self._gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
+        self.prefix_tokens = self._gauge("penstock_prefix_tokens", "Tokens that the prefix cache holds.")
         self.prefix_bytes = self._gauge("penstock_prefix_bytes", "Bytes that the prefix cache holds.")
 
     def _declare_latencies(self) -> None:
         self.ttft = self._histogram(
             "penstock_time_to_first_token_seconds",
-            "From arrival to the first token; warm where the cache had half of the prompt.",
+            "From arrival to the first token, by how the answer started.",
             TTFT_SECONDS,
-            "prefix",
+            "start",
         )
-        for prefix in PREFIXES:
-            self.ttft.labels(prefix)
+        for start in STARTS:
+            self.ttft.labels(start)
         self.itl = self._histogram(
             "penstock_inter_token_seconds", "Gap between two tokens of one request.", ITL_SECONDS
         )
@@ -291,13 +337,6 @@ class Metrics:
     def tenant_label(self, tenant: str) -> str:
         return tenant if tenant in self.tenants else OTHER
 
-    def count_refusal(self, error: BaseException) -> None:
-        """A request has left before it was accepted."""
-        outcome = _outcome_before_acceptance(error)
-        self.requests.labels(outcome).inc()
-        if outcome == "rejected":
-            self.rejections.labels(rejection_reason(error)).inc()
-
     def describe_build(self, labels: Mapping[str, str]) -> None:
         self.build.clear()
         self.build.labels(**labels).set(1)
@@ -315,77 +354,3 @@ class Metrics:
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, help_, labels, buckets=buckets, registry=self.registry)
-
-
-def _outcome_before_acceptance(error: BaseException) -> str:
-    match error:
-        case InvalidRequest():
-            return "invalid"
-        case SchedulerError():
-            return "rejected"
-        case trio.Cancelled():
-            return "cancelled"
-        case _:
-            return "error"
-
-
-def rejection_reason(error: BaseException) -> str:
-    """Of a refusal before the queue, as the label says it."""
-    match error:
-        case QueueFull():
-            return "queue_full"
-        case TenantLimit():
-            return "tenant_limit"
-        case DeadlineUnmeetable():
-            return "deadline"
-        case Draining():
-            return "draining"
-        case _:
-            return "unavailable"
-
-
-class EngineTotals:
-    """Turns one engine's growing totals into increments; `forget` when the next engine starts at zero."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._last = Counters()
-
-    def take(self, now: Counters) -> None:
-        metrics, last = self._metrics, self._last
-        metrics.steps.inc(now.steps - last.steps)
-        metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
-        metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
-        metrics.step_seconds.inc(now.busy_seconds - last.busy_seconds)
-        metrics.preemptions.inc(now.preemptions - last.preemptions)
-        metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
-        metrics.running.set(now.running)
-        metrics.engine_waiting.set(now.waiting)
-        metrics.kv_bytes.set(now.kv_bytes)
-        self._take_cache(now.cache, last.cache)
-        self._last = now
-
-    def _take_cache(self, now: CacheCounters, last: CacheCounters) -> None:
-        metrics = self._metrics
-        metrics.prefix_query_tokens.inc(now.query_tokens - last.query_tokens)
-        metrics.prefix_hit_tokens.inc(now.hit_tokens - last.hit_tokens)
-        metrics.prefix_stored_tokens.inc(now.stored_tokens - last.stored_tokens)
-        metrics.prefix_complaints.inc(now.complaints - last.complaints)
-        evicted = metrics.prefix_evicted_tokens
-        evicted.labels("budget").inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
-        evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
-        evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
-        metrics.prefix_bytes.set(now.held_bytes)
-        metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
-        metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
-        metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
-        metrics.disk_dropped_writes.inc(now.disk_dropped_writes - last.disk_dropped_writes)
-        metrics.disk_errors.inc(now.disk_errors - last.disk_errors)
-        metrics.disk_bytes.set(now.disk_bytes)
-
-    def forget(self) -> None:
-        self._last = Counters()
-        self._metrics.running.set(0)
-        self._metrics.engine_waiting.set(0)
-        self._metrics.kv_bytes.set(0)
-        self._metrics.prefix_bytes.set(0)

@@ -5,21 +5,36 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+import trio
+
+from scheduler.errors import (
+    DeadlineUnmeetable,
+    Draining,
+    InvalidRequest,
+    QueueFull,
+    SchedulerError,
+    TenantLimit,
+)
 from scheduler.events import FinishReason
 from scheduler.link.messages import Inspection, Ready
 from scheduler.statistics import FlowStatistics
 from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.metrics import BANDS, LONG_GAP_SECONDS, OTHER, STATES, Metrics
 
+EXEMPLAR_CHARACTERS = 100
+"""OpenMetrics allows 128 for an exemplar's labels, names included."""
 FINISHED = tuple(reason.value for reason in FinishReason)
 
 
 def exemplar(record: StreamRecord) -> dict[str, str]:
-    """The request that a sample is of, for whoever looks at a slow one."""
-    return {"request_id": record.prepared.request.public_id[:100]}
+    """The request that a sample is of, for whoever looks at a slow one: the id that its client knows."""
+    request = record.prepared.request
+    return {"request_id": (request.origin.request_id or request.public_id)[:EXEMPLAR_CHARACTERS]}
 
 
-def prefix_of(record: StreamRecord) -> str:
+def start_of(record: StreamRecord) -> str:
+    if record.resumed:
+        return "resumed"
     return "warm" if 2 * record.cached_tokens >= len(record.prepared.prompt) else "cold"
 
 
@@ -37,7 +52,7 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
         gap = now - record.last_token_at
         metrics.itl.observe(gap, exemplar(record) if gap >= LONG_GAP_SECONDS else None)
         return
-    metrics.ttft.labels(prefix_of(record)).observe(now - record.arrived_at, exemplar(record))
+    metrics.ttft.labels(start_of(record)).observe(now - record.arrived_at, exemplar(record))
     if record.dispatched_at is not None:
         metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
 
@@ -59,6 +74,40 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
         metrics.decode_seconds.observe(decoding)
         if record.output_tokens > 1:
             metrics.tpot.observe(decoding / (record.output_tokens - 1), exemplar(record))
+
+
+def observe_refusal(metrics: Metrics, outcome: str, error: BaseException) -> None:
+    """A request has left before it was accepted."""
+    metrics.requests.labels(outcome).inc()
+    if outcome == "rejected":
+        metrics.rejections.labels(rejection_reason(error)).inc()
+
+
+def outcome_before_acceptance(error: BaseException) -> str:
+    match error:
+        case InvalidRequest():
+            return "invalid"
+        case SchedulerError():
+            return "rejected"
+        case trio.Cancelled():
+            return "cancelled"
+        case _:
+            return "error"
+
+
+def rejection_reason(error: BaseException) -> str:
+    """Of a refusal before the queue, as the label says it."""
+    match error:
+        case QueueFull():
+            return "queue_full"
+        case TenantLimit():
+            return "tenant_limit"
+        case DeadlineUnmeetable():
+            return "deadline"
+        case Draining():
+            return "draining"
+        case _:
+            return "unavailable"
 
 
 def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import structlog
 
+from scheduler.errors import SchedulerError
+from scheduler.request import GenerationRequest
 from scheduler.streams.record import StreamRecord
 
 _log = structlog.get_logger("request")
@@ -18,6 +20,7 @@ def log_request(record: StreamRecord, now: float) -> None:
     _log.info(
         "request",
         id=record.prepared.request.public_id,
+        request_id=record.prepared.request.origin.request_id,
         tenant=record.prepared.request.tenant,
         session=record.prepared.request.session,
         priority=record.prepared.request.priority,
@@ -32,6 +35,20 @@ def log_request(record: StreamRecord, now: float) -> None:
         queue_seconds=_between(record.arrived_at, record.dispatched_at),
         ttft_seconds=_between(record.arrived_at, record.first_token_at),
         total_seconds=_between(record.arrived_at, now),
+    )
+
+
+def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) -> None:
+    """The one line of a request that was never queued."""
+    _log.info(
+        "request",
+        id=request.public_id,
+        request_id=request.origin.request_id,
+        tenant=request.tenant,
+        session=request.session,
+        priority=request.priority,
+        outcome=outcome,
+        refused=error.code if isinstance(error, SchedulerError) else type(error).__name__,
     )
 
 

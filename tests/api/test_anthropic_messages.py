@@ -284,7 +284,8 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], words: str) -> N
             assert scheduler.statistics().in_engine == 0
         error = response.json()
         kind = {400: "invalid_request_error", 404: "not_found_error"}[response.status_code]
-        assert set(error) == {"type", "error"}
+        assert set(error) == {"type", "error", "request_id"}
+        assert error["request_id"] == response.headers["request-id"]
         assert error["type"] == "error"
         assert error["error"]["type"] == kind
         assert error["error"]["message"].startswith(words), error

@@ -237,16 +237,16 @@ async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.t
 
 
 @trio_test
-async def test_more_choices_than_the_queue_has_room_for_are_refused_together(
+async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """503 before anything is queued: never half a request."""
+    """Before anything is queued, never half a request; and not as if there would be room later."""
     launcher = Playback("x")
     scheduler = make_scheduler(launcher, max_queue=2)
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(n=3))
         assert scheduler.statistics().queued == 0
-    assert response.status_code == 503
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
     assert launcher.submits == []
 
 

@@ -40,6 +40,18 @@ def said(chunks: list[Any]) -> dict[int, tuple[str, str | None]]:
 
 
 @trio_test
+async def test_what_chat_has_beside_sampling_is_here_too(autojump_clock: trio.testing.MockClock) -> None:
+    """Salt, timeout and the least number of tokens reach the engine, or the clock."""
+    launcher, _ = await ask("x", cache_salt="mine", min_tokens=3)
+    (submit,) = launcher.submits
+    assert (submit.salt, submit.min_tokens, submit.top_logprobs) == ("mine", 3, None)
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        body = {"prompt": "x", "max_tokens": 1000, "timeout": 0.5}
+        assert (await client.post("/v1/completions", json=body)).status_code == 504
+
+
+@trio_test
 async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.MockClock) -> None:
     """No template; every field that the API reference names."""
     launcher, body = await ask(" upon a time")
@@ -114,7 +126,9 @@ async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockC
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"suffix": "end"}, "suffix", "not supported here"),
     ({"best_of": 2}, "best_of", "not supported here"),
-    ({"logprobs": 0}, "logprobs", "not supported here"),
+    ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+    ({"logprobs": 0, "echo": True}, "logprobs", "not supported here: with echo"),
+    ({"min_tokens": 17}, "min_tokens", "at most"),
     ({"messages": []}, "messages", "not supported by"),
     ({"prompt": None}, "prompt", "required"),
     ({"prompt": []}, "prompt", "it is a text"),

@@ -44,7 +44,8 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
     scheduler = make_scheduler(LoopbackLauncher())
     scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
     async with running(scheduler), client_of(scheduler) as client:
-        identity = (await client.post("/v1/chat/completions", json=chat())).json()["id"]
+        answer = await client.post("/v1/chat/completions", json=chat())
+        identity = answer.headers["x-request-id"]
         classic = await client.get("/metrics")
         accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
         modern = await client.get("/metrics", headers={"accept": accept})

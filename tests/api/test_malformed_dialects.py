@@ -35,7 +35,7 @@ class Target:
         """The error's shape."""
         assert status in (400, 404), error
         if self.path.startswith("/v1/messages"):
-            assert set(error) == {"type", "error"}
+            assert set(error) == {"type", "error", "request_id"}
             assert set(error["error"]) == {"type", "message"}
             assert error["error"]["type"] in ("invalid_request_error", "not_found_error")
         else:

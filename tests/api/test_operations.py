@@ -104,6 +104,9 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         assert before == {
             "draining": False,
             "engine": None,
+            "restarts": 0,
+            "last_death": None,
+            "last_death_cause": None,
             "blocked": None,
             "departures_per_second": None,
             "last_step_seconds": None,

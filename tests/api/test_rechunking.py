@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 
 from api.anthropic.encode import MessageEncoder, message_object
 from api.block_sequence import whole_blocks
+from api.completions.encode import CompletionEncoder, completion_object
+from api.openai.encode import ChunkEncoder
+from api.openai.encode import completion_object as chat_object
 from api.responses.encode import ResponseEncoder
 from api.responses.envelope import Envelope, status_of
 from api.responses.schema import CreateResponse
@@ -24,12 +27,16 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
+    Logprob,
     ReasoningDelta,
     TextDelta,
+    TokenLogprobs,
     ToolCallArguments,
     ToolCallStarted,
     Usage,
 )
+from tests.api.client import events
+from tests.api.test_chat_tools import joined
 from tests.api.transcripts import message_of, named_events, response_of
 
 USAGE = Usage(prompt_tokens=9, cached_tokens=4, output_tokens=30, reasoning_tokens=2)
@@ -59,9 +66,14 @@ def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerP
             yield from (ToolCallArguments(calls, part) for part in parts)
             calls += 1
         elif kind == "text":
-            yield from (TextDelta(part) for part in parts)
+            yield from (TextDelta(part, tuple(map(logprobs_of, part))) for part in parts)
         else:
             yield from (ReasoningDelta(part) for part in parts)
+
+
+def logprobs_of(character: str) -> TokenLogprobs:
+    """A token for each character: wherever the text goes, they go."""
+    return TokenLogprobs(Logprob(ord(character), character, character.encode(), -1.0))
 
 
 def finished(reason: FinishReason) -> Finished:
@@ -113,4 +125,40 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     assert response == responses_stream(uncut, reason)
     blocks = whole_blocks(whole(uncut, reason).choices[0])
     items = ENVELOPE.items(blocks, reason)
+    for item in items:
+        for part in item["content"] if item["type"] == "message" else ():
+            assert "".join([entry["token"] for entry in part["logprobs"]]) == part["text"]
     assert response == {**ENVELOPE.response(status_of(reason), items, USAGE), "completed_at": None}
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+@given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
+def test_openai_chat_completions(
+    reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]
+) -> None:
+    """The deltas, joined as the official client joins them; one reason, one usage, one end."""
+    encoder = ChunkEncoder("chatcmpl-1", 7, "m", include_usage=True)
+    found = [*pieces(sections, cuts), finished(reason)]
+    body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)
+    *chunks, usage, end = events(body.decode())
+    whole_object = chat_object("chatcmpl-1", 7, "m", whole(list(pieces(sections, [])), reason))
+    (choice,) = whole_object["choices"]
+    told = {"content": "", "reasoning_content": "", "tool_calls": [], **choice["message"]}
+    assert {**joined(chunks), "role": "assistant"} == {**told, "content": told["content"] or ""}
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + [choice["finish_reason"]]
+    assert (usage["choices"], usage["usage"], end) == ([], whole_object["usage"], "[DONE]")
+
+
+@given(text=WORDS, cuts=st.lists(st.integers(0, 30), max_size=8), echo=st.text(max_size=3))
+def test_openai_completions(text: str, cuts: list[int], echo: str) -> None:
+    """The prompt's echo comes once, in front."""
+    encoder = CompletionEncoder("cmpl-1", 7, "m", [echo], include_usage=True)
+    found = [*pieces([("text", text)], cuts), finished(FinishReason.STOP)]
+    body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)
+    *chunks, usage, end = events(body.decode())
+    whole_object = completion_object("cmpl-1", 7, "m", whole([TextDelta(text)], FinishReason.STOP), [echo])
+    (choice,) = whole_object["choices"]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == choice["text"] == echo + text
+    assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"] == "stop"
+    assert (usage["usage"], end) == (whole_object["usage"], "[DONE]")

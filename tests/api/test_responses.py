@@ -279,7 +279,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "",
         "input.0.arguments: it is not the JSON text of an object",
     ),
-    ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
+    ({"tools": [{"type": "file_search"}]}, "tools.0", "function"),
+    ({"tools": [*TOOLS, *TOOLS]}, "", "two of the name 'get_time'"),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),
     (
@@ -290,7 +291,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
     ({"background": True}, "background", "not supported here"),
     ({"truncation": "auto"}, "truncation", "not supported here"),
-    ({"include": ["message.output_text.logprobs"]}, "include.0", "reasoning.encrypted_content"),
+    ({"include": ["file_search_call.results"]}, "include.0", "message.output_text.logprobs"),
+    ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 1}, "seed", "not supported by"),
     ({"max_output_tokens": 50_000}, "max_tokens", "context"),
 ]

@@ -12,7 +12,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import SchedulerError
-from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
@@ -105,6 +105,11 @@ class Client:
     @property
     def text(self) -> str:
         return "".join([event.text for event in self.events if isinstance(event, TextDelta)])
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        texts = (event for event in self.events if isinstance(event, TextDelta))
+        return [entry for text in texts for entry in text.logprobs]
 
     @property
     def finals(self) -> list[Finished | Failed]:

@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.engine.backend import Backend, RequestRefused, StepResult
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Retired, Sampling, Submit
+from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired, Sampling, Submit
 
 CHUNK = 8
 """The prefill chunk that the back ends under test are made with: prompts cross it in a few steps."""
@@ -66,6 +66,7 @@ class Course:
 
     submit: Submit
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOut | None] = field(default_factory=list)
     prefilled: list[int] = field(default_factory=list)
     retired: Retired | None = None
 
@@ -104,6 +105,7 @@ class Journal:
             assert course.prefilled, "a token without prefill"
             assert course.prefilled[-1] == len(course.submit.prompt), "a token before the prompt's end"
             course.tokens.append(token.token)
+            course.logprobs.append(token.logprobs)
         for retired in result.retired:
             self._of_live_row(retired.request_id).retired = retired
             self.live.remove(retired.request_id)
@@ -329,6 +331,99 @@ def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
     journal.finish()
 
 
+def check_logprobs_are_for_whoever_asked(make: MakeBackend) -> None:
+    """One with each token of those who asked, whatever their neighbours asked; the likeliest best first, as
+    many as were wanted, and the chosen one's own beside them. Of others nothing, and their tokens as ever."""
+    backend = make()
+    for sampling in (GREEDY, SEEDED):
+        plain = [request(number, prompt_of(3 + number, 13), 5, sampling=sampling) for number in range(6)]
+        expected = _tokens(answers(backend, plain))
+        tops = (None, 0, 5, None, MAX_TOP_LOGPROBS, 1)
+        asking = [
+            msgspec.structs.replace(submit, top_logprobs=top) for submit, top in zip(plain, tops, strict=True)
+        ]
+        courses = answers(backend, asking)
+        assert _tokens(courses) == expected
+        for course, top in zip(courses.values(), tops, strict=True):
+            assert all((told is None) == (top is None) for told in course.logprobs)
+            for token, told in zip(course.tokens, course.logprobs, strict=True):
+                if told is not None:
+                    _check_logprobs(token, told, top or 0)
+    for top in (-1, MAX_TOP_LOGPROBS + 1):
+        asks = msgspec.structs.replace(request(9, prompt_of(3, 13)), top_logprobs=top)
+        with pytest.raises(RequestRefused, match="top_logprobs"):
+            backend.admit(Sequence.of(asks))
+
+
+def _check_logprobs(token: int, told: LogprobsOut, top: int) -> None:
+    values = [value for _, value in told.top]
+    assert len(values) == top
+    assert values == sorted(values, reverse=True)
+    assert len({other for other, _ in told.top}) == top
+    assert -9999 <= told.chosen <= 0
+    likely = dict(told.top)
+    assert likely.get(token, told.chosen) == told.chosen
+    assert token in likely or not values or told.chosen <= values[-1]
+
+
+def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> None:
+    """From wherever it goes on: none of what was told before, and of the rest what would have been told."""
+    backend = make()
+    for sampling in (GREEDY, SEEDED):
+        whole = msgspec.structs.replace(
+            request(1, prompt_of(CHUNK + 2, 14), 8, sampling=sampling), top_logprobs=3
+        )
+        course = answers(backend, [whole])[1]
+        for done in (1, 3, 7):
+            rest = msgspec.structs.replace(
+                whole, request_id=2, prompt=[*whole.prompt, *course.tokens[:done]], done_tokens=done
+            )
+            found = answers(backend, [rest, request(3, prompt_of(5, 14), 4)])[2]
+            assert found.tokens == course.tokens[done:]
+            for told, expected in zip(found.logprobs, course.logprobs[done:], strict=True):
+                assert told is not None
+                assert expected is not None
+                assert told.chosen == pytest.approx(expected.chosen, abs=1e-4)
+                assert [other for other, _ in told.top] == [other for other, _ in expected.top]
+
+
+def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
+    """No stop token is among the first so many, one may be the next; those of an answer taken up again
+    count, and a neighbour with the same stop token ends where it would."""
+    backend = make()
+    prompt = prompt_of(5, 15)
+    whole = alone(backend, request(1, prompt, 10))
+    stop = whole[2]
+    end = whole.index(stop)
+    for min_tokens in (0, end, end + 1, 6, 10):
+        held = msgspec.structs.replace(request(1, prompt, 10, stop=(511, stop)), min_tokens=min_tokens)
+        neighbour = request(2, prompt, 10, stop=(511, stop))
+        courses = answers(backend, [held, neighbour])
+        assert courses[2].tokens == whole[: end + 1]
+        tokens = courses[1].tokens
+        if min_tokens <= end:
+            assert tokens == courses[2].tokens
+            continue
+        assert tokens[:end] == whole[:end]
+        assert not {stop, 511}.intersection(tokens[:min_tokens])
+        assert len(tokens) == 10 or courses[1].retired == Retired(1, "stop")
+        rest = msgspec.structs.replace(held, request_id=3, prompt=[*prompt, *tokens[:2]], done_tokens=2)
+        assert alone(backend, rest) == tokens[2:]
+
+
+def check_memory_holds_the_rows(make: MakeBackend) -> None:
+    """What the allocator holds is at least what the rows do, and never more than its peak."""
+    backend = make()
+    journal = Journal(backend)
+    journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
+    journal.step()
+    journal.step()
+    memory = backend.memory()
+    assert 0 < backend.kv_bytes() <= memory.active <= memory.peak
+    assert memory.cached >= 0 <= memory.recommended
+    journal.finish()
+
+
 def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
     """Without rows a step returns, empty."""
     backend = make()
@@ -351,5 +446,9 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_the_same_again_is_the_same,
     check_answers_differ,
     check_kv_bytes_follow_the_rows,
+    check_logprobs_are_for_whoever_asked,
+    check_an_answer_taken_up_again_has_the_same_logprobs,
+    check_min_tokens_hold_back_the_end,
+    check_memory_holds_the_rows,
     check_a_step_of_nobody_is_nothing,
 )

@@ -33,6 +33,7 @@ def check_tokenizer(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
     """The whole contract; `refused` are messages that the tokenizer's template does not accept."""
     for text in TEXTS:
         _check_round_trip(tokenizer, text)
+        _check_spelling(tokenizer, text)
     _check_streams_are_independent(tokenizer)
     _check_end_of_sequence_is_no_text(tokenizer)
     _check_rendering(tokenizer)
@@ -52,6 +53,14 @@ def _check_round_trip(tokenizer: Tokenizer, text: str) -> None:
     assert ids == tokenizer.encode(text)
     assert read(tokenizer, ids) == text
     assert bool(ids) == bool(text)
+
+
+def _check_spelling(tokenizer: Tokenizer, text: str) -> None:
+    """What tokens are by themselves joins to the text, parts of characters included; special ones are
+    spelled, and what is no token is nothing."""
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
+    for token_id in tokenizer.special_token_ids | tokenizer.eos_token_ids:
+        assert tokenizer.token_bytes(token_id).decode() == tokenizer.decode([token_id])
 
 
 def _check_streams_are_independent(tokenizer: Tokenizer) -> None:

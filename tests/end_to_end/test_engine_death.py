@@ -80,8 +80,10 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
         assert served.get("/ready")[0] == 200
         assert served.get("/ready")[1]["restarts"] == 1
         assert served.metric("penstock_resumed_requests_total") == 16
-        assert served.metric("penstock_engine_restarts_total", 'cause="exit"') == 1
         assert any('"engine_died"' in line and "SIGKILL" in line for line in served.log)
+        _, report = served.get("/v1/scheduler")
+        assert (report["restarts"], report["last_death_cause"]) == (1, "killed")
+        assert served.metric("penstock_engine_restarts_total", 'cause="killed"') == 1
 
 
 def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:

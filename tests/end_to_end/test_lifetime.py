@@ -11,6 +11,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 import trio
@@ -54,6 +56,48 @@ def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -
     assert done.stdout.startswith(": ")
     assert done.stdout.count('"content":') > 5
     assert done.stdout.rstrip().endswith("data: [DONE]")
+
+
+def status_of(url: str) -> int:
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_metrics_may_have_a_port_of_their_own() -> None:
+    """There with the probes and nothing else; clients' port has them no more; both drain with one signal."""
+    with serving("--engine", "scripted", "--metrics-port", "0") as served:
+        (line,) = [line for line in served.lines if line.startswith("listening")]
+        found = re.search(r"metrics: (http://127.0.0.1:\d+)/metrics", line)
+        assert found is not None
+        assert found[1] != served.url
+        assert served.post()[0] == 200
+        with urlopen(f"{found[1]}/metrics", timeout=10) as answer:
+            assert b'penstock_requests_total{outcome="length"} 1.0' in answer.read()
+        for path, there, here in (
+            ("/metrics", 200, 404),
+            ("/health", 200, 200),
+            ("/ready", 200, 200),
+            ("/v1/models", 404, 200),
+            ("/docs", 404, 200),
+        ):
+            assert (status_of(found[1] + path), status_of(served.url + path)) == (there, here), path
+
+
+def test_traces_without_their_packages_are_refused_at_the_start(tmp_path: Path) -> None:
+    """By the option's name, with the command that installs them."""
+    # None in sys.modules is how Python is told that there is no such package.
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    refused = run(
+        *("serve", "--port", "0", "--engine", "scripted", "--otlp-endpoint", "http://127.0.0.1:4318"),
+        environment={"PYTHONPATH": path},
+    )
+    assert refused.returncode == 2
+    assert "--otlp-endpoint needs pip install 'penstock[otel]'" in refused.stderr
 
 
 def test_ctrl_c_lets_running_answers_finish() -> None:

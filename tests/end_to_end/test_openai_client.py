@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -71,6 +73,38 @@ def test_a_seed_gives_the_same_answer_again(client: openai.OpenAI) -> None:
         for seed in (7, 7, 8)
     ]
     assert answers[0] == answers[1] != answers[2]
+
+
+def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
+    """Greedy: the likeliest token is the chosen one; what is streamed is what comes whole; min_tokens are
+    there whatever the model wants."""
+    body: Any = {
+        "model": "penstock-embedded",
+        "messages": [{"role": "user", "content": "count"}],
+        "max_completion_tokens": 30,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 4,
+        "extra_body": {"min_tokens": 30},
+    }
+    whole = client.chat.completions.create(**body)
+    stream = client.chat.completions.create(**body, stream=True)
+    lists = [chunk.choices[0].logprobs for chunk in stream if chunk.choices]
+    streamed = [entry for one in lists if one is not None for entry in one.content or ()]
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 30
+    assert whole.choices[0].logprobs is not None
+    entries = whole.choices[0].logprobs.content or []
+    assert [entry.token for entry in streamed] == [entry.token for entry in entries]
+    assert [entry.logprob for entry in streamed] == pytest.approx(
+        [entry.logprob for entry in entries], abs=1e-4
+    )
+    for entry in entries:
+        best = entry.top_logprobs[0]
+        assert (best.token, best.logprob) == (entry.token, entry.logprob)
+        assert 0 < sum(math.exp(other.logprob) for other in entry.top_logprobs) <= 1 + 1e-4
+    spelled = b"".join([bytes(entry.bytes or ()) for entry in entries]).decode("utf-8", "replace")
+    assert (whole.choices[0].message.content or "") in spelled
 
 
 def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, embedded: Served) -> None:

@@ -21,7 +21,7 @@ LONG = 1000
 HANGS = ScriptedPlan(step_seconds=0.01, hang_at_step=7)
 """With a prompt of one step, after five tokens."""
 COUNTERS = (
-    "penstock_engine_steps_total",
+    "penstock_engine_step_decode_rows_count",
     "penstock_generated_tokens_total",
     "penstock_prefilled_tokens_total",
 )

@@ -65,7 +65,7 @@ async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) 
     assert bench.outcomes() == {"length": 1}
     assert bench.sample("penstock_resumed_requests_total") == 1
     assert bench.sample("penstock_resume_seconds_count") == 1
-    assert bench.sample("penstock_engine_restarts_total", cause="exit") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="killed") == 1
     assert bench.launcher.starts == 2
 
 
@@ -83,6 +83,26 @@ async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> Non
         await bench.scheduler.wait_idle()
     await check_undisturbed(client, SLOW)
     assert bench.sample("penstock_resumed_requests_total") == 10
+
+
+@trio_test
+async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> None:
+    """One with each token, none lost and none twice; and min_tokens counts what the dead engines said."""
+    plan = ScriptedPlan(step_seconds=0.01, stop_after=1)
+    bench = Bench(plan, recovery=PATIENT)
+    async with running(bench.scheduler) as nursery:
+        request = ask("long", max_tokens=100, top_logprobs=3, min_tokens=50)
+        client = await bench.come(nursery, Client(request))
+        for _ in range(6):
+            said = len(client.text.split())
+            await bench.wait_for(lambda said=said: len(client.text.split()) >= said + 6)  # type: ignore[misc]
+            bench.launcher.kill()
+            await trio.testing.wait_all_tasks_blocked()
+        await bench.scheduler.wait_idle()
+    assert len(client.logprobs) == 50
+    assert all(len(entry.top) == 3 for entry in client.logprobs)
+    assert "".join([entry.chosen.text for entry in client.logprobs]) == client.text
+    await check_undisturbed(client, plan)
 
 
 @trio_test
@@ -140,8 +160,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockC
 @trio_test
 async def test_a_cancel_on_its_way_ends_with_the_engine(autojump_clock: MockClock) -> None:
     """And a stop string that was found: both need no engine any more."""
-    text, _ = await undisturbed(ask("stopping", max_tokens=40), SLOW)
-    stop = text.split()[2]
+    stop = (await undisturbed(ask("stopping", max_tokens=40), SLOW)).text.split()[2]
     bench = Bench(SLOW, max_slots=2)
     async with running(bench.scheduler) as nursery:
         leaving = await bench.come(nursery, Client(ask("leaving", max_tokens=1000)))
@@ -255,9 +274,10 @@ def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
 
         async def visit(number: int) -> None:
             comes, text, max_tokens, stops, stays = visits[number]
-            request = ask(f"{number}{text}", max_tokens=max_tokens)
+            asks = 3 if number % 2 else None
+            request = ask(f"{number}{text}", max_tokens=max_tokens, top_logprobs=asks)
             if stops:
-                whole, _ = await undisturbed(request, SLOW)
+                whole = (await undisturbed(request, SLOW)).text
                 request = ask(f"{number}{text}", max_tokens=max_tokens, stop=(whole[len(whole) // 2 :][:6],))
             await trio.sleep(comes)
             client = Client(request)

@@ -49,9 +49,10 @@ class ByteTokenizer:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join(
-            [b"<eos>" if token_id == EOS else self._table[token_id] for token_id in token_ids]
-        ).decode("utf-8", "replace")
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<eos>" if token_id == EOS else self._table[token_id]
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         return ByteLevelDetokenizer(self._table)

@@ -5,7 +5,8 @@ For exact expectations of everything behind the engine. The rest of it is the sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -13,15 +14,22 @@ from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.link.messages import Load, ScriptedPlan, Submit
+from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
+
+Chooser: TypeAlias = Callable[[int, str], str]
+"""What is said to a request, by how many came before it and by its prompt."""
+
+
+def in_turn(*texts: str) -> Chooser:
+    """The first request gets the first text, and so on; the last one serves all that come after."""
+    return lambda number, prompt: texts[min(number, len(texts) - 1)]
 
 
 class PlaybackBackend(ScriptedBackend):
-    """The first request gets the first text, and so on; the last one serves all that come after."""
-
-    def __init__(self, plan: ScriptedPlan, texts: Sequence[str]) -> None:
+    def __init__(self, plan: ScriptedPlan, choose: Chooser) -> None:
         super().__init__(plan, sleep=lambda seconds: None)
-        self._texts = [text.encode() for text in texts]
+        self._choose = choose
         self._by_request: dict[int, bytes] = {}
         self.submits: list[Submit] = []
 
@@ -30,8 +38,8 @@ class PlaybackBackend(ScriptedBackend):
         submit = sequence.submit
         sequence.submit = msgspec.structs.replace(submit, grammar="")
         cached = super().admit(sequence)
-        text = self._texts[min(len(self.submits), len(self._texts) - 1)]
-        self._by_request[sequence.request_id] = text
+        prompt = ByteTokenizer().decode(submit.prompt)
+        self._by_request[sequence.request_id] = self._choose(len(self.submits), prompt).encode()
         self.submits.append(submit)
         return cached
 
@@ -44,14 +52,14 @@ class PlaybackBackend(ScriptedBackend):
 
 
 class Playback(LoopbackLauncher):
-    """An engine of this process that plays `texts`; `submits` is what it was asked."""
+    """An engine of this process that plays `texts`, or what `choose` says; `submits` is what it was asked."""
 
-    def __init__(self, *texts: str) -> None:
+    def __init__(self, *texts: str, choose: Chooser | None = None) -> None:
         super().__init__(self._make)
-        self._texts = texts
+        self._choose = choose or in_turn(*texts)
 
     def _make(self, load: Load) -> Backend:
-        return PlaybackBackend(load.scripted, self._texts)
+        return PlaybackBackend(load.scripted, self._choose)
 
     @property
     def submits(self) -> list[Submit]:

@@ -17,6 +17,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
+from scheduler.telemetry.chronicle import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 
@@ -41,6 +42,8 @@ def make_scheduler(
     cache_sharing: Literal["all", "tenant"] = "all",
     recovery: RecoveryConfig | None = None,
     stall_seconds: float = 120.0,
+    folder: ModelFolder = FOLDER,
+    tracer: Tracer | None = None,
     **intake: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -53,7 +56,8 @@ def make_scheduler(
         stall_seconds=stall_seconds,
         recovery=recovery or RecoveryConfig(),
     )
-    return Scheduler(config, Preparation(ByteTokenizer(answer_format), FOLDER), launcher, in_place)
+    preparation = Preparation(ByteTokenizer(answer_format), folder)
+    return Scheduler(config, preparation, launcher, in_place, tracer=tracer)
 
 
 @asynccontextmanager

@@ -30,9 +30,9 @@ class Case:
 def ttft(slow_of_ten: int) -> dict[str, str]:
     within = 10 - slow_of_ten
     return {
-        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="10.0"}}': f"0+{within}x120",
-        f'{HISTOGRAM_TTFT}_bucket{{prefix="cold",le="+Inf"}}': "0+10x120",
-        f'{HISTOGRAM_TTFT}_count{{prefix="cold"}}': "0+10x120",
+        f'{HISTOGRAM_TTFT}_bucket{{start="cold",le="10.0"}}': f"0+{within}x120",
+        f'{HISTOGRAM_TTFT}_bucket{{start="cold",le="+Inf"}}': "0+10x120",
+        f'{HISTOGRAM_TTFT}_count{{start="cold"}}': "0+10x120",
     }
 
 
@@ -81,6 +81,11 @@ CASES = {
         {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "100x120"},
         {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "0x120"},
         early=5,
+    ),
+    "PenstockDeviceMemoryTight": Case(
+        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "100x120"},
+        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "0x120"},
+        early=1,
     ),
     "PenstockPreempting": Case(
         {"penstock_re_prefilled_tokens_total": "0+30x120", "penstock_prefilled_tokens_total": "0+100x120"},

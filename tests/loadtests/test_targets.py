@@ -121,7 +121,7 @@ def test_an_exact_length_is_asked_for_as_well_as_the_target_can() -> None:
 
 
 def test_our_preset_knows_what_our_server_takes() -> None:
-    """A field that Penstock learns is to be put to it; logprobs are refused until they exist."""
+    """A field that Penstock learns is to be put to it."""
     taken = {
         name
         for name, value in {
@@ -134,7 +134,7 @@ def test_our_preset_knows_what_our_server_takes() -> None:
             **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"), 0.5),
             **dict.fromkeys(("top_k", "seed", "repetition_penalty"), 1),
         }.items()
-        if _accepts({name: value})
+        if _accepts({"logprobs": True, name: value})
     }
     assert taken == PRESETS["penstock"].knows
 

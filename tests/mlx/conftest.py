@@ -11,6 +11,7 @@ from mlx_lm.utils import load_model
 
 from scheduler.engine import model_loading
 from scheduler.engine.mlx_backend import MlxBackend
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready, ScriptedPlan
 from scheduler.models.random_qwen3 import Shape, write_model
 
@@ -39,9 +40,10 @@ class Tiny:
     folder: Path
     model: Any
     ready: Ready
+    row_bytes: RowBytes
 
     def backend(self, **changes: Any) -> MlxBackend:
-        return MlxBackend(self.model, load_of(self.folder, **changes), self.ready)
+        return MlxBackend(self.model, load_of(self.folder, **changes), self.ready, self.row_bytes)
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +55,6 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> Tiny:
-    ready = model_loading.load(load_of(tiny_folder), lambda stage: None).describe()
+    backend = model_loading.load(load_of(tiny_folder), lambda stage: None)
     model, _ = load_model(tiny_folder)
-    return Tiny(tiny_folder, model, ready)
+    return Tiny(tiny_folder, model, backend.describe(), backend.row_bytes)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.rows.cache_layout import row_bytes
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.grammar.structure import Structure
 from scheduler.link.messages import PROTOCOL_VERSION, Ready, Retired, StepOutput, Submit, ToEngine
@@ -67,10 +69,13 @@ class GrammarEngine:
     """One engine's loop, made anew for each test."""
 
     def __init__(self, made: GrammarModel, **changes: Any) -> None:
-        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, 256, 0, "float32")
+        used = make_prompt_cache(made.model)
+        made.model(mx.array([[0]]), cache=used)
+        held = row_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, held.token_bytes, 0, "float32")
         grammars = Grammars(made.tokenizer)
         self.preparation = made.preparation
-        self.backend = MlxBackend(made.model, load_of(made.folder, **changes), ready, grammars=grammars)
+        self.backend = MlxBackend(made.model, load_of(made.folder, **changes), ready, held, grammars=grammars)
         self.loop = EngineLoop(self.backend, 32, PrefillPace(256))
         self.answers: dict[int, Answer] = {}
         self.preemptions = 0
@@ -87,6 +92,8 @@ class GrammarEngine:
             prepared.stop_token_ids,
             request.sampling,
             done_tokens=len(said),
+            top_logprobs=request.top_logprobs,
+            min_tokens=request.min_tokens,
             grammar=prepared.grammar,
         )
 

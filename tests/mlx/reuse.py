@@ -20,7 +20,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.rows.cache_layout import CacheLayout
+from scheduler.engine.rows.cache_layout import row_bytes
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Inspection,
@@ -65,12 +65,12 @@ class ReuseEngine:
         self.model = model
         used = make_prompt_cache(model)
         model(mx.array([[0]]), cache=used)
-        per_token = CacheLayout(model).token_bytes(used)
-        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, per_token, 0, "float32")
+        held = row_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
-        self.backend = MlxBackend(model, load, ready, tier=tier, group_cost_tokens=0)
+        self.backend = MlxBackend(model, load, ready, held, tier=tier, group_cost_tokens=0)
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.heard: dict[int, Heard] = {}
         self._ids = 0

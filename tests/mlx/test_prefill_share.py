@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from scheduler.engine.sequence import Sequence
 from tests.contracts.check_backend import alone, prompt_of, request
 from tests.mlx.conftest import Tiny
+from tests.mlx.reuse import engine_of, words
 
 
 def test_the_budget_is_shared_and_kept(tiny: Tiny) -> None:
@@ -46,3 +49,24 @@ def test_any_budgets_give_the_same_tokens(tiny: Tiny) -> None:
         for token in backend.step(generator.choice([8, 20, 64, 300])).tokens:
             tokens[token.request_id].append(token.token)
     assert tokens == expected
+
+
+@pytest.mark.parametrize("family", ["mamba", "nemotron_h", "rwkv7"])
+def test_rows_that_cannot_be_padded_share_a_step_too(family: str) -> None:
+    """Where padding would run through a state, all rows of a step read equally many tokens: a short prompt
+    passes a long one, and each has the tokens that it has alone, whatever the budgets."""
+    engine = engine_of(family)
+    generator = random.Random(3)
+    lengths = [500, 1, 2, 9, 30, 17, 30]
+    submits = [engine.submit(words(length, at), max_tokens=4) for at, length in enumerate(lengths)]
+    for submit in submits:
+        engine.backend.admit(Sequence.of(submit))
+    ended: list[int] = []
+    while len(ended) < len(submits):
+        result = engine.backend.step(generator.choice([8, 20, 64]))
+        for token in result.tokens:
+            engine.heard[token.request_id].tokens.append(token.token)
+        ended += [retired.request_id for retired in result.retired]
+    assert ended[-1] == submits[0].request_id
+    for submit in submits:
+        engine.check(submit)

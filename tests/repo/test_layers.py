@@ -59,12 +59,14 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
     """And of the engine, only what holds arrays (load tests may drive a bare model)."""
     allowed = {
         "scheduler/engine/mlx_backend.py",
+        "scheduler/engine/held_ends.py",
+        "scheduler/engine/logprobs.py",
         "scheduler/engine/model_loading.py",
         "scheduler/engine/sampling.py",
         "scheduler/engine/rows/batch_rows.py",
         "scheduler/engine/rows/cache_layout.py",
         "scheduler/engine/rows/cached_rows.py",
-        "scheduler/engine/rows/exponential.py",
+        "scheduler/engine/rows/softmax.py",
         "scheduler/engine/rows/generation.py",
         "scheduler/engine/rows/kv_segment.py",
         "scheduler/engine/rows/content_codec.py",
@@ -86,6 +88,15 @@ def test_the_parent_process_runs_without_mlx() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_off_is_not_loaded() -> None:
+    """A server that traces nothing pays for no tracer: not its imports, and not its installation."""
+    program = "import sys, api.serving; print('opentelemetry.sdk' in sys.modules, 'requests' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False False"
 
 
 def test_the_engine_process_runs_without_trio() -> None:

@@ -55,6 +55,7 @@ class CacheWatch:
             disk_dropped_writes=0 if disk is None else disk.dropped_writes,
             disk_errors=0 if disk is None else sum(disk.errors.values()),
             disk_bytes=0 if disk is None else disk.nbytes,
+            held_tokens=prefixes.held_tokens,
         )
 
 

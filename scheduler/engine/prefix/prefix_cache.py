@@ -75,6 +75,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.nbytes
 
     @property
+    def held_tokens(self) -> int:
+        return self._tree.tokens
+
+    @property
     def room(self) -> int:
         return max(0, self.budget_bytes - self._running_bytes)
 

@@ -6,14 +6,16 @@ recurrent states fold everything into one: for those a whole copy of the state i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.row_bytes import RowBytes, Window
 from scheduler.engine.rows.batch_rows import BatchRows, Path, RowStart, RowView, Run
 from scheduler.engine.rows.kv_segment import KvSegment
 
@@ -50,11 +52,6 @@ class CacheLayout:
     def has_cuttable(self) -> bool:
         return bool(self._cuttable)
 
-    def token_bytes(self, used: Sequence[Any]) -> int:
-        """Bytes that one more token adds, by a cache that the model has run with."""
-        layers = [used[index] for index in self._cuttable if used[index].keys is not None]
-        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2] for layer in layers)
-
     def start(
         self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
     ) -> list[Any]:
@@ -86,6 +83,30 @@ class CacheLayout:
     def state(self, row: Sequence[Any]) -> RowState:
         """Keep the row's state as it is now."""
         return RowState([row[index] for index in self._stateful])
+
+
+def row_bytes(used: Iterable[Any]) -> RowBytes:
+    """What a row holds, by the layers of one that the model has run with."""
+    token_bytes, state_bytes, windows = 0, 0, Counter[int]()
+    for layer in _leaves(used):
+        if not hasattr(layer, "keys"):
+            state_bytes += layer.nbytes
+        elif layer.keys is not None:  # Else no layer of the model writes here.
+            one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]
+            # A window, as the two kinds of caches that have one name it.
+            if (window := getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)) is not None:
+                windows[window] += one
+            else:
+                token_bytes += one
+    return RowBytes(token_bytes, state_bytes, tuple(Window(*window) for window in sorted(windows.items())))
+
+
+def _leaves(layers: Iterable[Any]) -> Iterator[Any]:
+    for layer in layers:
+        if isinstance(layer, CacheList):
+            yield from _leaves(layer.caches)
+        else:
+            yield layer
 
 
 def _path(lease: Lease[KvSegment, RowState], place: int) -> Path:

@@ -1,7 +1,8 @@
 """BatchGenerator with our own step: one model call, one pass over all rows' logits, and nothing else.
 
 mlx-lm's step takes a log-softmax over the vocabulary, calls a sampler a row as soon as two rows differ, and
-hands out the log-probabilities of every row. Everything else of BatchGenerator is its own.
+hands out the log-probabilities of every row. Everything else of BatchGenerator is its own, so its lists of
+log-probabilities hold for each row what `engine/logprobs.py` has of it, or None.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from scheduler.engine.logprobs import RowLogprobs
 from scheduler.engine.sampling import RowSampling, RowsSampler
 
 
@@ -23,9 +25,10 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     samplers: list[RowSampling]
     prompt_cache: list[Any]
     _next_tokens: mx.array
+    _next_logprobs: list[RowLogprobs | None]
     _rows_sampler: RowsSampler | None = None
 
-    def _step(self) -> tuple[list[int], list[None]]:
+    def _step(self) -> tuple[list[int], list[RowLogprobs | None]]:
         self._current_tokens = self._next_tokens
         inputs = self._current_tokens
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
@@ -36,10 +39,9 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._next_tokens = sampler(logits, inputs)
-        # One for each row, which filter and extend pick from and add to; nobody asks for them.
-        self._current_logprobs: list[None] = [None] * len(self.uids)
-        self._next_logprobs: list[None] = [None] * len(self.uids)
-        mx.async_eval(self._next_tokens)  # type: ignore[no-untyped-call]
+        self._current_logprobs = self._next_logprobs
+        self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
+        mx.async_eval(self._next_tokens, asked)  # type: ignore[no-untyped-call]
         tokens: Any = inputs.tolist()
         for history, token in zip(self.tokens, tokens, strict=True):
             history.append(token)

@@ -17,9 +17,14 @@ _LEAST_BYTES = 64 << 20
 def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_bytes: int) -> int:
     """`device` is MLX's device_info(). On Metal and CUDA what it recommends counts (not run by us); on a
     CPU the machine's memory does."""
-    recommended = device.get("max_recommended_working_set_size") or device.get("memory_size")
+    recommended = recommended_bytes(device)
     room = int(recommended * _OF_DEVICE) if recommended else int(memory_bytes * _OF_MACHINE)
     return max(_LEAST_BYTES, room - weights_bytes)
+
+
+def recommended_bytes(device: Mapping[str, Any]) -> int:
+    """What the device says that a process should not exceed; 0 where it says nothing."""
+    return int(device.get("max_recommended_working_set_size") or device.get("memory_size") or 0)
 
 
 def machine_memory_bytes(root: Path = Path("/")) -> int:

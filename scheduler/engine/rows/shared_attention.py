@@ -23,11 +23,11 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import base
 
-from scheduler.engine.rows.exponential import IS_SLOW, UNIT, weight
+from scheduler.engine.rows.softmax import EXP_IS_SLOW, softmax_parts, weight
 
-_MOST_SCORES = 1 << 18 if IS_SLOW else 1 << 26
-"""Of one product, in numbers: a long chunk before a long run is done in pieces. 256 MB in float32; on a CPU
-what stays in its cache, because a dozen operations pass over them."""
+_MOST_SCORES = 1 << 22 if EXP_IS_SLOW else 1 << 26
+"""Of one product, in numbers: a long chunk before a long run is done in pieces. 256 MB in float32; less on a
+CPU, because several operations pass over them."""
 _MASKED = -1e30
 """Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
 
@@ -97,14 +97,14 @@ def shared_attention(
             axis=2,
         )
     kv_heads = keys.shape[1]
-    queries = (queries * (scale * UNIT)).reshape(rows, kv_heads, heads // kv_heads * length, size)
+    queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
     part = _attend(queries, keys, values, mask, length)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
         found = _attend_run(chosen, group.keys, group.values)
         part = part.merge(found if group.index is None else _spread(found, group.index, part))
     if sinks is not None:
-        by_query = mx.repeat((sinks.astype(mx.float32) * UNIT).reshape(1, heads), length, axis=-1)
+        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
         most = by_query.reshape(1, kv_heads, -1, 1)
         part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
     answer = (part.weighted / part.total).astype(values.dtype)
@@ -121,14 +121,10 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
             by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
             mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
         scores = (
-            mx.where(mask, scores, _MASKED)
-            if mask.dtype == mx.bool_
-            else mx.maximum(scores + mask * UNIT, _MASKED)
+            mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else mx.maximum(scores + mask, _MASKED)
         )
         scores = scores.reshape(shape)
-    most = mx.max(scores, axis=-1, keepdims=True)
-    weights = weight(scores - most)
-    total = mx.sum(weights, axis=-1, keepdims=True)
+    most, weights, total = softmax_parts(scores)
     return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
 
 
@@ -182,7 +178,7 @@ def _dispatch(
     """What models call: the cache says whether its rows share. Where the ordinary way is the slower one (its
     exponential), everything comes here."""
     groups = getattr(cache, "groups", ())
-    if groups or (IS_SLOW and not hasattr(cache, "bits")):
+    if groups or (EXP_IS_SLOW and not hasattr(cache, "bits")):
         if isinstance(mask, str):
             mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
         return shared_attention(queries, keys, values, groups, scale, mask, sinks)

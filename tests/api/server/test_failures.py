@@ -144,12 +144,13 @@ async def test_a_failure_before_the_first_byte_is_500(
     """The error's own text stays inside; it is reported once, with the request; the connection ends."""
     async with serving(app) as site:
         client = site.connect()
-        response = await client.ask(b"GET /a?b HTTP/1.1\r\nhost: x\r\n\r\n")
+        response = await client.ask(b"GET /a?b HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n\r\n")
         assert response.status == 500
-        assert json.loads(response.body) == INTERNAL_ERROR
+        assert response.headers["x-request-id"] == "mine"
+        assert json.loads(response.body) == {**INTERNAL_ERROR, "request_id": "mine"}
         assert await client.read_rest() == b""
         ((_, request),) = site.errors
-        assert request == "GET /a?b"
+        assert request == "GET /a?b (mine)"
         assert site.server.statistics().refusals_total[Refusal.INTERNAL_ERROR] == 1
         site.errors.clear()
 

@@ -35,7 +35,8 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
         await respond(send, b"ok")
 
     async with serving(app) as site:
-        head = b"GET /caf%C3%A9%20x?q=%201&r HTTP/1.1\r\nHost: x\r\nX-Two: a\r\nX-Two: b\r\n\r\n"
+        head = b"GET /caf%C3%A9%20x?q=%201&r HTTP/1.1\r\nHost: x\r\nX-Two: a\r\nX-Two: b\r\n"
+        head += b"X-Request-Id: mine\r\n\r\n"
         await site.connect().ask(head)
     (scope,) = scopes
     assert scope == {
@@ -48,10 +49,11 @@ async def test_the_scope_says_what_the_request_said(autojump_clock: trio.testing
         "raw_path": b"/caf%C3%A9%20x",
         "query_string": b"q=%201&r",
         "root_path": "",
-        "headers": [(b"host", b"x"), (b"x-two", b"a"), (b"x-two", b"b")],
+        "headers": [(b"host", b"x"), (b"x-two", b"a"), (b"x-two", b"b"), (b"x-request-id", b"mine")],
         "client": None,
         "server": None,
         "state": {},
+        "request_id": "mine",
     }
 
 

@@ -236,3 +236,23 @@ def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:
     text = "".join(detokenizer.feed([token_id]) for token_id in [1, *[0] * 500, 1])
     assert text + detokenizer.finish() == "xx"
     assert max(lengths) < 40
+
+
+@pytest.mark.parametrize("kind", ["llama", "metaspace"])
+def test_pieces_of_words_are_spelled_with_the_space_they_bring(kind: str) -> None:
+    """Also where a decoder takes it from the first token of a text; byte tokens are their byte."""
+    tokenizer, library = tokenizer_of(kind)
+    for token, spelled in [
+        ("▁Hello", b" Hello"),
+        ("lo", b"lo"),
+        ("▁▁", b"  "),
+        ("你", "你".encode()),
+        ("<0x9F>", b"\x9f"),
+        ("<0x0A>", b"\n"),
+        ("</s>", b"</s>"),
+        ("日本語", "日本語".encode()),
+    ]:
+        token_id = library.token_to_id(token)
+        assert token_id is not None
+        assert tokenizer.token_bytes(token_id) == spelled
+    assert tokenizer.token_bytes(library.get_vocab_size() + 7) == b""

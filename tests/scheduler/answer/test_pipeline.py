@@ -51,3 +51,16 @@ def test_a_flush_that_completes_no_stop_string_is_text() -> None:
     assert feed(answer, b"text: x\xf0\x9f") == "text: "
     assert finish(answer) == "x\ufffd"
     assert not answer.stopped
+
+
+def test_a_stop_string_within_min_tokens_ends_nothing() -> None:
+    """It is text; one that is complete with a later token ends the answer, wherever it began."""
+    tokenizer = ByteTokenizer()
+    for chunks in ([b"aEND bEND c"], [b"aEND b", b"END c"], [bytes([byte]) for byte in b"aEND bEND c"]):
+        answer = AnswerPipeline(tokenizer.detokenizer(), ("END",), min_tokens=4)
+        assert "".join([feed(answer, chunk) for chunk in chunks if not answer.stopped]) == "aEND b"
+        assert answer.stop_string == "END"
+    for min_tokens, stopped in ((3, True), (4, False)):
+        answer = AnswerPipeline(tokenizer.detokenizer(), ("END",), min_tokens=min_tokens)
+        assert feed(answer, b"aEND") + finish(answer) == ("a" if stopped else "aEND")
+        assert answer.stopped == stopped

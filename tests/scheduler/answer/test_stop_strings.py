@@ -110,3 +110,26 @@ def test_a_partial_match_waits_for_its_end() -> None:
     assert finder.feed("the EN") == "the "
     assert finder.feed("GINE") == "ENGIN"
     assert finder.finish() == "E"
+
+
+@thoroughly
+@given(text=texts, stops=stop_lists, sizes=cuts, safe=st.integers(0, 12))
+def test_none_is_complete_before_it_may_be(text: str, stops: list[str], sizes: list[int], safe: int) -> None:
+    """Of the first `safe` characters none ends one; one that begins there may end behind them."""
+    expected: tuple[str, str | None] = (text, None)
+    for end in range(safe + 1, len(text) + 1):
+        if found := [stop for stop in stops if text[:end].endswith(stop)]:
+            longest = max(found, key=len)
+            expected = text[: end - len(longest)], longest
+            break
+    finder = StopStrings(stops)
+    out, start = "", 0
+    for size in [*sizes, *([1] * len(text))]:
+        if finder.matched is None:
+            end = min(start + size, len(text))
+            out += finder.feed(text[start : min(end, safe)], may_end=False)
+            out += finder.feed(text[max(start, safe) : end])
+            start = end
+    if finder.matched is None:
+        out += finder.finish()
+    assert (out, finder.matched) == expected

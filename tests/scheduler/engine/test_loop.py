@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.backend import RequestRefused, StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Cancel,
+    Counters,
     Load,
-    Ready,
     Retired,
     ScriptedPlan,
     StepOutput,
@@ -37,50 +36,20 @@ _TOLERANT = ScriptedPlan(prefill_tokens_per_step=3, fail_sampler_token=_FAILING)
 Kind: TypeAlias = Literal["plain", "refused", "failing"]
 
 
-class _Watched:
+class _Watched(ScriptedBackend):
     """The scripted back end, and who was in it at each step."""
 
     def __init__(self, plan: ScriptedPlan = _PLAN) -> None:
-        self._backend = ScriptedBackend(plan)
+        super().__init__(plan)
         self.rows: set[int] = set()
         self.admitted: list[int] = []
         self.refused: set[int] = set()
         self._stepped: set[int] | None = None
 
-    def describe(self) -> Ready:
-        return self._backend.describe()
-
-    @property
-    def prefixes(self) -> PrefixCache[Any, Any] | None:
-        return self._backend.prefixes
-
-    @property
-    def restorable(self) -> Restorable:
-        return self._backend.restorable
-
-    @property
-    def disk(self) -> None:
-        return None
-
-    def warming(self, sequence: EngineSequence) -> bool:
-        return self._backend.warming(sequence)
-
-    def forget(self, sequence: EngineSequence) -> None:
-        self._backend.forget(sequence)
-
-    def tend(self, idle: bool) -> bool:
-        return self._backend.tend(idle)
-
-    def in_place_tokens(self, request_id: int) -> int:
-        return self._backend.in_place_tokens(request_id)
-
-    def keep(self, request_id: int, tokens: int) -> None:
-        self._backend.keep(request_id, tokens)
-
     def admit(self, sequence: EngineSequence) -> int:
         self.admitted.append(sequence.request_id)
         try:
-            known = self._backend.admit(sequence)
+            known = super().admit(sequence)
         except RequestRefused:
             self.refused.add(sequence.request_id)
             raise
@@ -88,17 +57,14 @@ class _Watched:
         return known
 
     def remove(self, request_id: int) -> None:
-        self._backend.remove(request_id)
+        super().remove(request_id)
         self.rows.remove(request_id)
 
     def step(self, prefill_tokens: int | None = None) -> StepResult:
         self._stepped = set(self.rows)
-        result = self._backend.step(prefill_tokens)
+        result = super().step(prefill_tokens)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
-
-    def kv_bytes(self) -> int:
-        return self._backend.kv_bytes()
 
     def take_stepped(self) -> set[int] | None:
         """Who was in the step since this was last asked; None when there was none."""
@@ -179,7 +145,9 @@ class _Run:
         assert counters.prefilled_tokens == sum(self._prefilled.values())
         assert counters.running == len(self.backend.rows)
         assert counters.running + counters.waiting == len(self.open)
-        assert counters.kv_bytes == self.backend.kv_bytes()
+        own_tokens = counters.row_tokens - counters.shared_row_tokens
+        assert counters.kv_bytes == self.backend.kv_bytes() == KV_BYTES_PER_TOKEN * own_tokens
+        assert counters.memory == self.backend.memory()
 
     def finish(self) -> None:
         for _ in range(2000):
@@ -235,6 +203,31 @@ def test_every_schedule_keeps_the_promises(
                 assert tokens == expected[: len(tokens)]
             case "failed" | "length" | "stop":
                 assert tokens == expected
+
+
+def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
+    """The clock ticks a second a look. A step of one second, of which the script says a quarter is the
+    model's; between two steps only while rows wait for the next one, and no time while there are none."""
+    ticks = count()
+    backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=lambda seconds: None)
+    loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
+
+    def run(request_id: int) -> Counters:
+        (first,) = loop.turn([request(request_id, [1, 2], 2)])
+        frames = [first, *[frame for _ in range(2) for frame in loop.turn([])]]
+        assert loop.idle
+        last = frames[-1]
+        assert isinstance(last, StepOutput)
+        return last.counters
+
+    first = run(1)
+    assert (first.steps, first.busy_seconds, first.model_seconds) == (3, 3.0, 0.75)
+    assert first.between_seconds > 0
+    for _ in range(100):
+        loop.turn([])
+        next(ticks)
+    second = run(2)
+    assert second.between_seconds == 2 * first.between_seconds
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:

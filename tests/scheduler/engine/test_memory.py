@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_plan import GROWTH_TOKENS, MOST_PREEMPTIONS, Memory, charged_tokens
+from scheduler.engine.memory_plan import GROWTH_TOKENS, MOST_PREEMPTIONS, Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.planner import PATIENCE_SECONDS, plan
+from scheduler.engine.row_bytes import RowBytes, Window
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
 from tests.contracts.check_backend import alone, prompt_of, request
 
+_ONE = RowBytes(token_bytes=1)
 _HEALTHY = ScriptedPlan(prefill_tokens_per_step=64)
 
 
@@ -25,13 +27,26 @@ class _Farm:
     """A loop over the scripted back end with few bytes, and all that is heard of it."""
 
     def __init__(self, budget_tokens: int, slots: int = 8) -> None:
-        backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=budget_tokens * (KV_BYTES_PER_TOKEN + 4))
+        self.budget_bytes = budget_tokens * (KV_BYTES_PER_TOKEN + 4)
+        backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=self.budget_bytes)
         self.backend = backend
         self.now = 0.0
         self.loop = EngineLoop(backend, slots, PrefillPace(512), clock=lambda: self.now)
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, Retired] = {}
         self.preemptions = 0
+        self.given_way: list[int] = []
+        """How many waited to go on, frame by frame."""
+
+    @property
+    def held_bytes(self) -> int:
+        assert self.backend.prefixes is not None
+        return self.backend.kv_bytes() + self.backend.prefixes.nbytes
+
+    @property
+    def anyone_can_give_way(self) -> bool:
+        rows = list(self.loop._slots)
+        return len(rows) > 1 and any(row.preemptions < MOST_PREEMPTIONS for row in rows)
 
     def turn(self, submits: list[Submit]) -> None:
         self.now += 0.01
@@ -45,6 +60,7 @@ class _Farm:
                 assert retired.request_id not in self.ends
                 self.ends[retired.request_id] = retired
             self.preemptions = frame.counters.preemptions
+            self.given_way.append(frame.counters.preempted)
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -69,6 +85,7 @@ def test_everybody_finishes_within_the_bytes(
     farm = _Farm(budget_tokens)
     for turn in range(30_000):
         farm.turn([submit for submit in submits if arrivals[submit.request_id] == turn])
+        assert farm.held_bytes <= farm.budget_bytes or not farm.anyone_can_give_way
         if turn > 60 and farm.loop.idle:
             break
     assert farm.ends.keys() == arrivals.keys()
@@ -92,6 +109,8 @@ def test_growth_makes_the_youngest_answer_give_way() -> None:
     while not farm.loop.idle:
         farm.turn([])
     assert farm.preemptions >= 1
+    assert farm.given_way[0] == farm.given_way[-1] == 0
+    assert max(farm.given_way) == 1
     for submit in submits:
         assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
 
@@ -116,7 +135,7 @@ def _sequence(number: int, prompt: int, answer: int = 10, **fields: object) -> S
 
 def test_a_large_prompt_lets_smaller_ones_pass_but_not_for_ever() -> None:
     """vllm#31731: it does not block them; and after a while nobody passes it any more."""
-    memory = Memory(budget_bytes=1000, token_bytes=1, pinned_bytes=0)
+    memory = Memory(budget_bytes=1000, row_bytes=_ONE, pinned_bytes=0)
     running = [_sequence(1, 500)]
     waiting = [_sequence(2, 600), _sequence(3, 100)]
     early = plan(waiting, running, 4, "never", lambda sequence: 0, memory, now=1.0)
@@ -129,7 +148,7 @@ def test_a_large_prompt_lets_smaller_ones_pass_but_not_for_ever() -> None:
 
 def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
     """Its prompt fitted once; after an engine's death it comes back with all that it has said."""
-    memory = Memory(budget_bytes=100, token_bytes=1, pinned_bytes=0)
+    memory = Memory(budget_bytes=100, row_bytes=_ONE, pinned_bytes=0)
     sequence = _sequence(1, 90, answer=200, output=[5] * 50)
     sequence.go_on_later()
     assert memory.refusal(sequence) is None
@@ -138,7 +157,7 @@ def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
 
 def test_a_hit_is_charged_for_what_it_computes() -> None:
     """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
-    memory = Memory(budget_bytes=900, token_bytes=1, pinned_bytes=400)
+    memory = Memory(budget_bytes=900, row_bytes=_ONE, pinned_bytes=400)
     trunk = prompt_of(400, 9)
     newcomer = Sequence.of(request(2, [*trunk, *prompt_of(100, 2)], 10))
     sharer = Sequence.of(request(1, [*trunk, 1], 10))
@@ -152,20 +171,20 @@ def test_a_hit_is_charged_for_what_it_computes() -> None:
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
 def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) -> None:
     """All of a short answer, a clipped share of a long one, and what it has said in any case."""
-    assert charged_tokens(_sequence(1, 100, answer)) == charged
-    assert charged_tokens(_sequence(1, 100, 100_000)) == 100 + GROWTH_TOKENS
-    assert charged_tokens(_sequence(1, 100, 100_000, output=[1] * 900)) == 100 + 901
+    assert charged_bytes(_sequence(1, 100, answer), _ONE) == charged
+    assert charged_bytes(_sequence(1, 100, 100_000), _ONE) == 100 + GROWTH_TOKENS
+    assert charged_bytes(_sequence(1, 100, 100_000, output=[1] * 900), _ONE) == 100 + 901
 
 
 def test_who_gave_way_often_enough_stays() -> None:
     """Fewest tokens first, the younger of two; nobody more than a few times; a lone row never."""
-    memory = Memory(budget_bytes=1, token_bytes=1, pinned_bytes=0)
+    memory = Memory(budget_bytes=1, row_bytes=_ONE, pinned_bytes=0)
     rows = [_sequence(1, 5, output=[1, 2]), _sequence(2, 5, output=[1]), _sequence(3, 5, output=[1])]
     assert memory.victim(rows) is rows[2]
     rows[2].preemptions = MOST_PREEMPTIONS
     assert memory.victim(rows) is rows[1]
     assert memory.victim(rows[:1]) is None
-    assert Memory(10_000, 1, 0).victim(rows) is None
+    assert Memory(10_000, _ONE, 0).victim(rows) is None
 
 
 def test_an_answer_goes_on_as_part_of_its_prompt() -> None:
@@ -174,3 +193,19 @@ def test_an_answer_goes_on_as_part_of_its_prompt() -> None:
     sequence.go_on_later()
     assert sequence.submit == msgspec.structs.replace(request(1, [*prompt_of(5, 1), 7, 8], 10), done_tokens=2)
     assert (sequence.generated_tokens, sequence.output) == (2, [])
+
+
+def test_a_window_stops_growing_and_a_state_never_grows() -> None:
+    """What a row with such layers holds, whatever of it lies in the prefix cache."""
+    held = RowBytes(token_bytes=2, state_bytes=100, windows=(Window(10, 3), Window(50, 5)))
+    assert held.held(4) == 8 + 100 + 12 + 20
+    assert held.held(40) == 80 + 100 + 30 + 200
+    assert held.held(1000) == 2000 + 100 + 30 + 250
+    assert held.held(1000, in_place_tokens=900) == 200 + 100 + 30 + 250
+
+
+def test_states_of_a_fixed_size_bind_too() -> None:
+    """A recurrent model's rows cost bytes though their tokens cost none."""
+    memory = Memory(budget_bytes=250, row_bytes=RowBytes(0, state_bytes=100), pinned_bytes=0)
+    assert memory.fits(_sequence(2, 5), 0, [_sequence(1, 5)])
+    assert not memory.fits(_sequence(3, 5), 0, [_sequence(1, 5), _sequence(2, 5)])

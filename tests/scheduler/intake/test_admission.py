@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from scheduler.config import IntakeConfig
 from scheduler.errors import (
     DeadlineUnmeetable,
     Draining,
+    InvalidRequest,
     QueueFull,
     SchedulerError,
     TenantLimit,
@@ -58,6 +60,8 @@ def test_one_more_may_enter_while_there_is_room() -> None:
     assert isinstance(refusal(lambda: admission.check(ask(), 0.0)), QueueFull)
     queue.pop(0.0)
     admission.check(ask(), 0.0)
+    # All of a request's choices, or none.
+    assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
     assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
 
 
@@ -68,6 +72,16 @@ def test_a_full_queue_says_how_many_wait_and_when_to_come_back() -> None:
     assert isinstance(error, QueueFull)
     assert "80 requests are waiting" in error.message
     assert error.retry_after_seconds == 20
+
+
+def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
+    """A full queue has room later; for these there is none, however long the client comes back."""
+    for config in (IntakeConfig(max_queue=4), IntakeConfig(max_queue=9, max_queue_per_tenant=4)):
+        admission = Admission(IntakeQueue(config))
+        admission.check(ask(), 0.0, requests=4)
+        error = refusal(partial(admission.check, ask(), 0.0, requests=5))
+        assert (type(error), error.param) == (InvalidRequest, "n")
+        assert "at most 4 can wait" in error.message
 
 
 def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:

@@ -385,7 +385,7 @@ def test_stray_prints_go_to_stderr_and_to_our_log(
 
 def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., _Engine]) -> None:
     """The last lines before a death are in the obituary, also the one without a newline; not more than
-    twenty of them, while the log has them all."""
+    sixty-four of them, while the log has them all."""
     engine = make_engine(on_start=_LAST_WORDS)
 
     async def session(channel: Channel) -> None:
@@ -394,7 +394,7 @@ def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., _E
 
     with capture_logs() as logs:
         ended = trio.run(engine.run, session)
-    assert ended.last_stderr == (*(f"line {n}" for n in range(481, 500)), "the very last words")
+    assert ended.last_stderr == (*(f"line {n}" for n in range(437, 500)), "the very last words")
     assert [entry["line"] for entry in logs][-1] == "the very last words"
     assert len(logs) == 501
 

@@ -14,6 +14,7 @@ from scheduler.config import SupervisionConfig
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedDeath
 from scheduler.link.channel import Channel
+from scheduler.link.death import Death, DeathCause
 from scheduler.link.framing import encode
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -30,7 +31,7 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, Session
-from scheduler.link.supervisor import Condition, DeathCause, EngineNeverReady, Supervisor
+from scheduler.link.supervisor import Condition, EngineNeverReady, Supervisor
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 
 LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
@@ -46,8 +47,9 @@ Life = Callable[[trio.abc.Stream], Awaitable[None]]
 class LivesLauncher:
     """An `EngineLauncher` whose engines follow a script; the last life is lived again and again."""
 
-    def __init__(self, *lives: Life) -> None:
+    def __init__(self, *lives: Life, exit_: Exit | None = None) -> None:
         self._lives = lives
+        self._exit = exit_ or Exit(1)
         self.started_at: list[float] = []
 
     async def run(self, session: Session) -> Exit:
@@ -62,7 +64,7 @@ class LivesLauncher:
                 await session(channel)
             finally:
                 nursery.cancel_scope.cancel()
-        return Exit(1)
+        return self._exit
 
     @staticmethod
     async def _live(life: Life, link: trio.abc.Stream) -> None:
@@ -93,6 +95,7 @@ class Heard:
     inspections: list[Inspection] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
     send: Callable[[ToEngine], None] | None = None
 
     def engine_loading(self, stage: str) -> None:
@@ -111,6 +114,9 @@ class Heard:
     def engine_lost(self, cause: str) -> None:
         self.calls.append("lost")
         self.causes.append(cause)
+
+    def engine_died(self, death: Death) -> None:
+        self.deaths.append(death)
 
 
 def supervise(launcher: EngineLauncher, config: SupervisionConfig = CONFIG) -> tuple[Supervisor, Heard]:
@@ -287,6 +293,37 @@ async def test_the_listener_is_told_once_of_each_death_and_why(
         assert (statistics.condition, statistics.restarts) == (Condition.READY, 1)
         assert statistics.last_death is not None
         assert cause in statistics.last_death
+
+
+@trio_test
+async def test_what_a_dead_engine_wrote_says_what_it_died_of(autojump_clock: MockClock) -> None:
+    """The listener hears it after the loss and before the next start; operators read it in `last_death`."""
+    told = "[METAL] Command buffer execution failed: (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+    launcher = LivesLauncher(says(READY, then_lives=1), exit_=Exit(-6, ("loading", told)))
+    supervisor, heard = supervise(launcher)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(1.5)
+        assert heard.calls == ["ready", "lost"]
+        assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
+        statistics = supervisor.statistics()
+        assert statistics.death_cause is DeathCause.OUT_OF_MEMORY
+        assert statistics.last_death == f"the engine process ended; the engine was killed by SIGABRT: {told}"
+        nursery.cancel_scope.cancel()
+    assert len(heard.deaths) == 1, "an engine that was stopped has not died"
+
+
+@trio_test
+async def test_what_a_faulty_engine_said_over_the_link_is_read_as_well(autojump_clock: MockClock) -> None:
+    """MLX refuses a large array by an exception, which the engine tells before it ends."""
+    told = "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes"
+    supervisor, heard = supervise(LivesLauncher(says(READY, Fault(told)), healthy))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(5)
+        assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
+        assert supervisor.statistics().last_death == f"{told}; the engine exited with status 1"
+        nursery.cancel_scope.cancel()
 
 
 @trio_test

@@ -68,6 +68,16 @@ def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> Non
         assert caught.value.param == "logit_bias"
 
 
+def test_more_tokens_than_can_come_cannot_be_the_least() -> None:
+    """Against max_tokens, or what the context leaves where there is none."""
+    preparation = Preparation(ByteTokenizer(), folder())
+    assert preparation.prepare(replace(ask(), max_tokens=5, min_tokens=5)).max_tokens == 5
+    for max_tokens, most in ((5, 5), (None, preparation.prepare(replace(ask(), max_tokens=None)).max_tokens)):
+        with pytest.raises(InvalidRequest, match=f"min_tokens is {most + 1},.* {most} ") as caught:
+            preparation.prepare(replace(ask(), max_tokens=max_tokens, min_tokens=most + 1))
+        assert caught.value.param == "min_tokens"
+
+
 def test_a_template_that_refuses_is_the_clients_error() -> None:
     """It passes as it is."""
     with pytest.raises(TemplateFailed):

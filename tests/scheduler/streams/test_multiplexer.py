@@ -231,7 +231,7 @@ def test_waits_between_tokens_are_observed_for_readers_only() -> None:
         board.multiplexer.route(step(tokens=[(1, ord(token))]))
     board.multiplexer.cancel(record)
     board.multiplexer.route(step(tokens=[(1, ord("d"))]))
-    assert board.sample("penstock_time_to_first_token_seconds_sum", prefix="cold") == 3.0
+    assert board.sample("penstock_time_to_first_token_seconds_sum", start="cold") == 3.0
     assert board.sample("penstock_inter_token_seconds_sum") == 2.5
     assert board.sample("penstock_inter_token_seconds_count") == 2
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import MockClock, trio_test
 
+from scheduler.events import TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.statistics import FlowStatistics
 from scheduler.telemetry.metrics import Metrics
@@ -85,8 +87,8 @@ async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock
         await answer(scheduler, ask("hello", tenant="acme"))
         scheduler.observe()
     value = scheduler.metrics.registry.get_sample_value
-    assert value("penstock_time_to_first_token_seconds_count", {"prefix": "cold"}) == 1
-    assert value("penstock_time_to_first_token_seconds_count", {"prefix": "warm"}) == 1
+    assert value("penstock_time_to_first_token_seconds_count", {"start": "cold"}) == 1
+    assert value("penstock_time_to_first_token_seconds_count", {"start": "warm"}) == 1
     assert value("penstock_time_per_output_token_seconds_sum") == pytest.approx(0.02)
     phases = ("queue", "prefill", "decode")
     parts = [value(f"penstock_{phase}_seconds_sum") or 0.0 for phase in phases]
@@ -109,6 +111,25 @@ def _model_labels(metrics: Metrics) -> dict[str, str]:
     (family,) = metrics.model.collect()
     (sample,) = family.samples
     return sample.labels
+
+
+@trio_test
+async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_clock: MockClock) -> None:
+    """An engine's death before the first token is a wait of its own kind; one afterwards is none at all."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.5))
+    async with running(scheduler), scheduler.stream(ask("hello")) as stream:
+        await trio.sleep(0.6)
+        launcher.kill()
+        pieces = 0
+        async for event in stream:
+            pieces += isinstance(event, TextDelta)
+            if pieces == 5 and launcher.starts == 2:
+                launcher.kill()
+    value = scheduler.metrics.registry.get_sample_value
+    assert launcher.starts == 3
+    for start, count in {"resumed": 1, "cold": 0, "warm": 0}.items():
+        assert value("penstock_time_to_first_token_seconds_count", {"start": start}) == count
 
 
 @trio_test

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
 
+from scheduler.errors import InvalidRequest
+from scheduler.request import Origin
 from scheduler.telemetry.request_log import log_request
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 from tests.scheduler.streams.records import make_record
 
 FIELDS = {
-    *("event", "log_level", "id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
+    *("event", "log_level", "id", "request_id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
     *("tenant", "session", "priority", "cached_tokens"),
     *("wait_seconds", "queue_seconds", "ttft_seconds", "total_seconds"),
 }
@@ -71,3 +75,16 @@ def test_what_never_happened_is_null() -> None:
     assert line["queue_seconds"] is line["ttft_seconds"] is None
     assert line["wait_seconds"] == 1.8457
     assert line["total_seconds"] == 2.3457
+
+
+@trio_test
+async def test_a_request_that_was_refused_leaves_a_line_as_well(autojump_clock: MockClock) -> None:
+    """With what it was refused for, and the id that its client was told."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    with capture_logs() as logs:
+        async with running(scheduler):
+            with pytest.raises(InvalidRequest):
+                await answer(scheduler, replace(ask(max_tokens=10**9), origin=Origin("mine")))
+    [line] = request_lines(logs)
+    assert (line["request_id"], line["outcome"]) == ("mine", "invalid")
+    assert line["refused"] == "context_length_exceeded"

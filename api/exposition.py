@@ -1,0 +1,49 @@
+"""`/metrics`, on the port of the API or, with `--metrics-port`, on one of its own.
+
+Who gives it a port does so to keep it from the API's clients, so then the API's port has it no more. The
+probes are on both: what watches a server should not have to pass through what guards its clients.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from api.http_metrics import HttpMetrics
+from api.operations import probe_routes
+from api.request_ids import RequestIds
+from scheduler.service import Scheduler
+
+
+def metrics_routes(scheduler: Scheduler) -> APIRouter:
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
+        scheduler.observe()
+        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return router
+
+
+def make_metrics_app(scheduler: Scheduler, stall_seconds: float) -> FastAPI:
+    """What `--metrics-port` serves: no keys, as on the API's port, and nothing but what watches."""
+    app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(metrics_routes(scheduler))
+    app.include_router(probe_routes(scheduler, stall_seconds))
+    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
+    app.add_middleware(RequestIds)
+    return app
+
+
+def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Unless told otherwise the library writes vllm_ for vllm:, though a colon needs no escape."""
+    if "application/openmetrics-text" in accept:
+        return openmetrics.generate_latest(
+            registry, escaping=openmetrics.ALLOWUTF8
+        ), openmetrics.CONTENT_TYPE_LATEST
+    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4

@@ -1,0 +1,87 @@
+"""One engine's growing totals become increments of ours: a restart never makes a counter go back."""
+
+from __future__ import annotations
+
+from scheduler.link.messages import CacheCounters, Counters, DeviceMemory
+from scheduler.telemetry.metrics import ENGINE_PARTS, STEPS, Metrics
+
+
+class EngineTotals:
+    """`forget` when an engine is gone: the next one starts at zero."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._last = Counters()
+
+    def take(self, now: Counters) -> None:
+        metrics, last = self._metrics, self._last
+        self._take_steps(now, last)
+        metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
+        metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
+        metrics.preemptions.inc(now.preemptions - last.preemptions)
+        metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
+        metrics.running.set(now.running)
+        metrics.engine_waiting.set(now.waiting)
+        metrics.preempted.set(now.preempted)
+        metrics.kv_bytes.set(now.kv_bytes)
+        metrics.row_tokens.set(now.row_tokens)
+        metrics.shared_row_tokens.set(now.shared_row_tokens)
+        # Fourteen instruments that most steps do not touch: half of what this would cost the parent.
+        if now.cache != last.cache:
+            self._take_cache(now.cache, last.cache)
+        if now.memory != last.memory:
+            self._take_memory(now.memory)
+        self._last = now
+
+    def _take_steps(self, now: Counters, last: Counters) -> None:
+        """As a rule there was one. An engine is silent while it reads again what was told before: those
+        steps, and the first that is not silent, are taken as equal."""
+        metrics, steps = self._metrics, now.steps - last.steps
+        busy = now.busy_seconds - last.busy_seconds
+        rows = now.generated_tokens - last.generated_tokens
+        prefilled = now.prefilled_tokens - last.prefilled_tokens
+        kind = STEPS[0 if not prefilled else 1 if rows else 2]
+        for _ in range(steps):
+            metrics.step_seconds.labels(kind).observe(busy / steps)
+            metrics.step_rows.observe(rows / steps)
+            metrics.step_prefill.observe(prefilled / steps)
+        model = now.model_seconds - last.model_seconds
+        parts = (model, busy - model, now.between_seconds - last.between_seconds)
+        for part, seconds in zip(ENGINE_PARTS, parts, strict=True):
+            # Differences of sums of floats: a counter refuses what is below zero by a rounding.
+            metrics.engine_seconds.labels(part).inc(max(0.0, seconds))
+
+    def _take_memory(self, now: DeviceMemory) -> None:
+        self._metrics.device_active.set(now.active)
+        self._metrics.device_cached.set(now.cached)
+        self._metrics.device_peak.set(now.peak)
+        self._metrics.device_recommended.set(now.recommended)
+
+    def _take_cache(self, now: CacheCounters, last: CacheCounters) -> None:
+        metrics = self._metrics
+        metrics.prefix_query_tokens.inc(now.query_tokens - last.query_tokens)
+        metrics.prefix_hit_tokens.inc(now.hit_tokens - last.hit_tokens)
+        metrics.prefix_stored_tokens.inc(now.stored_tokens - last.stored_tokens)
+        metrics.prefix_complaints.inc(now.complaints - last.complaints)
+        evicted = metrics.prefix_evicted_tokens
+        evicted.labels("budget").inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
+        evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
+        evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
+        metrics.prefix_bytes.set(now.held_bytes)
+        metrics.prefix_tokens.set(now.held_tokens)
+        metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
+        metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
+        metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
+        metrics.disk_dropped_writes.inc(now.disk_dropped_writes - last.disk_dropped_writes)
+        metrics.disk_errors.inc(now.disk_errors - last.disk_errors)
+        metrics.disk_bytes.set(now.disk_bytes)
+
+    def forget(self) -> None:
+        self._last = Counters()
+        metrics = self._metrics
+        for gauge in (
+            *(metrics.running, metrics.engine_waiting, metrics.preempted, metrics.kv_bytes),
+            *(metrics.row_tokens, metrics.shared_row_tokens, metrics.prefix_bytes, metrics.prefix_tokens),
+        ):
+            gauge.set(0)
+        self._take_memory(DeviceMemory())

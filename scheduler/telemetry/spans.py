@@ -1,0 +1,134 @@
+"""OpenTelemetry spans of requests that have ended, made from the times in their records.
+
+A request is a span with three children: queue (tokenizing and waiting), prefill (from the engine to the first
+token) and decode. Nothing is made while it runs, so no step and no token pays for it. Names are those of
+OpenTelemetry's semantic conventions for generative AI; what they have no name for begins with `penstock.`.
+Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from scheduler.request import ChatPrompt
+from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.observation import FINISHED
+
+_TRACES_PATH = "/v1/traces"
+_CLIENTS_OWN = ("cancelled", "invalid")
+"""Outcomes that are no error of the server's."""
+_propagator = TraceContextTextMapPropagator()
+
+
+class RequestSpans:
+    """A `chronicle.Tracer`. `wall_ns`: nanoseconds since 1970, which records' clocks know nothing of."""
+
+    def __init__(
+        self, processor: SpanProcessor, model_name: str, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        """Raises nothing when the collector is not there: spans are dropped, and the SDK's logger says so."""
+        resource = Resource.create({"service.name": "penstock", "service.version": version("penstock")})
+        # Closed by `close`: at the interpreter's exit it could hold the process for half a minute.
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("penstock")
+        self._model_name = model_name
+        self._wall_ns = wall_ns
+
+    def end(self, record: StreamRecord, now: float) -> None:
+        offset_ns = self._wall_ns() - int(now * 1e9)
+
+        def at(moment: float) -> int:
+            return offset_ns + int(moment * 1e9)
+
+        request = record.prepared.request
+        operation = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
+        span = self._tracer.start_span(
+            f"{operation} {self._model_name}",
+            _parent(request.origin.traceparent),
+            SpanKind.SERVER,
+            {gen_ai.GEN_AI_OPERATION_NAME: operation, **self._attributes(record)},
+            start_time=at(record.arrived_at),
+        )
+        if record.outcome not in (*FINISHED, *_CLIENTS_OWN):
+            span.set_status(Status(StatusCode.ERROR, record.outcome))
+            span.set_attribute(ERROR_TYPE, record.outcome or "error")
+        inside = trace.set_span_in_context(span)
+        for name, start, stop in _phases(record, now):
+            phase = self._tracer.start_span(name, inside, start_time=at(start))
+            phase.end(at(stop))
+        span.end(at(now))
+
+    def close(self) -> None:
+        """Hand over what is left. Blocks, for half a minute where the collector is gone: call it in a thread
+        that can be left behind."""
+        self._provider.shutdown()
+
+    def _attributes(self, record: StreamRecord) -> dict[str, AttributeValue]:
+        request, sampling = record.prepared.request, record.prepared.request.sampling
+        attributes: dict[str, AttributeValue] = {
+            gen_ai.GEN_AI_PROVIDER_NAME: "penstock",
+            gen_ai.GEN_AI_REQUEST_MODEL: self._model_name,
+            gen_ai.GEN_AI_RESPONSE_MODEL: self._model_name,
+            gen_ai.GEN_AI_RESPONSE_ID: request.public_id,
+            gen_ai.GEN_AI_REQUEST_MAX_TOKENS: record.prepared.max_tokens,
+            gen_ai.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+            gen_ai.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+            gen_ai.GEN_AI_REQUEST_CHOICE_COUNT: request.choices,
+            gen_ai.GEN_AI_USAGE_INPUT_TOKENS: len(record.prepared.prompt),
+            gen_ai.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: record.cached_tokens,
+            gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS: record.output_tokens,
+            "penstock.outcome": record.outcome or "error",
+            "penstock.tenant": request.tenant,
+            "penstock.priority": request.priority,
+            "penstock.request_id": request.origin.request_id,
+            "penstock.resumed": record.resumed,
+        }
+        if record.outcome in FINISHED:
+            attributes[gen_ai.GEN_AI_RESPONSE_FINISH_REASONS] = [record.outcome or ""]
+        if request.session is not None:
+            attributes[gen_ai.GEN_AI_CONVERSATION_ID] = request.session
+        if record.first_token_at is not None:
+            first = record.first_token_at - record.arrived_at
+            attributes[gen_ai.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK] = first
+        return attributes
+
+
+def _parent(traceparent: str | None) -> Context:
+    """The client's span; a header that is none makes a trace of our own."""
+    return _propagator.extract({} if traceparent is None else {"traceparent": traceparent}, Context())
+
+
+def _phases(record: StreamRecord, now: float) -> list[tuple[str, float, float]]:
+    """Name, start and end of each phase that was begun; the last one ends with the request."""
+    starts = (
+        ("queue", record.arrived_at),
+        ("prefill", record.dispatched_at),
+        ("decode", record.first_token_at),
+    )
+    begun = [(name, start) for name, start in starts if start is not None]
+    ends = [*(start for _, start in begun[1:]), now]
+    return [(name, start, end) for (name, start), end in zip(begun, ends, strict=True)]
+
+
+def otlp_spans(endpoint: str, model_name: str) -> RequestSpans:
+    """Spans to a collector by OTLP over HTTP. `endpoint` is its address, as OTEL_EXPORTER_OTLP_ENDPOINT has
+    it; OpenTelemetry's own variables say the rest (headers, certificates, sampling). A thread sends them in
+    batches from a bounded queue."""
+    base = endpoint.rstrip("/")
+    exporter = OTLPSpanExporter(base if base.endswith(_TRACES_PATH) else base + _TRACES_PATH)
+    return RequestSpans(BatchSpanProcessor(exporter), model_name)

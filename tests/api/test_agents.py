@@ -1,0 +1,146 @@
+"""What agents really send: the last request of a run in which each of them used a tool (aider has none).
+
+Captured by a server whose model told them to read a file (`agents/`, with texts cut and ids replaced); how
+each of them is pointed at a server is in `api/AGENTS.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from tests.api.client import client_of, events
+from tests.api.test_chat_tools import HERMES
+from tests.api.transcripts import message_of, named_events, response_of
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+CAPTURED = Path(__file__).parent / "agents"
+AGENTS = sorted(path.stem for path in CAPTURED.glob("*.json"))
+SAID = "The heron stands in the reeds."
+
+
+def captured(agent: str) -> Any:
+    return json.loads((CAPTURED / f"{agent}.json").read_text())
+
+
+async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback, httpx.Response]:
+    """The request sent again, to a model that says `text`."""
+    sent = captured(agent)
+    launcher = Playback(text)
+    scheduler = make_scheduler(launcher, answer_format=HERMES)
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post(
+            sent["path"],
+            params=sent["query"],
+            headers=sent["headers"],
+            json={**sent["body"], **changed},
+        )
+        await scheduler.wait_idle()
+    return launcher, response
+
+
+def final_text(path: str, body: str) -> str:
+    """What the agent shows, from the stream that it reads."""
+    match path:
+        case "/v1/messages":
+            (block,) = message_of(named_events(body))["content"]
+            return str(block["text"])
+        case "/v1/responses":
+            (item,) = response_of(named_events(body))["output"]
+            return str(item["content"][0]["text"])
+        case _:
+            chunks = [event for event in events(body) if event != "[DONE]"]
+            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+            return "".join(delta.get("content") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agents_own_request_is_answered(agent: str) -> None:
+    """Nothing in it is refused, and its stream ends with the model's words."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        launcher, response = await replay(agent)
+        assert response.status_code == 200, response.text
+        assert final_text(captured(agent)["path"], response.text) == SAID
+        prompt = bytes(launcher.submits[0].prompt).decode()
+        assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
+def test_an_agents_requests_are_one_session(agent: str) -> None:
+    """Named in a header of its own; the planner keeps its turns together by that."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        launcher, _ = await replay(agent)
+        assert launcher.submits[0].session
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_claude_codes_billing_header_never_reaches_the_model(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It changes with every request, and would be the end of every prefix."""
+    launcher, _ = await replay("claude_code")
+    assert "x-anthropic-billing-header" in json.dumps(captured("claude_code"))
+    assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt)
+
+
+@trio_test
+async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testing.MockClock) -> None:
+    """`HEAD /` is the first thing that it asks."""
+    scheduler = make_scheduler(Playback(SAID))
+    async with running(scheduler), client_of(scheduler) as client:
+        assert (await client.head("/")).status_code == 200
+
+
+@trio_test
+async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
+    """The model is told of one name; the call has the two, streamed and whole; sent back, it is one again."""
+    call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
+    for stream in (True, False):
+        launcher, response = await replay("codex", call, stream=stream)
+        found = response_of(named_events(response.text)) if stream else response.json()
+        (item,) = found["output"]
+        assert (item["type"], item["namespace"], item["name"]) == (
+            "function_call",
+            "multi_agent_v1",
+            "close_agent",
+        )
+        assert b"<tool>multi_agent_v1__close_agent" in bytes(launcher.submits[0].prompt)
+        assert b"web_search" not in bytes(launcher.submits[0].prompt)
+        assert [tool["type"] for tool in found["tools"]] == [
+            "function",
+            "function",
+            "namespace",
+            "web_search",
+        ]
+        result = {"type": "function_call_output", "call_id": item["call_id"], "output": "closed"}
+        asked = [*captured("codex")["body"]["input"], item, result]
+        launcher, response = await replay("codex", SAID, input=asked)
+        assert response.status_code == 200, response.text
+
+
+@trio_test
+async def test_tools_that_run_at_openai_are_refused_by_their_type(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Other than the search that Codex always offers, nobody sends them without wanting them."""
+    for kind in ("code_interpreter", "file_search", "image_generation", "custom"):
+        _, response = await replay("codex", tools=[{"type": kind, "name": "x"}])
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "tools.0")
+        assert kind in error["message"]

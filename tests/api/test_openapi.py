@@ -1,0 +1,120 @@
+"""Requests made from `/openapi.json` by schemathesis, sent to a real port: good ones, and mistaken ones.
+
+Whatever comes, the server answers in time, as its own document says, and a refused request never gets to the
+engine. The same requests are made every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.api.test_chat_tools import HERMES
+from tests.fakes.played_server import PlayedServer, playing
+
+ANSWER_SECONDS = 20
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+OPERATIONS = (
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{response_id}"),
+    ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/v1/responses/{response_id}/cancel"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("GET", "/health"),
+    ("GET", "/ready"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/scheduler"),
+    ("GET", "/v1/cache"),
+    ("DELETE", "/v1/cache"),
+)
+WITH_A_BODY = [operation for operation in OPERATIONS if operation[0] == "POST" and "{" not in operation[1]]
+
+bounded = settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[PlayedServer]:
+    with playing(lambda number, prompt: "ok", HERMES) as played:
+        yield played
+
+
+@pytest.fixture(scope="module")
+def document(served: PlayedServer) -> Any:
+    return schemathesis.openapi.from_url(served.url + "/openapi.json")
+
+
+def test_every_operation_is_tried(document: Any) -> None:
+    """But the live page's stream, which has no end."""
+    found = {(one.ok().method.upper(), one.ok().path) for one in document.get_all_operations()}
+    assert found - {("GET", "/live")} == set(OPERATIONS)
+
+
+def send(case: Any, served: PlayedServer) -> int:
+    """The status, when the answer was as the document says; only what was answered got to the engine."""
+    before = served.submitted
+    response = case.call(timeout=ANSWER_SECONDS)
+    case.validate_response(response, checks=CHECKS)
+    if response.status_code >= 400:
+        assert served.submitted == before
+    return int(response.status_code)
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_what_the_document_allows_is_answered_as_it_says(
+    method: str, path: str, document: Any, served: PlayedServer
+) -> None:
+    """Much of it is still refused: a template's demands, fields that exclude each other."""
+
+    @bounded
+    @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def check(case: Any) -> None:
+        if isinstance(case.body, dict):
+            # Time is short enough for a request that waits for nothing, and this server has one model.
+            case.body.pop("timeout", None)
+            case.body.pop("model", None)
+        send(case, served)
+
+    check()
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
+def test_what_the_document_does_not_allow_is_refused(
+    method: str, path: str, document: Any, served: PlayedServer
+) -> None:
+    """As a client's mistake, or taken where the server is more generous than its document."""
+
+    @bounded
+    @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))
+    def check(case: Any) -> None:
+        assert send(case, served) < 500
+
+    check()

@@ -1,0 +1,122 @@
+"""A server on a real port whose model says what it is told to: for clients that bring their own transport.
+
+It runs in a thread of this process, on the real clock. Its context has room for an agent's prompt, of which
+every byte is a token here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import trio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.app import make_app
+from api.server.server import Server
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.link.messages import ScriptedPlan
+from tests.api.client import MODEL
+from tests.fakes.playback import Chooser, Playback
+from tests.fakes.scheduling import FOLDER, make_scheduler, running
+
+_CONTEXT_TOKENS = 1 << 20
+_START_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the client sent it, and the status that it got."""
+
+    path: str
+    query: str
+    headers: dict[str, str]
+    content: bytes
+    status: int
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.content) if self.content else None
+
+
+@dataclass(slots=True)
+class PlayedServer:
+    engine: Playback
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def submitted(self) -> int:
+        """How many requests the engine has got."""
+        return len(self.engine.submits)
+
+
+@contextmanager
+def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServer]:
+    """Serve until the block is left."""
+    played = PlayedServer(Playback(choose=choose))
+    started = threading.Event()
+    stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
+
+    async def main() -> None:
+        folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
+        plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
+        scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
+        app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
+        server = Server(
+            _Recorded(app, played.asked),
+            on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),
+        )
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        played.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with running(scheduler) as nursery:
+            stop.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            nursery.start_soon(server.run, listeners)
+            started.set()
+            await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
+    thread.start()
+    assert started.wait(_START_SECONDS), "the server did not start"
+    try:
+        yield played
+    finally:
+        token, scope = stop[0]
+        token.run_sync_soon(scope.cancel)
+        thread.join()
+    assert not played.errors, played.errors
+
+
+class _Recorded:
+    """The application, with a note of what it was asked."""
+
+    def __init__(self, app: ASGIApp, asked: list[Asked]) -> None:
+        self._app = app
+        self._asked = asked
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = bytearray()
+        status = 0
+
+        async def listen() -> Message:
+            message = await receive()
+            body.extend(message.get("body", b""))
+            return message
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, listen, tell)
+        finally:
+            headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+            self._asked.append(
+                Asked(scope["path"], scope["query_string"].decode(), headers, bytes(body), status)
+            )

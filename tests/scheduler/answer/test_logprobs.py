@@ -1,0 +1,158 @@
+"""Each token's log-probability comes with the text that it is part of, once, however things are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.assembly import Assembly
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.token_spans import TokenSpans
+from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
+from scheduler.link.messages import LogprobsOut
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Written
+
+WORD = 300
+"""`w300 `, one token."""
+
+
+def told(token_ids: Sequence[int]) -> list[LogprobsOut]:
+    """Different for each place, so that a token that is lost, doubled or moved is seen."""
+    return [LogprobsOut(-float(place), ((token, -0.5),)) for place, token in enumerate(token_ids)]
+
+
+def read(
+    pipeline: AnswerPipeline, token_ids: Sequence[int], sizes: Iterable[int] = ()
+) -> tuple[str, list[TokenLogprobs]]:
+    """The text and its tokens; fed in pieces of `sizes`, the rest at once."""
+    ends = [0]
+    for size in sizes:
+        ends.append(min(len(token_ids), ends[-1] + size))
+    everything = told(token_ids)
+    pieces: list[AnswerPiece] = []
+    for start, end in pairwise([*ends, len(token_ids)]):
+        if not pipeline.stopped:
+            pieces += pipeline.feed(token_ids[start:end], everything[start:end])
+    pieces += pipeline.finish(FinishReason.STOP)
+    texts = [piece for piece in pieces if isinstance(piece, TextDelta)]
+    return "".join([piece.text for piece in texts]), [entry for piece in texts for entry in piece.logprobs]
+
+
+def plain(*stop: str, min_tokens: int = 0) -> AnswerPipeline:
+    tokenizer = ByteTokenizer()
+    spans = TokenSpans(tokenizer.token_bytes)
+    return AnswerPipeline(tokenizer.detokenizer(), stop, min_tokens=min_tokens, spans=spans)
+
+
+def in_dialect(written: Written, *stop: str) -> AnswerPipeline:
+    tokenizer = ByteTokenizer()
+    spans = TokenSpans(tokenizer.token_bytes)
+    assembly = Assembly(
+        written.form,
+        written.form.splitter(tools=True, in_reasoning=written.in_reasoning),
+        TOOLS,
+        lambda index: f"call_{index}",
+        parallel_calls=True,
+        spans=spans,
+    )
+    return AnswerPipeline(tokenizer.detokenizer(), stop, assembly, spans=spans)
+
+
+def places(entries: Iterable[TokenLogprobs]) -> list[int]:
+    """Which tokens they are."""
+    return [round(-entry.chosen.logprob) for entry in entries]
+
+
+def test_every_token_of_a_plain_answer_is_there() -> None:
+    """Words, and characters of several tokens: parts of one have no text and their own bytes."""
+    ids = [WORD, *"né🦊".encode(), WORD + 1]
+    text, entries = read(plain(), ids)
+    assert text == "w300 né🦊w301 "
+    assert places(entries) == list(range(len(ids)))
+    assert b"".join([entry.chosen.data for entry in entries]) == text.encode()
+    assert [entry.chosen.token_id for entry in entries] == ids
+    assert [entry.offset for entry in entries] == [0, 5, 6, 6, 7, 7, 7, 7, 8]
+    assert [entry.chosen.text for entry in entries[2:4]] == ["�", "�"]
+    assert [logprob.text for logprob in entries[0].top] == ["w300 "]
+
+
+def test_a_character_that_is_never_whole_keeps_its_tokens() -> None:
+    """They go with what stands for it at the end."""
+    text, entries = read(plain(), [WORD, 0xF0, 0x9F])
+    assert text == "w300 �"
+    assert places(entries) == [0, 1, 2]
+
+
+def test_tokens_without_text_are_not_lost() -> None:
+    """An end of sequence that the request ignores: in the middle it goes with what follows."""
+    text, entries = read(plain(), [WORD, EOS, WORD, EOS])
+    assert text == "w300 w300 "
+    assert places(entries) == [0, 1, 2, 3]
+    assert entries[1].chosen.text == "<eos>"
+
+
+def test_a_stop_string_takes_its_tokens_with_it() -> None:
+    """Those that are wholly its own; one that has a letter of the answer as well is there."""
+    text, entries = read(plain("d!"), b"abcd!")
+    assert (text, places(entries)) == ("abc", [0, 1, 2])
+    text, entries = read(plain("0 x"), [WORD, *b"xyz"])
+    assert (text, places(entries)) == ("w30", [0])
+
+
+def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
+    """What could have been a stop string and was none comes late and whole."""
+    pipeline = plain("stop")
+    ids = b"a sto"
+    pieces = list(pipeline.feed(ids, told(ids)))
+    assert "".join([piece.text for piece in pieces if isinstance(piece, TextDelta)]) == "a "
+    (late,) = pipeline.finish(FinishReason.LENGTH)
+    assert isinstance(late, TextDelta)
+    assert (late.text, places(late.logprobs)) == ("sto", [2, 3, 4])
+
+
+def test_a_token_without_its_log_probability_is_an_error() -> None:
+    """An engine that forgets one must not shift all others."""
+    with pytest.raises(ValueError, match="zip"):
+        list(plain().feed([WORD]))
+
+
+_tokens = st.lists(
+    st.sampled_from([WORD, EOS, *b"ab\n ", *"é🦊".encode()]) | st.integers(0, 255), max_size=30
+)
+_stops = st.lists(st.text("ab w3", min_size=1, max_size=3), max_size=3)
+_sizes = st.lists(st.integers(0, 5), max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ids=_tokens, stops=_stops, sizes=_sizes, min_tokens=st.integers(0, 12))
+def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int], min_tokens: int) -> None:
+    """The same text and the same list, in order; nothing is there twice, and each token is where it says."""
+    text, entries = read(plain(*stops, min_tokens=min_tokens), ids, [1] * len(ids))
+    assert read(plain(*stops, min_tokens=min_tokens), ids, sizes) == (text, entries)
+    found = places(entries)
+    assert found == list(range(len(found)))
+    assert [entry.offset for entry in entries] == sorted(entry.offset for entry in entries)
+    without = AnswerPipeline(ByteTokenizer().detokenizer(), stops, min_tokens=min_tokens)
+    cut = "".join([piece.text for piece in without.feed(ids) if isinstance(piece, TextDelta)])
+    cut += "".join([p.text for p in without.finish(FinishReason.STOP) if isinstance(p, TextDelta)])
+    assert cut == text, "asking for log-probabilities changed the answer"
+    if not stops:
+        assert len(found) == len(ids)
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])
+def test_only_the_text_s_tokens_are_there(written: Written) -> None:
+    """In every dialect: not those of reasoning, calls, marks, and the white space next to them."""
+    ids = written.raw.encode()
+    text, entries = read(in_dialect(written), ids, [1] * len(ids))
+    assert text == written.text
+    # A byte a token: the tokens that are there spell the text.
+    assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
+    assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
+    assert read(in_dialect(written), ids) == (text, entries)
+    assert read(in_dialect(written), ids, [3, 7] * len(ids)) == (text, entries)

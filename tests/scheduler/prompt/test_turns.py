@@ -1,0 +1,106 @@
+"""Conversations that agents write, and templates that are stricter than they are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.chat_template import renderer
+from scheduler.prompt.turns import alternating
+from scheduler.request import ChatPrompt, Message
+
+# As Qwen3.5 and Gemma write theirs.
+SYSTEM_FIRST = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+)
+ALTERNATING = (
+    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}\n"
+    "{% set messages = messages[1:] %}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+)
+CLAUDE_CODE: tuple[Message, ...] = (
+    {"role": "system", "content": "You are Claude Code."},
+    {"role": "user", "content": "What does note.txt say?"},
+    {"role": "system", "content": "Available agents: ..."},
+)
+OPENCODE: tuple[Message, ...] = (
+    {"role": "system", "content": "You write titles."},
+    {"role": "user", "content": "Generate a title:"},
+    {"role": "user", "content": "What does note.txt say?"},
+)
+CODEX: tuple[Message, ...] = (
+    {"role": "system", "content": "You are a coding agent."},
+    {"role": "system", "content": "## Skills"},
+    {"role": "user", "content": "What does note.txt say?"},
+)
+
+
+def rendered(template: str, *messages: Message) -> str:
+    tokenizer: Any = AutoTokenizer.from_pretrained(Path(TOKENIZER_FOLDER))
+    tokenizer.chat_template = template
+    render = renderer(tokenizer, None)
+    assert render is not None
+    return render(ChatPrompt(messages))
+
+
+def test_a_strict_template_gets_turns_that_it_takes() -> None:
+    """Nothing that was said is lost, and it keeps its order."""
+    assert rendered(SYSTEM_FIRST, *CLAUDE_CODE) == (
+        "<system>You are Claude Code.\n<user>What does note.txt say?\n\nAvailable agents: ...\n<assistant>"
+    )
+    for template in (SYSTEM_FIRST, ALTERNATING):
+        assert rendered(template, *CODEX) == (
+            "<system>You are a coding agent.\n\n## Skills\n<user>What does note.txt say?\n<assistant>"
+        )
+    assert rendered(ALTERNATING, *OPENCODE) == (
+        "<system>You write titles.\n<user>Generate a title:\n\nWhat does note.txt say?\n<assistant>"
+    )
+
+
+def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
+    """What the client wrote is changed for nobody else."""
+    assert rendered(SYSTEM_FIRST, *OPENCODE) == (
+        "<system>You write titles.\n<user>Generate a title:\n<user>What does note.txt say?\n<assistant>"
+    )
+
+
+def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
+    """As before."""
+    twice: tuple[Message, ...] = (
+        {"role": "user", "content": "a"},
+        *({"role": "assistant", "content": "b"},) * 2,
+    )
+    with pytest.raises(Exception, match="must alternate"):
+        rendered(ALTERNATING, *twice)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+                "content": st.text("ab", max_size=3),
+            }
+        )
+    ).map(tuple)
+)
+def test_every_word_stays_in_its_place(messages: tuple[Message, ...]) -> None:
+    """One system message at most, first; no two users in a row; a second time changes nothing."""
+    changed = alternating(messages)
+    roles = [message["role"] for message in changed]
+    assert "system" not in roles[1:]
+    assert ("user", "user") not in list(pairwise(roles))
+    said = "".join(message["content"] for message in changed)
+    assert said.replace("\n\n", "") == "".join(message["content"] for message in messages)
+    assert alternating(changed) == changed

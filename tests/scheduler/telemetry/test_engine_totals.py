@@ -1,0 +1,116 @@
+"""Counters that only grow, whatever becomes of the engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.link.messages import Counters, DeviceMemory
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import ENGINE_PARTS, STEPS, Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step adds to an engine's totals. Times in eighths of a second, which floats add exactly."""
+
+    rows: int
+    prefilled: int
+    model: int
+    bookkeeping: int
+    between: int
+    running: int
+
+    def after(self, before: Counters) -> Counters:
+        return Counters(
+            steps=before.steps + 1,
+            prefilled_tokens=before.prefilled_tokens + self.prefilled,
+            generated_tokens=before.generated_tokens + self.rows,
+            busy_seconds=before.busy_seconds + (self.model + self.bookkeeping) / 8,
+            running=self.running,
+            kv_bytes=10 * self.running,
+            model_seconds=before.model_seconds + self.model / 8,
+            between_seconds=before.between_seconds + self.between / 8,
+            memory=DeviceMemory(active=100 * self.running, peak=1 + 100 * self.running),
+        )
+
+
+few = st.integers(0, 1000)
+steps = st.builds(Step, few, few, few, few, few, few)
+lives = st.lists(st.lists(steps, max_size=6), max_size=5)
+
+
+def read(metrics: Metrics, name: str, **labels: str) -> float:
+    value = metrics.registry.get_sample_value(name, labels)
+    assert value is not None, f"no sample {name} {labels}"
+    return value
+
+
+def over(metrics: Metrics, name: str, label: str, values: tuple[str, ...]) -> list[float]:
+    return [read(metrics, name, **{label: value}) for value in values]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lives)
+def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[list[Step]]) -> None:
+    """Each engine counts from zero; ours never go back and miss nothing. Gauges are of the engine that is."""
+    metrics = Metrics()
+    totals = EngineTotals(metrics)
+    for life in lives:
+        engine = Counters()
+        for step in life:
+            before = read(metrics, "penstock_generated_tokens_total")
+            engine = step.after(engine)
+            totals.take(engine)
+            assert read(metrics, "penstock_generated_tokens_total") >= before
+            assert read(metrics, "penstock_running_slots") == step.running
+            assert read(metrics, "penstock_kv_bytes") == 10 * step.running
+            assert read(metrics, "penstock_device_active_bytes") == 100 * step.running
+        totals.forget()
+        for gauge in ("running_slots", "kv_bytes", "device_active_bytes", "device_peak_bytes"):
+            assert read(metrics, f"penstock_{gauge}") == 0
+    taken = [step for life in lives for step in life]
+    assert read(metrics, "penstock_generated_tokens_total") == sum(step.rows for step in taken)
+    assert read(metrics, "penstock_prefilled_tokens_total") == sum(step.prefilled for step in taken)
+    assert read(metrics, "penstock_engine_step_decode_rows_sum") == sum(step.rows for step in taken)
+    assert read(metrics, "penstock_engine_step_prefill_tokens_sum") == sum(step.prefilled for step in taken)
+    assert sum(over(metrics, "penstock_engine_step_seconds_count", "kind", STEPS)) == len(taken)
+    assert over(metrics, "penstock_engine_seconds_total", "part", ENGINE_PARTS) == [
+        sum(step.model for step in taken) / 8,
+        sum(step.bookkeeping for step in taken) / 8,
+        sum(step.between for step in taken) / 8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "prefilled", "kind"), [(3, 0, "decode"), (3, 9, "mixed"), (0, 9, "prefill")]
+)
+def test_a_step_is_of_one_kind(rows: int, prefilled: int, kind: str) -> None:
+    """By what it computed; its duration goes to that kind alone."""
+    metrics = Metrics()
+    EngineTotals(metrics).take(Step(rows, prefilled, 1, 1, 0, 3).after(Counters()))
+    counts = dict(zip(STEPS, over(metrics, "penstock_engine_step_seconds_count", "kind", STEPS), strict=True))
+    assert counts == {**dict.fromkeys(STEPS, 0.0), kind: 1.0}
+    assert read(metrics, "penstock_engine_step_seconds_sum", kind=kind) == 0.25
+
+
+def test_steps_that_an_engine_did_not_speak_of_are_counted_with_the_next_that_it_does() -> None:
+    """It is silent while it reads an answer's beginning again: four steps of 2 s, not one of 8."""
+    metrics = Metrics()
+    EngineTotals(metrics).take(Counters(steps=4, prefilled_tokens=400, busy_seconds=8.0))
+    assert read(metrics, "penstock_engine_step_seconds_count", kind="prefill") == 4
+    assert read(metrics, "penstock_engine_step_seconds_bucket", kind="prefill", le="2.5") == 4
+    assert read(metrics, "penstock_engine_step_seconds_bucket", kind="prefill", le="1.0") == 0
+    assert read(metrics, "penstock_engine_step_prefill_tokens_bucket", le="128.0") == 4
+
+
+def test_a_difference_that_rounds_below_zero_is_no_error() -> None:
+    """Totals are sums of floats, and a counter refuses to go back."""
+    metrics = Metrics()
+    totals = EngineTotals(metrics)
+    totals.take(Counters(steps=1, busy_seconds=0.1 + 0.2, model_seconds=0.3))
+    totals.take(Counters(steps=2, busy_seconds=0.6, model_seconds=0.3 + 0.3000000000000001))
+    assert read(metrics, "penstock_engine_seconds_total", part="bookkeeping") < 1e-9
