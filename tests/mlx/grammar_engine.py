@@ -18,7 +18,16 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.rows.cache_layout import row_bytes
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.grammar.structure import Structure
-from scheduler.link.messages import PROTOCOL_VERSION, Ready, Retired, StepOutput, Submit, ToEngine
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Load,
+    LogprobsOut,
+    Ready,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+)
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation, PreparedRequest
@@ -47,6 +56,7 @@ class Answer:
 
     prepared: PreparedRequest
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOut] = field(default_factory=list)
     retired: Retired | None = None
 
 
@@ -64,18 +74,21 @@ class GrammarModel:
     def engine(self, **changes: Any) -> GrammarEngine:
         return GrammarEngine(self, **changes)
 
+    def backend(self, load: Load) -> MlxBackend:
+        """As an engine process would make it for `load`, whose model it does not look at."""
+        used = make_prompt_cache(self.model)
+        self.model(mx.array([[0]]), cache=used)
+        held = row_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, held.token_bytes, 0, "float32")
+        return MlxBackend(self.model, load, ready, held, grammars=Grammars(self.tokenizer))
+
 
 class GrammarEngine:
     """One engine's loop, made anew for each test."""
 
     def __init__(self, made: GrammarModel, **changes: Any) -> None:
-        used = make_prompt_cache(made.model)
-        made.model(mx.array([[0]]), cache=used)
-        held = row_bytes(used)
-        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, held.token_bytes, 0, "float32")
-        grammars = Grammars(made.tokenizer)
         self.preparation = made.preparation
-        self.backend = MlxBackend(made.model, load_of(made.folder, **changes), ready, held, grammars=grammars)
+        self.backend = made.backend(load_of(made.folder, **changes))
         self.loop = EngineLoop(self.backend, 32, PrefillPace(256))
         self.answers: dict[int, Answer] = {}
         self.preemptions = 0
@@ -102,7 +115,10 @@ class GrammarEngine:
             assert isinstance(frame, StepOutput)
             self.preemptions = frame.counters.preemptions
             for token in frame.tokens:
-                self.answers[token.request_id].tokens.append(token.token)
+                answer = self.answers[token.request_id]
+                answer.tokens.append(token.token)
+                if token.logprobs is not None:
+                    answer.logprobs.append(token.logprobs)
             for retired in frame.retired:
                 self.answers[retired.request_id].retired = retired
 

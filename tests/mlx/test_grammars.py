@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from scheduler.engine.grammars import Grammars
 from scheduler.events import ReasoningDelta, ToolCallArguments, ToolCallStarted
 from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
 from scheduler.link.messages import Cancel
-from scheduler.request import GenerationRequest, Reasoning, Tool, ToolChoice
+from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
 from tests.mlx.grammar_engine import Answer, GrammarEngine, GrammarModel, asked
 from tests.mlx.random_schemas import random_schema
 
@@ -115,6 +116,61 @@ def test_neighbours_are_not_changed(model: GrammarModel) -> None:
     together = model.engine().run(*plain[:4], *held, *plain[4:])
     assert [answer.tokens for answer in [*together[:4], *together[8:]]] == without
     assert [answer.tokens for answer in together[4:8]] == alone
+
+
+def test_min_tokens_hold_back_an_end_that_the_grammar_leaves_open(model: GrammarModel) -> None:
+    """Rows that may end at any token do not before their number, and do some time behind it. What another
+    engine has said counts. Neighbours without a number end as they like."""
+    letters = Pattern("[qz]+", "x")
+    free = [asked(letters, seed, 400) for seed in range(6)]
+    held = [dataclasses.replace(request, min_tokens=40) for request in free]
+    answers = model.engine().run(*free, *held)
+    assert all(map(stopped, answers))
+    assert max(len(answer.tokens) for answer in answers[:6]) < 40
+    assert min(len(answer.tokens) for answer in answers[6:]) > 40
+    for request, answer in zip(held, answers[6:], strict=True):
+        engine = model.engine()
+        number, submit = engine.submit(request, answer.tokens[:17])
+        engine.turn([submit])
+        while not engine.loop.idle:
+            engine.turn()
+        assert engine.answers[number].tokens == answer.tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_a_grammar_is_at_its_end_min_tokens_do_not_count(
+    temperature: float, model: GrammarModel
+) -> None:
+    """Nothing but an end may come then: it comes, and the answer is the grammar's."""
+    engine = model.engine()
+    requests = [
+        dataclasses.replace(
+            asked(Pattern("[ab]{5}", "x"), seed),
+            min_tokens=100,
+            sampling=Sampling(temperature=temperature, seed=seed),
+        )
+        for seed in range(4)
+    ]
+    for answer in engine.run(*requests):
+        assert stopped(answer)
+        assert answer.tokens[-1] in answer.prepared.stop_token_ids
+        assert re.fullmatch("[ab]{5}", engine.text(answer))
+
+
+def test_log_probabilities_of_a_held_answer_are_the_models_own(model: GrammarModel) -> None:
+    """Beside rows with and without: one with each token, and the likeliest are what the model would have
+    liked to say, not what it may."""
+    held = [dataclasses.replace(asked(PERSON, seed, 400), top_logprobs=5) for seed in range(3)]
+    free = dataclasses.replace(asked(None, 1, 20), top_logprobs=5)
+    answers = model.engine().run(*held, asked(PERSON, 9, 400), free)
+    for answer, request in zip(answers, [*held, None, free], strict=True):
+        assert len(answer.logprobs) == (len(answer.tokens) if request else 0)
+        assert all(entry.chosen <= 0.0 and len(entry.top) == 5 for entry in answer.logprobs)
+    # The same prompt, and so the same model's first word, whatever is made of it.
+    first, unheld = answers[1].logprobs[0].top, answers[4].logprobs[0].top
+    assert [token for token, _ in first] == [token for token, _ in unheld]
+    assert [value for _, value in first] == pytest.approx([value for _, value in unheld], abs=1e-4)
+    assert answers[1].tokens[0] not in [token for token, _ in first]
 
 
 def test_an_answer_goes_on_with_another_engine(model: GrammarModel) -> None:
