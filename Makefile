@@ -11,7 +11,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test monitor check constraints clean
+.PHONY: serve test chaos soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -19,6 +19,14 @@ serve: $(VENV)/serve-$(BACKEND)
 # Prometheus (and Grafana where it is installed) beside a running server: make monitor TARGET=127.0.0.1:8000
 monitor:
 	@TARGET="$(TARGET)" grafana/monitor
+
+# Engines die 20 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
+chaos: $(VENV)/test
+	$(VENV)/bin/penstock bench chaos $(ARGS)
+
+# An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
+soak: $(VENV)/test
+	$(VENV)/bin/penstock bench long-soak $(ARGS)
 
 test: check $(VENV)/clients/made
 	$(VENV)/bin/pytest

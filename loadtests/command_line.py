@@ -17,6 +17,7 @@ from rich.text import Text
 from loadtests import html_report, launch, record, report, targets, verdict
 from loadtests import scenario as scenarios
 from loadtests.canvas import PlotsMissing
+from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
 from loadtests.driver import Progress, default_client
 from loadtests.launch import LaunchError
@@ -195,6 +196,10 @@ def ceiling(arguments: tuple[str, ...]) -> None:
     from loadtests import overhead
 
     overhead.main(arguments)
+
+
+bench.add_command(chaos)
+bench.add_command(long_soak)
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:

@@ -30,7 +30,7 @@ class EngineConfig:
     kv_disk_bytes: int = 32 << 30
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
 
-    def load_message(self) -> Load:
+    def load_message(self, kv_cache_share: float = 1.0) -> Load:
         return Load(
             version=PROTOCOL_VERSION,
             backend=self.backend,
@@ -44,6 +44,7 @@ class EngineConfig:
             kv_disk="" if self.kv_disk is None else str(self.kv_disk),
             kv_disk_bytes=self.kv_disk_bytes,
             itl_target_ms=self.itl_target_ms,
+            kv_cache_share=kv_cache_share,
         )
 
 
@@ -114,5 +115,6 @@ class SchedulerConfig:
     cache_sharing: Literal["all", "tenant"] = "all"
     """Whose requests may find each other's prefixes."""
     stall_seconds: float = 120.0
-    """With work on board and no step for this long, the engine is killed and replaced."""
+    """With work on board and no step for this long, the engine is killed and replaced; sooner, where it has
+    shown how long its steps take (`step_deadlines.py`)."""
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)

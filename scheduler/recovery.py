@@ -60,6 +60,16 @@ def ending_of(record: StreamRecord) -> FinishReason | None:
     return FinishReason.LENGTH if record.output_tokens >= record.prepared.max_tokens else None
 
 
+_SHARE_STEP = 0.8
+_LEAST_SHARE = 0.25
+"""With less, requests would wait and be computed again and again for memory that something else has taken."""
+
+
+def lowered_share(share: float) -> float:
+    """Of the budget for keys and values, what engines get after one that ran out of memory with `share`."""
+    return max(_LEAST_SHARE, share * _SHARE_STEP)
+
+
 class Storm:
     """Engines that die one after the other: waiting for the next one is no longer a matter of a moment."""
 

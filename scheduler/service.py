@@ -28,7 +28,7 @@ from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEn
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
-from scheduler.recovery import Storm, count_death, poison
+from scheduler.recovery import Storm, count_death, lowered_share, poison
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.stall_watch import StallWatch
 from scheduler.statistics import SchedulerReport, SchedulerStatistics
@@ -75,18 +75,17 @@ class Scheduler:
         credits = config.engine.max_slots + config.intake.lookahead
         self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits, config.engine.max_slots)
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds)
-        self._supervisor = Supervisor(launcher, config.engine.load_message(), self, config.supervision)
+        self._kv_cache_share = 1.0
+        self._supervisor = Supervisor(
+            launcher, lambda: config.engine.load_message(self._kv_cache_share), self, config.supervision
+        )
         self._totals = EngineTotals(self.metrics)
         self._inquiries = Inquiries()
         self._config = config
         self._storm = Storm(config.recovery)
         self._stall = StallWatch(
-            config.stall_seconds,
-            is_busy=lambda: self._send_to_engine is not None and len(self._multiplexer) > 0,
-            ask=self._ask_whether_it_reads,
-            kill=self._supervisor.condemn,
+            config.stall_seconds, self._multiplexer, self._send, self._supervisor.condemn
         )
-        self._last_step_at: float | None = None
         self._change = trio.Event()
 
     # --- the users' side
@@ -178,7 +177,8 @@ class Scheduler:
             draining=self._admission.draining,
             blocked=self._admission.blocked(now),
             departures_per_second=self._admission.rate.per_second(now),
-            last_step_seconds=None if self._last_step_at is None else now - self._last_step_at,
+            last_step_seconds=self._stall.last_step_seconds(now),
+            kv_cache_share=self._kv_cache_share,
             engine_bound_requests=self._dispatcher.credits,
             queue=self._queue.statistics(now),
             running=tuple(record.statistics(now) for record in self._multiplexer),
@@ -195,7 +195,7 @@ class Scheduler:
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
         observation.observe_states(self.metrics, self._multiplexer)
         self.metrics.stalled_seconds.set(self.statistics().stalled_seconds)
-        self.metrics.last_step_age.set(0.0 if self._last_step_at is None else now - self._last_step_at)
+        self.metrics.last_step_age.set(self._stall.last_step_seconds(now) or 0.0)
 
     def observe_queue(self) -> None:
         self.metrics.queued.set(len(self._queue))
@@ -252,7 +252,7 @@ class Scheduler:
         self.metrics.prompt_tokens.inc(sum(len(prepared.prompt) for prepared in requests))
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
-            self._stall.progressed(trio.current_time())
+            self._stall.woke(trio.current_time())
             self._admission.rate.resume(trio.current_time())
         for record in records:
             self._queue.push(record, trio.current_time())
@@ -316,7 +316,7 @@ class Scheduler:
         self._send_to_engine = send
         self._dispatcher.engine_ready = True
         now = trio.current_time()
-        self._stall.progressed(now)
+        self._stall.engine_ready(now)
         if (storm := self._storm.reason(now)) is None:
             self._admission.unblock()
         else:
@@ -328,8 +328,8 @@ class Scheduler:
         self._pump()
 
     def engine_output(self, output: StepOutput) -> None:
-        self._last_step_at = now = trio.current_time()
-        self._stall.progressed(now)
+        now = trio.current_time()
+        self._stall.stepped(output, now)
         self._totals.take(output.counters)
         self._multiplexer.route(output)
         for record in self._multiplexer:
@@ -341,21 +341,15 @@ class Scheduler:
             # One of them may have waited for another to settle.
             self._pump()
 
-    def _ask_whether_it_reads(self) -> None:
-        """An engine tells nothing of a prompt that it has read once before, for another engine's answer."""
-        if any(record.resumed and not record.settled for record in self._multiplexer):
-            self._send(Inspect(_ALIVE, top=0))
-
     def engine_inspected(self, inspection: Inspection) -> None:
         observation.observe_inspection(self.metrics, inspection)
-        if inspection.query == _ALIVE:
-            # Other questions are answered also by an engine that gets nowhere.
-            self._stall.progressed(trio.current_time())
+        self._stall.answered(inspection, trio.current_time())
         self._inquiries.answered(inspection)
 
     def engine_lost(self, cause: str) -> None:
         self._send_to_engine = None
         self._dispatcher.engine_ready = False
+        self._stall.engine_lost()
         self.metrics.engine_up.set(0)
         self.metrics.engine_deaths.inc()
         self._totals.forget()
@@ -369,6 +363,10 @@ class Scheduler:
 
     def engine_died(self, death: Death) -> None:
         self.metrics.engine_restarts.labels(death.cause.value).inc()
+        if death.cause is DeathCause.OUT_OF_MEMORY and not self._supervisor.statistics().failed_starts:
+            self._kv_cache_share = lowered_share(self._kv_cache_share)
+            self.metrics.kv_cache_share.set(self._kv_cache_share)
+            _log.warning("kv_budget_lowered", share=self._kv_cache_share, reason=death.telling)
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
         """Whoever is on board goes on with the next engine; here are the exceptions."""
@@ -392,7 +390,5 @@ class Scheduler:
                 self._multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
 
 
-_ALIVE = 0
-"""The number of the inquiry that nobody waits for."""
 _STARTS_UNTIL_BLOCKED = 2
 """After as many failed restarts in a row, waiting in the queue is no longer kind."""

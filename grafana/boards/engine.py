@@ -135,13 +135,14 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Running rows of the budget",
-            "Above 0.9 rows soon preempt each other. Kept prefixes do not count: they give way.",
+            "Above 0.9 rows soon preempt each other. A usable share below 1: an engine ran out of memory.",
             "percentunit",
             [
                 Query(
                     "max by (instance) (penstock_kv_bytes{@} / penstock_kv_budget_bytes{@})",
                     "{{instance}}",
-                )
+                ),
+                Query("min by (instance) (penstock_kv_cache_share{@})", "{{instance}}: usable share"),
             ],
             bad=0.9,
         ),

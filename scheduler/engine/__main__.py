@@ -45,7 +45,10 @@ def main() -> NoReturn:
         gc.collect()
         gc.freeze()
         inbox.send(backend.describe())
-        _run(EngineLoop(backend, command.max_slots, _pace(command)), inbox)
+        _run(
+            EngineLoop(backend, command.max_slots, _pace(command), kv_cache_share=command.kv_cache_share),
+            inbox,
+        )
     except ScriptedDeath:
         while True:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -76,7 +79,11 @@ def _pace(command: Load) -> PrefillPace:
 def _make_backend(command: Load, inbox: Inbox) -> Backend:
     match command.backend:
         case "scripted":
-            return ScriptedBackend(command.scripted, kv_cache_bytes=command.kv_cache_bytes)
+            return ScriptedBackend(
+                command.scripted,
+                kv_cache_bytes=command.kv_cache_bytes,
+                kv_cache_share=command.kv_cache_share,
+            )
         case "mlx":
             inbox.send(Loading("importing mlx"))
             # Here and not above: a scripted engine starts without the 2 seconds of this import.

@@ -47,10 +47,12 @@ class EngineLoop:
         max_slots: int,
         pace: PrefillPace,
         clock: Callable[[], float] = time.perf_counter,
+        kv_cache_share: float = 1.0,
     ) -> None:
         self._backend = backend
         self._pace = pace
         self._clock = clock
+        self._kv_cache_share = kv_cache_share
         self._slots = Slots(max_slots)
         # Arrival order; a dict, because a cancel must find its request without a scan.
         self._waiting: dict[int, Sequence] = {}
@@ -122,7 +124,7 @@ class EngineLoop:
         prefixes = self._backend.prefixes
         if prefixes is None:
             return None
-        return Memory(prefixes.budget_bytes, self._row_bytes, prefixes.pinned_bytes())
+        return Memory(prefixes.budget_bytes, self._row_bytes, prefixes.pinned_bytes(), self._kv_cache_share)
 
     def _preempt(self) -> None:
         """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is

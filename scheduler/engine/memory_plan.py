@@ -21,22 +21,25 @@ MOST_PREEMPTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`pinned_bytes`: what of the prefix cache running rows stand on and cannot be evicted."""
+    """`pinned_bytes`: what of the prefix cache running rows stand on and cannot be evicted. `share`: of the
+    operator's budget, what `budget_bytes` is, after an engine that ran out of memory."""
 
     budget_bytes: int
     row_bytes: RowBytes
     pinned_bytes: int
+    share: float = 1.0
 
     def refusal(self, sequence: Sequence) -> str | None:
         """Why this request could never run here."""
         # Not what it has said already: a request that goes on was accepted once.
         prompt_tokens = len(sequence.tokens) - sequence.submit.done_tokens
         needed = self.row_bytes.held(prompt_tokens)
-        if needed <= self.budget_bytes:
+        # By the whole budget, under which it may have been accepted: alone it runs, whatever is left of that.
+        if needed <= (whole_bytes := round(self.budget_bytes / self.share)):
             return None
         return (
             f"the prompt's {prompt_tokens} tokens need {needed} bytes of keys and values,"
-            f" and there are {self.budget_bytes} (--kv-cache-bytes)"
+            f" and there are {whole_bytes} (--kv-cache-bytes)"
         )
 
     def fits(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> bool:

@@ -341,7 +341,7 @@ def _prefix_cache(
             mx.device_info(), description.weights_bytes, machine_memory_bytes()
         )
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
-    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock)
+    return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
 
 
 def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:

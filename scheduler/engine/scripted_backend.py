@@ -100,10 +100,12 @@ class ScriptedBackend:
         sleep: Callable[[float], None] = time.sleep,
         kv_cache_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        kv_cache_share: float = 1.0,
     ) -> None:
         self._plan = plan
         self._sleep = sleep
-        budget_bytes = _DEFAULT_KV_CACHE_BYTES if kv_cache_bytes < 0 else kv_cache_bytes
+        whole_bytes = _DEFAULT_KV_CACHE_BYTES if kv_cache_bytes < 0 else kv_cache_bytes
+        budget_bytes = int(whole_bytes * kv_cache_share)
         self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_TOP_LOGPROBS = 20
 """As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -61,6 +61,8 @@ class Load(_Message, frozen=True, tag="load"):
     kv_disk_bytes: int = 0
     itl_target_ms: float = 0.0
     """Longest step that prefill may make while others decode; 0: in proportion to their own steps."""
+    kv_cache_share: float = 1.0
+    """Of `kv_cache_bytes`, what may be used: less than all after an engine that ran out of memory."""
 
 
 class Sampling(_Message, frozen=True):

@@ -113,6 +113,8 @@ class ProcessLauncher:
         if channel.unresponsive:
             # Its faulthandler answers SIGABRT with the stacks of all its threads, on stderr, and dies of it.
             process.send_signal(signal.SIGABRT)
+            # One that is stopped takes no signal but SIGKILL before it is let go on.
+            process.send_signal(signal.SIGCONT)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _DUMP_SECONDS):
                 await process.wait()
             if process.returncode is None:

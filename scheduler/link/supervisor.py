@@ -18,6 +18,7 @@ from scheduler.config import SupervisionConfig
 from scheduler.errors import LinkError, StartupError
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.death import Death, DeathCause, conclude
+from scheduler.link.load_deadline import load_limit_seconds
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Fault,
@@ -85,8 +86,13 @@ class Supervisor:
     """Owns the engine process for as long as `run` runs."""
 
     def __init__(
-        self, launcher: EngineLauncher, load: Load, listener: EngineListener, config: SupervisionConfig
+        self,
+        launcher: EngineLauncher,
+        load: Callable[[], Load],
+        listener: EngineListener,
+        config: SupervisionConfig,
     ) -> None:
+        """`load` is asked anew for each engine."""
         self._launcher = launcher
         self._load = load
         self._listener = listener
@@ -96,7 +102,7 @@ class Supervisor:
         self._last_death: str | None = None
         self._ready: Ready | None = None
         self._became_ready_at: float | None = None
-        self._was_ready = False
+        self._slowest_load_seconds: float | None = None
         self._failed_starts = 0
         self._said_fault = False
         self._cause = ""
@@ -134,7 +140,9 @@ class Supervisor:
             told = "" if death.telling is None or death.telling in self._cause else f": {death.telling}"
             self._last_death = f"{self._cause}; the engine {exit_}{told}"
             self._listener.engine_died(death)
-            if not self._was_ready and (self._said_fault or self._failed_starts >= _FIRST_STARTS):
+            if self._slowest_load_seconds is None and (
+                self._said_fault or self._failed_starts >= _FIRST_STARTS
+            ):
                 raise EngineNeverReady(self._last_death)
             settled = (
                 self._became_ready_at is not None
@@ -188,14 +196,19 @@ class Supervisor:
             self._listener.engine_lost(self._cause)
 
     async def _talk(self, channel: Channel) -> None:
-        channel.send_nowait(self._load)
+        channel.send_nowait(self._load())
         ready: Ready | None = None
-        with trio.move_on_after(self._config.ready_seconds):
+        started_at = trio.current_time()
+        limit = load_limit_seconds(self._slowest_load_seconds, self._config.ready_seconds)
+        with trio.move_on_after(limit):
             ready = await self._wait_ready(channel)
         if ready is None:
-            raise EngineFault(f"the engine was not ready within {self._config.ready_seconds:g} seconds")
-        self._became_ready_at = trio.current_time()
-        self._was_ready, self._failed_starts = True, 0
+            # Where it hangs is what whoever is to mend it needs.
+            channel.unresponsive = True
+            raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
+        self._became_ready_at = now = trio.current_time()
+        self._slowest_load_seconds = max(now - started_at, self._slowest_load_seconds or 0.0)
+        self._failed_starts = 0
         self._condition, self._ready = Condition.READY, ready
         self._listener.engine_ready(ready, channel.send_nowait)
         while True:

@@ -85,7 +85,8 @@ class HubTokenizer:
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # transformers raises whatever its parsers raise
-            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {error}") from error
+            told = " ".join(str(error).split())  # transformers explains itself over many lines
+            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {told}") from error
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise StartupError(

@@ -181,6 +181,11 @@ class Metrics:
             "penstock_shared_row_tokens", "Those of them that rows attend to in the prefix cache, uncopied."
         )
         self.weights_bytes = self._gauge("penstock_weights_bytes", "Bytes of the model's weights.")
+        self.kv_cache_share = self._gauge(
+            "penstock_kv_cache_share",
+            "Of the budget for keys and values, what may be used: lowered when an engine runs out of memory.",
+        )
+        self.kv_cache_share.set(1)
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = Counter(
             "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry

@@ -87,7 +87,8 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
 
 
 def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
-    """SIGSTOP: the process lives and does nothing. After --stall-seconds that is a death."""
+    """SIGSTOP: the process lives and does nothing. After --stall-seconds that is a death; it is let go on for
+    as long as it takes to write its stacks to the log."""
     plan = "step_seconds=0.01"
     with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "2") as served:
 
@@ -107,6 +108,7 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
         answers, expected = trio.run(main)
         check_the_same(answers, [expected])
         assert served.metric("penstock_engine_restarts_total", 'cause="wedge"') == 1
+        eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log() -> None:
@@ -142,7 +144,9 @@ def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one)
-                await trio.sleep(0.3)
+                await trio.to_thread.run_sync(
+                    eventually, lambda: served.metric("penstock_generated_tokens_total") > 3
+                )
                 os.kill(served.engine_pid(), signal.SIGKILL)
                 served.process.send_signal(signal.SIGTERM)
             return answers

@@ -182,6 +182,23 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
 
 
 @trio_test
+async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autojump_clock: MockClock) -> None:
+    """Thirty steps of 10 ms are known: half a minute of silence is enough, where 120 s would be allowed."""
+    bench = Bench(ScriptedPlan(step_seconds=0.01, hang_at_step=30), stall_seconds=120)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(ask(max_tokens=40)))
+        await bench.wait_for(lambda: bench.observer.steps == 30)
+        await trio.sleep(29.5)
+        assert bench.launcher.starts == 1
+        await trio.sleep(1.5)
+        assert bench.scheduler.statistics().stalled_seconds < 2
+        assert "no step for 30 seconds" in (bench.scheduler.statistics().engine.last_death or "")
+        await bench.scheduler.wait_idle()
+    await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
+    assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
+
+
+@trio_test
 async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
     autojump_clock: MockClock,
 ) -> None:

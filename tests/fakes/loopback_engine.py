@@ -18,6 +18,8 @@ from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import Fault, Load, ToEngine
 from scheduler.link.process import Exit, Session
 
+_TRACEBACK = "Traceback (most recent call last):"
+
 
 def scripted(load: Load) -> Backend:
     # The step's length is slept by the shell below, on the virtual clock.
@@ -26,6 +28,7 @@ def scripted(load: Load) -> Backend:
         sleep=lambda seconds: None,
         kv_cache_bytes=load.kv_cache_bytes,
         clock=trio.current_time,
+        kv_cache_share=load.kv_cache_share,
     )
 
 
@@ -35,6 +38,7 @@ class LoopbackLauncher:
     def __init__(self, make_backend: Callable[[Load], Backend] = scripted) -> None:
         self._make_backend = make_backend
         self._running: trio.CancelScope | None = None
+        self._last_stderr: tuple[str, ...] = ()
         self.starts = 0
         self.loop: EngineLoop | None = None
         self.backend: Backend | None = None
@@ -46,6 +50,7 @@ class LoopbackLauncher:
 
     async def run(self, session: Session) -> Exit:
         self.starts += 1
+        self._last_stderr = ()
         ours, theirs = trio.testing.memory_stream_pair()
         channel = Channel(ours)
         async with trio.open_nursery() as nursery:
@@ -55,7 +60,7 @@ class LoopbackLauncher:
                 await session(channel)
             finally:
                 nursery.cancel_scope.cancel()
-        return Exit(-9)
+        return Exit(1 if self._last_stderr else -9, self._last_stderr)
 
     async def _engine(self, link: trio.abc.Stream) -> None:
         with trio.CancelScope() as self._running:
@@ -77,7 +82,11 @@ class LoopbackLauncher:
             await shell.link.send_all(encode(Fault(str(error))))
             return
         self.loop = loop = EngineLoop(
-            self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens), clock=trio.current_time
+            self.backend,
+            load.max_slots,
+            PrefillPace(load.prefill_chunk_tokens),
+            clock=trio.current_time,
+            kv_cache_share=load.kv_cache_share,
         )
         await shell.link.send_all(encode(self.backend.describe()))
         while True:
@@ -86,6 +95,10 @@ class LoopbackLauncher:
                 frames = loop.turn(commands)
             except ScriptedHang:
                 await trio.sleep_forever()
+            except Exception as error:
+                self._last_stderr = (_TRACEBACK, f"{type(error).__name__}: {error}")
+                await shell.link.send_all(encode(Fault(self._last_stderr[-1])))
+                return
             await trio.sleep(load.scripted.step_seconds)
             for frame in frames:
                 await shell.link.send_all(encode(frame))

@@ -45,12 +45,17 @@ def make_scheduler(
     folder: ModelFolder = FOLDER,
     preparation: Preparation | None = None,
     tracer: Tracer | None = None,
+    kv_cache_bytes: int = -1,
     **intake: Any,
 ) -> Scheduler:
     """`preparation`: with a tokenizer of its own, instead of one of bytes."""
     config = SchedulerConfig(
         engine=EngineConfig(
-            "scripted", Path("none"), max_slots=max_slots, scripted=plan or ScriptedPlan(step_seconds=0.01)
+            "scripted",
+            Path("none"),
+            max_slots=max_slots,
+            kv_cache_bytes=kv_cache_bytes,
+            scripted=plan or ScriptedPlan(step_seconds=0.01),
         ),
         supervision=SupervisionConfig(),
         intake=IntakeConfig(max_queue=max_queue, lookahead=lookahead, **intake),

@@ -158,7 +158,7 @@ def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
     within."""
     for budget_tokens in (90, 120, 300, 900):
         engine = engine_of(family)
-        budget_bytes = budget_tokens * (engine.backend.describe().kv_bytes_per_token + 4)
+        budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
         engine = engine_of(family, budget_bytes=budget_bytes)
         prefixes = engine.backend.prefixes
         assert prefixes is not None

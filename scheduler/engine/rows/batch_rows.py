@@ -2,7 +2,7 @@
 
 These objects go into BatchGenerator through `caches=`: it calls `merge` of the first row's, and from then
 on `update_and_fetch`, `prepare`, `finalize`, `make_mask`, `extend`, `filter` and `extract` of the batch's.
-The private rest is mlx-lm's own padded `BatchKVCache`; positions (`offset`) count what is shared too.
+Positions (`offset`) count what is shared too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx_lm.models.cache import BatchKVCache
+from mlx_lm.models.base import create_causal_mask
 
 from scheduler.engine.rows.kv_segment import KeysValues
+from scheduler.engine.rows.padded_rows import PaddedRows
 from scheduler.engine.rows.shared_attention import SharedGroup
 
 
@@ -27,8 +28,11 @@ class Run:
     values: mx.array
     tokens: int
 
+    def taken(self) -> KeysValues:
+        return self.keys[..., : self.tokens, :], self.values[..., : self.tokens, :]
+
     def group(self, rows: tuple[int, ...], index: mx.array | None) -> SharedGroup:
-        return SharedGroup(self.keys[..., : self.tokens, :], self.values[..., : self.tokens, :], rows, index)
+        return SharedGroup(*self.taken(), rows, index)
 
 
 Path: TypeAlias = tuple[Run, ...]
@@ -64,8 +68,9 @@ class RowView:
     """One layer of one row as it is in the batch. Nothing is copied before it is evaluated; hold it no
     longer than until the next step, which would have to copy the whole batch for its sake."""
 
-    keys: mx.array
-    values: mx.array
+    keys: mx.array | None
+    """None where all of the row is shared."""
+    values: mx.array | None
     row: int
     first: int
     shared_tokens: int
@@ -73,6 +78,8 @@ class RowView:
     def cut(self, start: int, end: int) -> KeysValues:
         """A lazy view of positions [start, end), which lie behind what is shared."""
         assert start >= self.shared_tokens, "what is shared is kept already"
+        assert self.keys is not None
+        assert self.values is not None
         base = self.first - self.shared_tokens
         span = slice(base + start, base + end)
         return (
@@ -81,41 +88,48 @@ class RowView:
         )
 
 
-class BatchRows(BatchKVCache):  # type: ignore[misc]  # mlx-lm has no types
+class BatchRows:
     """`groups` is what attention asks: which runs are shared by which rows; empty: nothing is."""
 
-    def __init__(self, left_padding: list[int]) -> None:
-        super().__init__(left_padding)
-        self.left_padding: Any
-        self.paths: list[Path] = [()] * len(left_padding)
-        self.groups: tuple[SharedGroup, ...] = ()
+    def __init__(self, private: PaddedRows, paths: list[Path]) -> None:
+        self._private = private
+        self._right_padding: list[int] | None = None
+        self.offset: mx.array
+        """Each row's position of its next token."""
+        self.left_padding: mx.array
+        self._set_paths(paths)
 
     @classmethod
     def start(cls, rows: Sequence[RowStart]) -> BatchRows:
         """Write what is copied to its places, right-justified; what is shared is not touched."""
         lengths = [tokens_of(row.copied) for row in rows]
         longest = max(lengths)
-        batch = cls([longest - length for length in lengths])
-        if longest:
-            batch._copy_in(rows, longest)
-        batch.offset += longest + mx.array([tokens_of(row.shared) for row in rows])
-        batch._idx = longest
-        batch._set_paths([row.shared for row in rows])
-        return batch
-
-    def _copy_in(self, rows: Sequence[RowStart], longest: int) -> None:
-        like = next(run for row in rows for run in row.copied)
-        room = longest + max(row.coming_tokens for row in rows)
-        key_size, value_size = like.keys.shape[3], like.values.shape[3]
-        self.keys = mx.zeros((len(rows), like.keys.shape[1], room, key_size), like.keys.dtype)
-        self.values = mx.zeros((len(rows), like.values.shape[1], room, value_size), like.values.dtype)
+        coming = longest + max(row.coming_tokens for row in rows)
+        private = PaddedRows([longest - length for length in lengths], longest, coming)
         for index, row in enumerate(rows):
-            position = longest - tokens_of(row.copied)
+            position = private.padding[index]
             for run in row.copied:
-                end = position + run.tokens
-                self.keys[index : index + 1, :, position:end] = run.keys[..., : run.tokens, :]
-                self.values[index : index + 1, :, position:end] = run.values[..., : run.tokens, :]
-                position = end
+                private.write(index, position, *run.taken())
+                position += run.tokens
+        return cls(private, [row.shared for row in rows])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        self.offset = self.offset + keys.shape[2]
+        return self._private.append(keys, values)
+
+    def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
+        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always."""
+        return create_causal_mask(tokens, offset=self._private.end, left_padding=self.left_padding, **kwargs)
+
+    def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
+        """The next chunk is padded at its rows' right ends."""
+        self._right_padding = right_padding
+
+    def finalize(self) -> None:
+        if self._right_padding is not None:
+            self._private.roll(self._right_padding)
+            self._right_padding = None
+            self._place()
 
     def rebase(self, paths: Mapping[int, Path]) -> None:
         """Some rows begin with longer (or cut) runs from now on: what they had of them privately goes."""
@@ -124,40 +138,40 @@ class BatchRows(BatchKVCache):  # type: ignore[misc]  # mlx-lm has no types
             grown[row] = tokens_of(path) - tokens_of(self.paths[row])
             assert grown[row] >= 0, "a row cannot be made to hold what it has never computed"
         if any(grown):
-            self.left_padding = self.left_padding + mx.array(grown)
-            self._drop_padding()
+            self._private.forget(grown)
         self._set_paths([paths.get(row, path) for row, path in enumerate(self.paths)])
 
-    def _drop_padding(self) -> None:
-        """As mlx-lm's `filter` does: what is padding in all rows is nobody's."""
-        least = min(self.left_padding.tolist())
-        if least > 0 and self.keys is not None:
-            self.keys, self.values = self.keys[..., least:, :], self.values[..., least:, :]
-            self._idx -= least
-            self.left_padding = self.left_padding - least
-
     def extend(self, other: BatchRows) -> None:
-        super().extend(other)
+        self._private.join(other._private)
         self._set_paths([*self.paths, *other.paths])
 
     def filter(self, batch_indices: list[int]) -> None:
-        super().filter(batch_indices)
+        self._private.select(batch_indices)
         self._set_paths([self.paths[row] for row in batch_indices])
 
     def extract(self, idx: int) -> Any:
         """A view of the row, where upstream lines up a copy of all of it."""
-        padding = self.left_padding.tolist()[idx]
-        return RowView(self.keys, self.values, idx, padding, tokens_of(self.paths[idx]))
+        private = self._private
+        return RowView(private.keys, private.values, idx, private.padding[idx], tokens_of(self.paths[idx]))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """For BatchGenerator's split. Array objects are written in place, so each side has its own; what
-        they hold is shared until one of them writes."""
-        twin = BatchRows.__new__(BatchRows)
-        twin.__dict__.update(self.__dict__)
-        for name in ("keys", "values", "offset", "left_padding"):
-            array = getattr(self, name)
-            setattr(twin, name, None if array is None else array[:])
-        return twin
+        """For BatchGenerator's split, whose sides each drop some rows."""
+        return BatchRows(self._private.twin(), list(self.paths))
+
+    @property
+    def state(self) -> list[mx.array]:
+        """What a chunk is whole with."""
+        return [array for array in (self._private.keys, self._private.values) if array is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return self._private.nbytes
+
+    def _place(self) -> None:
+        private = self._private
+        self.left_padding = mx.array(private.padding)
+        ends = [tokens_of(path) + private.end for path in self.paths]
+        self.offset = mx.array([end - own for end, own in zip(ends, private.padding, strict=True)])
 
     def _set_paths(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -169,3 +183,4 @@ class BatchRows(BatchKVCache):  # type: ignore[misc]  # mlx-lm has no types
             run.group(tuple(rows), None if len(rows) == len(paths) else mx.array(rows))
             for run, rows in members.values()
         )
+        self._place()

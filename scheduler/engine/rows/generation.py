@@ -61,6 +61,17 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
             batch._rows_sampler.leave()  # Its rows are ours now, and so are their counts.
         super().extend(batch)
 
+    def filter(self, keep: list[int]) -> None:
+        """Rows keep their places; the last ones move to those that have become free."""
+        super().filter(_in_place(keep))
+
+
+def _in_place(keep: Sequence[int]) -> list[int]:
+    """The same rows, in the order in which fewest of them move."""
+    stay = {row for row in keep if row < len(keep)}
+    movers = iter(row for row in keep if row >= len(keep))
+    return [place if place in stay else next(movers) for place in range(len(keep))]
+
 
 class PromptBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no types
     """Rows in prefill."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import get_args
 
 import msgspec
@@ -37,6 +38,7 @@ from scheduler.link.messages import (
     TokenOut,
     TrunkReport,
 )
+from tests.fakes.mutation import mutations
 
 thoroughly = settings(max_examples=60, deadline=None)
 
@@ -211,6 +213,23 @@ def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes
                 start += size
         except LinkError:
             continue
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    mutations(st.lists(from_engine.map(encode), min_size=1, max_size=4).map(b"".join)),
+    mutations(st.lists(to_engine.map(encode), min_size=1, max_size=4).map(b"".join)),
+    sizes,
+)
+def test_damaged_messages_are_messages_or_a_link_error(up: bytes, down: bytes, sizes: list[int]) -> None:
+    """Bytes changed, lost or put in anywhere: what still reads is of its type, and nothing else is raised."""
+    for reader, data in ((parent_inbound(), up), (engine_inbound(), down)):
+        start = 0
+        with suppress(LinkError):
+            for size in [*sizes, len(data)]:
+                for message in reader.feed(data[start : start + size]):
+                    assert isinstance(message, msgspec.Struct)
+                start += size
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class Heard:
 
 def supervise(launcher: EngineLauncher, config: SupervisionConfig = CONFIG) -> tuple[Supervisor, Heard]:
     heard = Heard()
-    return Supervisor(launcher, LOAD, heard, config), heard
+    return Supervisor(launcher, lambda: LOAD, heard, config), heard
 
 
 async def run_for(supervisor: Supervisor, seconds: float) -> None:
@@ -210,6 +210,27 @@ async def test_the_deadline_for_ready_is_kept_to_the_second(autojump_clock: Mock
     with pytest.raises(EngineNeverReady):
         await supervisor.run()
     assert trio.current_time() == CONFIG.ready_seconds
+
+
+@trio_test
+async def test_a_later_load_has_twenty_times_what_the_slowest_took(autojump_clock: MockClock) -> None:
+    """And at least five minutes: one that hangs is ended long before the first's bound, to try another."""
+    slow_start = 20.0
+
+    async def loads(link: trio.abc.Stream) -> None:
+        await trio.sleep(slow_start)
+        await says(READY, then_lives=5)(link)
+
+    config = SupervisionConfig(ready_seconds=3600, backoff_first_seconds=1)
+    launcher = LivesLauncher(loads, says(Loading("weights"), then_lives=FOREVER), healthy)
+    supervisor, heard = supervise(launcher, config)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(900)
+        nursery.cancel_scope.cancel()
+    died_at = slow_start + 5
+    assert launcher.started_at == [0, died_at + 1, died_at + 1 + 20 * slow_start + 2]
+    assert "not ready within 400 seconds" in heard.causes[1]
 
 
 @trio_test
@@ -338,7 +359,7 @@ async def test_failed_starts_in_a_row_are_counted_when_the_listener_hears_of_the
         def engine_lost(self, cause: str) -> None:
             counts.append(supervisor.statistics().failed_starts)
 
-    supervisor = Supervisor(launcher, LOAD, Counting(), CONFIG)
+    supervisor = Supervisor(launcher, lambda: LOAD, Counting(), CONFIG)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(50)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.disk.block_chain import Chain, Place
 from scheduler.engine.disk.block_file import ITEM_BYTES, Content, Damage, HostArray, decode, encode
+from tests.fakes.mutation import mutations
 from tests.scheduler.engine.disk.disk_contents import MODEL, content_of, spelt
 
 PLACE = Chain(MODEL, "", spelt("a")).block(256)
@@ -102,6 +103,16 @@ def test_bytes_too_many_are_noticed(more: bytes) -> None:
 def test_any_bytes_are_damage_and_no_other_error(raw: bytes) -> None:
     damage_of(raw)
     damage_of((len(raw)).to_bytes(8, "little") + raw)
+
+
+@given(mutations(st.just(FILE)))
+def test_a_file_with_anything_changed_is_damage_or_the_file(raw: bytes) -> None:
+    """Runs of bytes replaced, lost or put in, several at once: never another content, never another error."""
+    try:
+        assert decode(raw, PLACE, MODEL) == decode(FILE, PLACE, MODEL)
+        assert raw == FILE
+    except Damage:
+        assert raw != FILE
 
 
 def test_arrays_that_changed_places_are_noticed() -> None:

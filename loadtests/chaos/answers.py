@@ -1,0 +1,88 @@
+"""One question asked, and all that its client saw of the answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import trio
+
+from loadtests.chaos.questions import Question
+from loadtests.client import EventSplitter
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came. An answer is whole when it has a finish reason, and its stream an end mark behind it."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[str] = field(default_factory=list)
+    """Names and arguments, as they were put together from the stream."""
+    finish_reason: str | None = None
+    output_tokens: int | None = None
+    ended: bool = False
+    status: int | None = None
+    error: str | None = None
+    """The error's code, or what happened to the connection."""
+    disorder: str | None = None
+    """What came where nothing may come: after the end, or twice."""
+    longest_pause_seconds: float = 0.0
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What must be the same with and without deaths."""
+        return (self.text, self.reasoning, tuple(self.calls), self.finish_reason, self.output_tokens)
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        """One event of a stream, or a whole answer."""
+        if chunk.get("error") is not None:
+            self.error = str(chunk["error"].get("code") or chunk["error"])
+            return
+        if chunk.get("usage"):
+            self.output_tokens = chunk["usage"]["completion_tokens"]
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or choice.get("message") or {}
+            if self.finish_reason is not None:
+                self.disorder = "something came after the finish reason"
+            self.text += delta.get("content") or ""
+            self.reasoning += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls") or ():
+                function = call.get("function") or {}
+                if function.get("name"):
+                    self.calls.append(function["name"] + " ")
+                self.calls[-1] += function.get("arguments") or ""
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+
+async def ask(http: httpx.AsyncClient, url: str, question: Question) -> Answer:
+    """Never raises for what a server does."""
+    answer = Answer()
+    try:
+        async with http.stream("POST", f"{url}/v1/chat/completions", json=question.body) as response:
+            answer.status = response.status_code
+            if question.streamed and response.status_code == 200:
+                await _follow(response, answer)
+            else:
+                answer.take(json.loads(await response.aread()))
+                answer.ended = True
+    except (httpx.HTTPError, ValueError) as error:
+        answer.error = repr(error)
+    return answer
+
+
+async def _follow(response: httpx.Response, answer: Answer) -> None:
+    events, last = EventSplitter(), trio.current_time()
+    async for data in response.aiter_raw():
+        for payload in events.feed(data):
+            now = trio.current_time()
+            answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)
+            last = now
+            if answer.ended:
+                answer.disorder = "something came after the end mark"
+            if payload == b"[DONE]":
+                answer.ended = True
+            else:
+                answer.take(json.loads(payload))

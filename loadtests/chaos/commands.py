@@ -1,0 +1,48 @@
+"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 where something was lost, changed or grew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from loadtests.chaos import report, run, soak
+
+_OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
+
+
+@click.command()
+@click.option("--requests", default=200, show_default=True)
+@click.option("--deaths", default=20, show_default=True, help="Of all kinds in turn, at random moments.")
+@click.option("--seed", default=0, show_default=True, help="Of the questions, and of the deaths' order.")
+@click.option("--poison/--no-poison", default=True, help="Plant a request of which every engine dies.")
+@_OUT
+def chaos(requests: int, deaths: int, seed: int, poison: bool, out: Path) -> None:
+    """Engines die at random moments; every answer is compared with an undisturbed run's."""
+    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison), _note)
+    _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
+
+
+@click.command("long-soak")
+@click.option("--seconds", default=3600.0, show_default=True)
+@click.option("--warm-up-seconds", default=120.0, show_default=True)
+@click.option("--kill-every-seconds", default=60.0, show_default=True)
+@_OUT
+def long_soak(seconds: float, warm_up_seconds: float, kill_every_seconds: float, out: Path) -> None:
+    """Work without end and an engine killed every minute: nothing may grow (Linux only)."""
+    plan = soak.SoakPlan(seconds, warm_up_seconds, kill_every_seconds)
+    found = trio.run(soak.run, plan, _note)
+    _tell(out / "long-soak.html", "Soak", list(found.complaints()), list(report.of_soak(found)))
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _tell(path: Path, title: str, complaints: list[str], sections: list[report.Section]) -> None:
+    click.echo(report.text(title, complaints, sections))
+    report.write_html(path, title, complaints, sections)
+    click.echo(f"report: {path}")
+    sys.exit(1 if complaints else 0)

@@ -1,0 +1,96 @@
+"""What is told of a run: lines for a terminal, and one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from loadtests.canvas import PlotsMissing
+from loadtests.chaos.findings import Findings
+from loadtests.chaos.soak import Soak
+
+Section = tuple[str, list[tuple[str, str]]]
+"""A heading, and facts with their names."""
+
+
+_HOLDS = {
+    "Chaos": "every answer came, once, and as if nothing had been",
+    "Soak": "every answer came and was always the same, and nothing grew",
+}
+"""What is said of a run without complaints, by its title."""
+
+
+def verdict(title: str, complaints: list[str]) -> str:
+    return "; ".join(complaints) or _HOLDS[title]
+
+
+def of_chaos(found: Findings) -> Iterator[Section]:
+    sampled = found.asked - found.greedy
+    yield (
+        "Answers",
+        [
+            (
+                "asked",
+                f"{found.asked}: {found.greedy} greedy, {sampled} sampled; {found.streamed} streamed",
+            ),
+            ("tokens of the undisturbed run", f"{found.tokens:,}"),
+            ("lost", f"{len(found.lost)}"),
+            ("failed", f"{len(found.failed)}"),
+            ("longer than asked for, or out of order", f"{len(found.longer) + len(found.disordered)}"),
+            ("greedy answers that differ", f"{len(found.greedy_parted)} of {found.greedy}"),
+            ("sampled answers that differ", f"{len(found.sampled_parted)} of {sampled}"),
+            ("of all, between two undisturbed runs", f"{len(found.control_parted)} of {found.asked}"),
+            ("longest silence of a stream", f"{found.longest_pause_seconds:.1f} s"),
+            ("planted poison", ", ".join(found.poison) or "none"),
+        ],
+    )
+    yield f"Strikes, in {found.seconds:.0f} s", [(kind, str(times)) for kind, times in found.strikes.items()]
+    yield "The server's own account", [(name, f"{value:g}") for name, value in found.server.items()]
+
+
+def of_soak(soak: Soak) -> Iterator[Section]:
+    yield (
+        "Load",
+        [
+            ("time", f"{soak.seconds:.0f} s"),
+            (
+                "answers",
+                f"{soak.answers}, {soak.failed} failed, {soak.parted} not as the first time",
+            ),
+            ("engines killed", str(soak.kills)),
+            ("complaints of the prefix cache's integrity check", f"{soak.integrity_complaints:g}"),
+        ],
+    )
+    yield (
+        "Levels: the first third after the warm-up, the last, and the highest of all",
+        [
+            (level.name, f"{level.first:,.0f} → {level.last:,.0f} ({level.highest:,.0f})")
+            for level in soak.levels
+        ],
+    )
+
+
+def text(title: str, complaints: list[str], sections: Sequence[Section]) -> str:
+    lines = [title, f"  {verdict(title, complaints)}"]
+    for heading, facts in sections:
+        lines.append(heading)
+        lines += [f"  {name:52} {value}" for name, value in facts]
+    return "\n".join(lines)
+
+
+def write_html(path: Path, title: str, complaints: list[str], sections: Sequence[Section]) -> None:
+    """Raises PlotsMissing where the extra `bench` is not installed."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise PlotsMissing("jinja2") from error
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = (files("loadtests") / "templates" / "chaos.html.j2").read_text("utf-8")
+    page = environment.from_string(template).render(
+        title=title, verdict=verdict(title, complaints), failed=bool(complaints), sections=sections
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page + "\n", "utf-8")

@@ -1,0 +1,180 @@
+"""The run: the questions undisturbed, twice, and then while engines die."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+import httpx
+import trio
+
+from loadtests.chaos import findings
+from loadtests.chaos.answers import Answer, ask
+from loadtests.chaos.findings import Findings
+from loadtests.chaos.questions import JSON_FORMAT, Question, poison, questions
+from loadtests.chaos.strikes import Strike, kinds, strike
+from loadtests.chaos.victim import Victim, victim
+
+SERVER = (
+    *("--stall-seconds", "3"),
+    *("--max-engine-deaths", "100000"),
+    *("--max-request-deaths", "6"),
+    *("--max-slots", "8"),
+)
+"""A wedge is found in seconds, and engines may die oftener than is proper: so often that an innocent request
+is alone on board, with nothing said yet, at two deaths in a row. The default takes that for its guilt."""
+_CLIENTS = 12
+_AHEAD = 4
+"""So many questions may be asked beyond the share of the deaths that have been."""
+_BUSY_SECONDS = 2.5
+"""At most from a death's share of the questions to the death."""
+_POLL_SECONDS = 0.02
+_DEATH_SECONDS = 20.0
+"""From a strike to the death that it is to be, where nobody is left to ask for a step; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Equal plans ask the same and strike the same ways; the moments are the machine's."""
+
+    requests: int = 200
+    deaths: int = 20
+    seed: int = 0
+    poison: bool = True
+    arguments: tuple[str, ...] = ()
+    """More options of the server."""
+
+
+async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
+    """Raises LaunchError where the server does not start."""
+    timeout = httpx.Timeout(600.0)
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        victim([*SERVER, *plan.arguments]) as server,
+        httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as http,
+    ):
+        asked = questions(plan.requests, plan.seed, await _knows_schemas(http, server.url))
+        began = trio.current_time()
+        undisturbed = await _Crowd(http, server.url, asked).ask_all()
+        note(f"undisturbed: {trio.current_time() - began:.1f} s")
+        control = await _Crowd(http, server.url, asked).ask_all()
+        before = await server.metrics(http)
+        if plan.poison:
+            asked.insert(len(asked) // 3, poison(len(asked)))
+        began = trio.current_time()
+        crowd = _Crowd(http, server.url, asked)
+        strikes = await _under_fire(plan, server, http, crowd, note)
+        seconds = trio.current_time() - began
+        after = await server.metrics(http)
+        found = findings.compare(asked, undisturbed, control, crowd.answers)
+        told = {name: after.get(key, 0.0) - before.get(key, 0.0) for name, key in _TOLD.items()}
+        told |= {
+            f"deaths told as {_cause(sample)}": value
+            for sample, value in sorted(after.items())
+            if sample.startswith("penstock_engine_restarts_total") and value
+        }
+        told["share of the KV budget in the end"] = after["penstock_kv_cache_share"]
+        return replace(
+            found, strikes=findings.count([kind.value for kind in strikes]), server=told, seconds=seconds
+        )
+
+
+_TOLD = {
+    "deaths": "penstock_engine_deaths_total",
+    "requests that went on with another engine": "penstock_resumed_requests_total",
+    "requests failed as poison": "penstock_poisonous_requests_total",
+    "late tokens dropped": "penstock_late_tokens_total",
+}
+
+
+def _cause(sample: str) -> str:
+    return sample.partition('cause="')[2].rstrip('"}')
+
+
+async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "stream": False}
+    answer = await ask(http, url, Question(0, {**body, "response_format": JSON_FORMAT}, greedy=True))
+    return answer.status == 200
+
+
+class _Crowd:
+    """Clients that ask the questions in their order, each when it is due."""
+
+    def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question]) -> None:
+        self._http = http
+        self._url = url
+        self._asked = asked
+        self._next = count()
+        self.due = len(asked)
+        """How many may have been asked by now."""
+        self.in_flight = 0
+        self.answers: dict[int, Answer] = {}
+
+    async def ask_all(self) -> dict[int, Answer]:
+        async with trio.open_nursery() as nursery:
+            for _ in range(_CLIENTS):
+                nursery.start_soon(self._client)
+        return self.answers
+
+    async def _client(self) -> None:
+        while (place := next(self._next)) < len(self._asked):
+            while place >= self.due:  # noqa: ASYNC110 (a strike is no event of ours)
+                await trio.sleep(_POLL_SECONDS)
+            question = self._asked[place]
+            self.in_flight += 1
+            self.answers[question.number] = await ask(self._http, self._url, question)
+            self.in_flight -= 1
+
+
+async def _under_fire(
+    plan: Plan, server: Victim, http: httpx.AsyncClient, crowd: _Crowd, note: Callable[[str], None]
+) -> list[Strike]:
+    """All questions answered, and all deaths died, the ones spread over the others."""
+    chance = random.Random(plan.seed)
+    possible = kinds()
+    to_come = [possible[number % len(possible)] for number in range(plan.deaths)]
+    chance.shuffle(to_come)
+    done: list[Strike] = []
+    share = len(crowd._asked) / max(1, plan.deaths)
+
+    async def strikes() -> None:
+        for number, kind in enumerate(to_come):
+            crowd.due = max(crowd.due, int((number + 1) * share) + _AHEAD)
+            await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
+            await _strike(server, http, crowd, kind)
+            done.append(kind)
+            note(f"{number + 1} of {plan.deaths}: {kind.value}")
+        crowd.due = len(crowd._asked)
+
+    crowd.due = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(strikes)
+        await crowd.ask_all()
+    return done
+
+
+async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: Strike) -> None:
+    """Returns when the engine has died of it and the next one is ready."""
+    while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):  # noqa: ASYNC110
+        await trio.sleep(_POLL_SECONDS)
+    _try(pid, kind)
+    insist_at = trio.current_time() + _DEATH_SECONDS
+    while server.engine_pid() == pid or not await _is_ready(http, server.url):
+        # Some kinds need a step to die in, and so somebody who asks for one.
+        crowd.due += not crowd.in_flight
+        if server.engine_pid() == pid and trio.current_time() > insist_at:
+            _try(pid, Strike.KILL)
+        await trio.sleep(_POLL_SECONDS)
+
+
+def _try(pid: int, kind: Strike) -> None:
+    # It may have died of something else in this moment.
+    with suppress(ProcessLookupError):
+        strike(pid, kind)
+
+
+async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
+    return (await http.get(f"{url}/ready")).status_code == 200

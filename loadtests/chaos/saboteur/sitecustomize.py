@@ -1,0 +1,79 @@
+"""Installed in the engine process of a server under test, by its folder on PYTHONPATH: what cannot be done to
+a process from outside. The product knows nothing of it.
+
+SIGUSR1: the next step raises. SIGUSR2: it raises what MLX's allocators raise. SIGHUP: no memory is left, of
+which MLX on a CPU dies by SIGSEGV, without a word. A request for POISON_TOKENS kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+POISON_TOKENS = 997
+LIVE_VARIABLE = "CHAOS_LIVE_FILE"
+"""Names the file into which the bytes of MLX's live buffers are written, once a second."""
+_SLACK_BYTES = 1 << 20
+"""What is left to an engine without memory: it dies within a step or a few."""
+
+
+def install() -> None:
+    from scheduler.engine.loop import EngineLoop
+
+    wanted: list[int] = []
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        wanted.append(number)
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, wish)
+    whole_step, whole_receive = EngineLoop._step, EngineLoop._receive
+
+    written_at = 0.0
+
+    def step(self: EngineLoop) -> Any:
+        nonlocal written_at
+        if time.monotonic() > written_at + 1 and LIVE_VARIABLE in os.environ:
+            written_at = time.monotonic()
+            _write_live_bytes(os.environ[LIVE_VARIABLE])
+        if wanted and not self.idle:
+            match wanted.pop():
+                case signal.SIGUSR1:
+                    raise RuntimeError("chaos: an exception in a step")
+                case signal.SIGUSR2:
+                    raise RuntimeError("[malloc] Unable to allocate 8589934592 bytes.")
+                case _:
+                    _leave_no_memory()
+        return whole_step(self)
+
+    def receive(self: EngineLoop, sequence: Any) -> None:
+        if sequence.submit.max_tokens == POISON_TOKENS:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        whole_receive(self, sequence)
+
+    EngineLoop._step = step  # type: ignore[method-assign]
+    EngineLoop._receive = receive  # type: ignore[method-assign]
+
+
+def _write_live_bytes(path: str) -> None:
+    import mlx.core as mx
+
+    with open(path, "w") as file:
+        file.write(str(mx.get_active_memory()))
+
+
+def _leave_no_memory() -> None:
+    import resource
+
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + _SLACK_BYTES, most))
+
+
+if "scheduler.engine" in sys.orig_argv:
+    install()

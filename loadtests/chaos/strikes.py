@@ -1,0 +1,37 @@
+"""The ways in which an engine is made to die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import StrEnum
+
+
+class Strike(StrEnum):
+    KILL = "SIGKILL"
+    SEGV = "SIGSEGV"
+    STOP = "SIGSTOP, a wedge"
+    MEMORY = "allocation failure, told"
+    NO_MEMORY = "no memory left"
+    ERROR = "exception in a step"
+
+
+_SIGNALS = {
+    Strike.KILL: signal.SIGKILL,
+    Strike.SEGV: signal.SIGSEGV,
+    Strike.STOP: signal.SIGSTOP,
+    Strike.MEMORY: signal.SIGUSR2,
+    Strike.NO_MEMORY: signal.SIGHUP,
+    Strike.ERROR: signal.SIGUSR1,
+}
+
+
+def kinds() -> list[Strike]:
+    """Those that this system can do: Darwin does not enforce the limit that NO_MEMORY sets."""
+    return [kind for kind in Strike if kind is not Strike.NO_MEMORY or sys.platform == "linux"]
+
+
+def strike(pid: int, how: Strike) -> None:
+    """Some take effect at once, some at the next step (`saboteur/`). Raises ProcessLookupError."""
+    os.kill(pid, _SIGNALS[how])

@@ -1,0 +1,112 @@
+"""A Penstock of our own, whose engine can be found, and on Linux looked into."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import trio
+
+from loadtests.chaos.saboteur.sitecustomize import LIVE_VARIABLE
+from loadtests.launch import LaunchError, tail
+
+_SABOTEUR = Path(__file__).with_name("saboteur")
+_ROOT = Path(__file__).parents[2]
+_START_SECONDS = 300.0
+_STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A server that runs. `log` has all that both processes said."""
+
+    process: trio.Process
+    url: str
+    log: Path
+    live: Path
+
+    def mlx_bytes(self) -> float | None:
+        """Of the engine's live buffers, as the saboteur saw it within the last second; None until it did."""
+        try:
+            return float(self.live.read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def engine_pid(self) -> int | None:
+        """The server's one child; None while there is none."""
+        children = _children(self.process.pid)
+        return children[0] if children else None
+
+    async def metrics(self, http: httpx.AsyncClient) -> dict[str, float]:
+        """Its samples, by name with labels as they are written."""
+        text = (await http.get(f"{self.url}/metrics")).text
+        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples if name}
+
+
+@asynccontextmanager
+async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
+    """`penstock serve` with these arguments, ready; ended with the block. Raises LaunchError."""
+    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
+        log, live = Path(folder) / "log", Path(folder) / "live"
+        with log.open("wb") as output:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    "PYTHONPATH": _python_path(),
+                    LIVE_VARIABLE: str(live),
+                },
+                start_new_session=True,
+            )
+        try:
+            yield Victim(process, await _address(process, log), log, live)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _STOP_SECONDS):
+                process.terminate()
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+
+
+def _python_path() -> str:
+    """The saboteur before all, and this checkout, which the engine may not have been installed from."""
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(_SABOTEUR), str(_ROOT), *([given] if given else [])])
+
+
+async def _address(process: trio.Process, log: Path) -> str:
+    with trio.move_on_after(_START_SECONDS):
+        while process.poll() is None:
+            if found := _listening(log):
+                return found
+            await trio.sleep(_POLL_SECONDS)
+    raise LaunchError(f"the server did not start:\n{tail(log)}")
+
+
+def _listening(log: Path) -> str | None:
+    found = re.search(r"^listening +(http://\S+)", log.read_text("utf-8", "replace"), re.MULTILINE)
+    return found[1] if found else None
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    if tasks.is_dir():
+        words = [word for path in tasks.glob("*/children") for word in path.read_text().split()]
+    else:
+        listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+        words = listed.stdout.split()
+    return [int(word) for word in words]

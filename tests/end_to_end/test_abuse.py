@@ -1,0 +1,219 @@
+"""Clients that do what no client should, all at once: the server stays as it is, others notice nothing."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from statistics import median
+
+import pytest
+import trio
+
+from loadtests.chaos.levels import of_process
+from tests.end_to_end.raw_client import Answer, ask, request_bytes
+from tests.end_to_end.serving import Served, eventually, serving
+from tests.end_to_end.test_crowds import idle
+
+Abuse = Callable[["Abusers"], Awaitable[None]]
+_GOOD_TOKENS = 150
+_MEGABYTE = 1 << 20
+_PATIENCE_SECONDS = 60
+"""10 MB are tokenized before they are refused, which takes hundreds of megabytes for as long as it takes."""
+
+
+class Abusers:
+    """Their connections, and the first line of every answer that they got."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.heard: list[bytes] = []
+        self.chance = random.Random(9)
+
+    async def connect(self, receive_buffer: int | None = None) -> trio.SocketStream:
+        connection = trio.socket.socket()
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await connection.connect(("127.0.0.1", self.port))
+        return trio.SocketStream(connection)
+
+    async def say(self, data: bytes, *, reset: bool = False) -> None:
+        """Send this on a connection of its own, read what comes, and go."""
+        async with await self.connect() as stream:
+            answer = b""
+            with suppress(trio.BrokenResourceError), trio.move_on_after(_PATIENCE_SECONDS):
+                await stream.send_all(data)
+                if not reset:
+                    await stream.send_eof()
+                    while len(answer) < 1 << 16 and (more := await stream.receive_some()):
+                        answer += more
+            if reset:
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if answer:
+                self.heard.append(answer.partition(b"\r\n")[0])
+
+
+async def _many(times: int, one: Callable[[int], Awaitable[None]], at_once: int = 40) -> None:
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def limited(number: int) -> None:
+        async with limiter:
+            await one(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(times):
+            nursery.start_soon(limited, number)
+
+
+async def connects_and_disconnects(abusers: Abusers) -> None:
+    """A thousand: at once, after half a request, in the middle of an answer, by a reset."""
+    request = request_bytes(max_tokens=500)
+
+    async def one(number: int) -> None:
+        match number % 4:
+            case 0:
+                await abusers.say(b"")
+            case 1:
+                await abusers.say(request[: abusers.chance.randrange(len(request))], reset=True)
+            case 2:
+                await abusers.say(request, reset=True)
+            case _:
+                with trio.move_on_after(0.02):
+                    await abusers.say(request)
+
+    await _many(1000, one)
+
+
+async def readers_of_a_byte_a_second(abusers: Abusers) -> None:
+    """With the smallest buffers that the kernel gives."""
+
+    async def one(number: int) -> None:
+        async with await abusers.connect(receive_buffer=2048) as stream:
+            await stream.send_all(request_bytes(f"slow {number}", max_tokens=3000))
+            for _ in range(4):
+                await stream.receive_some(1)
+                await trio.sleep(1)
+
+    await _many(8, one)
+
+
+async def half_open_sockets(abusers: Abusers) -> None:
+    """Connections that say nothing, or the half of something, and stay."""
+
+    async def one(number: int) -> None:
+        async with await abusers.connect() as stream:
+            await stream.send_all(request_bytes()[: 20 * (number % 8)])
+            await trio.sleep(3)
+
+    await _many(60, one, at_once=60)
+
+
+async def slowloris(abusers: Abusers) -> None:
+    """Headers by the byte."""
+
+    async def one(number: int) -> None:
+        async with await abusers.connect() as stream:
+            with suppress(trio.BrokenResourceError):
+                for byte in request_bytes()[:30]:
+                    await stream.send_all(bytes([byte]))
+                    await trio.sleep(0.1)
+
+    await _many(60, one, at_once=60)
+
+
+async def bodies_of_10_megabytes(abusers: Abusers) -> None:
+    """Of good JSON, of bad JSON, and of nothing that is announced."""
+    long = request_bytes("word " * (2 * _MEGABYTE))
+    bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"
+    for data in (long, bad, long[: 5 * _MEGABYTE]):
+        await abusers.say(data)
+
+
+async def pipelined_garbage(abusers: Abusers) -> None:
+    """Good requests, and right behind them bytes that are none."""
+
+    async def one(number: int) -> None:
+        await abusers.say(
+            b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n" * (number % 9)
+            + request_bytes(max_tokens=3)
+            + abusers.chance.randbytes(20_000)
+        )
+
+    await _many(60, one)
+
+
+ABUSES: tuple[Abuse, ...] = (
+    connects_and_disconnects,
+    readers_of_a_byte_a_second,
+    half_open_sockets,
+    slowloris,
+    pipelined_garbage,
+)
+"""Of bounded memory. Bodies of 10 MB are apart: tokenizing one takes the parent some 700 MB, of which its
+allocator gives back what it pleases."""
+
+
+async def _good_answers(port: int) -> list[Answer]:
+    answers: list[Answer] = []
+
+    async def one(number: int) -> None:
+        answers.append(await ask(port, f"good {number}", max_tokens=_GOOD_TOKENS))
+
+    await _many(4, one)
+    return answers
+
+
+def _median_gap(answers: list[Answer]) -> float:
+    return median(later - earlier for answer in answers for earlier, later in pairwise(answer.stamps))
+
+
+async def _round(served: Served, heard: list[bytes], abuses: tuple[Abuse, ...]) -> float:
+    """These abuses at once, beside good streams, whose median time from token to token it returns."""
+    abusers = Abusers(served.port)
+    good: list[Answer] = []
+
+    async def streams() -> None:
+        for _ in range(2):
+            good.extend(await _good_answers(served.port))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(streams)
+        for abuse in abuses:
+            nursery.start_soon(partial(abuse, abusers))
+    heard += abusers.heard
+    for answer in good:
+        assert (answer.status, answer.errors, answer.finish_reason) == (200, [], "length")
+    return _median_gap(good)
+
+
+@pytest.mark.timeout(300)
+def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing() -> None:
+    """No answer is a 5xx, good streams keep their pace, and memory, files and threads are level."""
+    plan = "step_seconds=0.02"
+    options = ("--engine", "scripted", "--scripted", plan, "--max-slots", "48", "--max-queue", "100000")
+    with serving(*options) as served:
+        heard: list[bytes] = []
+        calm = _median_gap(trio.run(_good_answers, served.port))
+        files = of_process(served.process.pid)["open files"]
+        held: list[dict[str, float]] = []
+        gaps: list[float] = []
+        for _ in range(3):
+            gaps.append(trio.run(_round, served, heard, ABUSES))
+            eventually(lambda: idle(served), 30)
+            # The last connections end a moment after their requests.
+            eventually(lambda: of_process(served.process.pid)["open files"] <= files + 2, 30)
+            held.append(of_process(served.process.pid))
+        gaps.append(trio.run(_round, served, heard, (*ABUSES, bodies_of_10_megabytes)))
+        eventually(lambda: idle(served), 30)
+    statuses = {line.split(b" ")[1] for line in heard}
+    assert not {status for status in statuses if status.startswith(b"5")}, statuses
+    assert {b"200", b"400"} <= statuses
+    # A ratio in one run: a step of 20 ms is a step of 20 ms, but for other programs on this machine.
+    assert median(gaps) < 3 * calm, (gaps, calm)
+    first, _, last = held
+    assert last["threads"] <= first["threads"] + 2
+    assert last["resident bytes"] < first["resident bytes"] + 48 * _MEGABYTE, held

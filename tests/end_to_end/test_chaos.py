@@ -1,0 +1,24 @@
+"""The chaos run in small, on the real engine: `make chaos` has two hundred requests and twenty deaths."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from loadtests.chaos.run import Plan, run
+from loadtests.chaos.strikes import kinds
+
+REQUESTS = 60
+
+
+@pytest.mark.timeout(300)
+def test_a_death_of_each_kind_changes_no_answer() -> None:
+    """Killed, crashed, stopped, out of memory, an exception: nothing lost, nothing twice, no error, and every
+    greedy answer is the undisturbed one. Sampled ones are as far as float32 allows, which the run counts."""
+    notes: list[str] = []
+    found = trio.run(run, Plan(requests=REQUESTS, deaths=len(kinds()), seed=5, poison=False), notes.append)
+    assert list(found.complaints()) == [], notes
+    assert found.strikes == {kind.value: 1 for kind in sorted(kinds())}
+    assert found.server["deaths"] == len(kinds())
+    assert found.server["requests that went on with another engine"] >= len(kinds())
+    assert found.server["share of the KV budget in the end"] == 0.8

@@ -1,0 +1,61 @@
+"""After a death the next engine reads from disk what the last one had saved, and computes the rest only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.end_to_end.raw_client import Answer, ask
+from tests.end_to_end.serving import Served, eventually, serving
+
+AGENTS = 8
+BLOCK_TOKENS = 256
+OWN_TOKENS = 32
+"""Of each agent's words behind the shared ones, at most, and the template's."""
+SHARED = "You are one of several agents who look after the mill by the river. " * 90
+"""A scaled-down part: eight agents behind 1,500 tokens, for 32 behind 8,000."""
+
+
+def _tokens_of(served: Served, text: str) -> int:
+    _, body = served.post(messages=[{"role": "user", "content": text}], max_tokens=1)
+    return int(body["usage"]["prompt_tokens"])
+
+
+@pytest.mark.timeout(240)
+def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path) -> None:
+    """All are resumed; what they compute again is their own words, what they had said, and less than a block
+    of the prefix."""
+    with serving("--kv-disk", str(tmp_path), "--max-slots", str(AGENTS)) as served:
+        shared_tokens = _tokens_of(served, SHARED)
+        assert shared_tokens > 4 * BLOCK_TOKENS
+        eventually(lambda: served.get("/v1/cache")[1]["disk"]["pending_bytes"] == 0, 30)
+        start = served.metric("penstock_generated_tokens_total")
+        answers: list[Answer] = []
+
+        async def agent(number: int) -> None:
+            answers.append(await ask(served.port, f"{SHARED}\nAgent {number}.", max_tokens=500))
+
+        def said() -> float:
+            return served.metric("penstock_generated_tokens_total") - start
+
+        async def main() -> tuple[float, float]:
+            """What was said and what was computed when the engine was dead."""
+            async with trio.open_nursery() as nursery:
+                for number in range(AGENTS):
+                    nursery.start_soon(agent, number)
+                await trio.to_thread.run_sync(eventually, lambda: said() > AGENTS * 40, 60)
+                os.kill(served.engine_pid(), signal.SIGKILL)
+                await trio.to_thread.run_sync(eventually, lambda: served.get("/ready")[0] == 503)
+                return said(), served.metric("penstock_prefilled_tokens_total")
+
+        said_before, computed_before = trio.run(main)
+        assert [(answer.errors, answer.finish_reason) for answer in answers] == [([], "length")] * AGENTS
+        assert served.metric("penstock_resumed_requests_total") == AGENTS
+        again = served.metric("penstock_prefilled_tokens_total") - computed_before
+        saved = shared_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+        assert served.metric("penstock_prefix_disk_hit_tokens_total") >= saved
+        assert again <= (shared_tokens - saved) + AGENTS * OWN_TOKENS + said_before

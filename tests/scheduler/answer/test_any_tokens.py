@@ -1,0 +1,87 @@
+"""Whatever a model says, in whatever dialect: an answer or an error of ours, soon, no longer than it said."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.answer.assembly import Assembly
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.errors import SchedulerError
+from scheduler.events import FinishReason
+from scheduler.models.random_qwen3 import EMBEDDED, ensure_model, user_cache_folder
+from scheduler.prompt.tokenizer import HubTokenizer
+from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, message_of, pipeline
+
+FORMS: dict[str, AnswerFormat] = {written.name: written.form for written in WRITTEN}
+_RAW = [written.raw.encode() for written in WRITTEN]
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> bytes:
+    """A piece of what some model would say, in any dialect: marks and halves of marks among them."""
+    raw = draw(st.sampled_from(_RAW))
+    start = draw(st.integers(0, len(raw)))
+    return raw[start : draw(st.integers(start, len(raw)))]
+
+
+said = st.lists(slices() | st.binary(max_size=30), max_size=12)
+
+
+def size_of(message: Message) -> int:
+    return len(message.text) + len(message.reasoning)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=60, deadline=None)
+@given(pieces=said, end=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]), in_reasoning=st.booleans())
+def test_any_bytes_in_any_dialect_are_an_answer_or_an_error_of_ours(
+    name: str, pieces: list[bytes], end: FinishReason, in_reasoning: bool
+) -> None:
+    """Pieces of all dialects and of none, cut anywhere."""
+    started = time.perf_counter()
+    with suppress(SchedulerError):
+        message, _ = message_of(pipeline(FORMS[name], in_reasoning=in_reasoning), pieces, end)
+        # A byte that is no text becomes one character, and what was a call may come back as text, once.
+        assert size_of(message) <= 2 * sum(map(len, pieces)) + 64
+    # A thousand times what it takes: a bound against never.
+    assert time.perf_counter() - started < 10
+
+
+@pytest.fixture(scope="module")
+def real() -> HubTokenizer:
+    """The embedded model's, whose vocabulary is smaller than its model's."""
+    folder = ensure_model(EMBEDDED, "embedded", user_cache_folder(os.environ))
+    return HubTokenizer(folder, model_type="qwen3")
+
+
+def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
+    form = tokenizer.answer_format
+    splitter = form.splitter(tools=True, in_reasoning=False)
+    assembly = Assembly(form, splitter, TOOLS, lambda index: f"call_{index}", parallel_calls=True)
+    return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, data: st.DataObject) -> None:
+    """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still choose."""
+    ids = data.draw(st.lists(st.integers(0, 8191) | st.integers(8000, 8400), max_size=60))
+    cuts = data.draw(st.lists(st.integers(0, 60), max_size=10))
+    edges = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
+    answer = _answer(real)
+    message = Message()
+    with suppress(SchedulerError):
+        for start, end in pairwise(edges):
+            for piece in answer.feed(ids[start:end]):
+                message.add(piece)
+        for piece in answer.finish(FinishReason.LENGTH):
+            message.add(piece)
+    assert size_of(message) < 200 * (len(ids) + 1)
