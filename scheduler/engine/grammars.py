@@ -43,8 +43,12 @@ class Grammars:
         return not self._awaited[submit.request_id].done()
 
     def forget(self, request_id: int) -> None:
-        """A request waits no longer."""
-        self._awaited.pop(request_id, None)
+        """A request waits no longer. What only clients that have left had asked for is not begun: whoever
+        came behind them would wait for it, seconds each, and a silent engine is held to have stalled."""
+        awaited = self._awaited.pop(request_id, None)
+        if awaited is not None and awaited not in self._awaited.values() and awaited.cancel():
+            for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
+                del self._compiled[grammar]
 
     def constraint(self, submit: Submit) -> Constraint | None:
         """For a request that is about to run, as far as its answer has come; None where it has no grammar.

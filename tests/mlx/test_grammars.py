@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -385,3 +386,36 @@ def test_compiled_grammars_are_kept_and_the_oldest_goes(
         grammars.forget(submit.request_id)
     assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
     assert grammars.compiled == 2
+
+
+def test_grammars_that_nobody_waits_for_are_not_compiled(
+    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients leave while one is being made: of theirs only what another waits for is made, and what was not
+    is made when it is asked for again."""
+    engine = model.engine()
+    grammars = Grammars(engine.backend._grammars._tokenizer)
+    first, left, shared, other = (
+        engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "c")
+    )
+    compiled: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+    compile_one = grammars._compile
+
+    def held(grammar: str) -> Any:
+        compiled.append(grammar)
+        begun.set()
+        assert go_on.wait(20)
+        return compile_one(grammar)
+
+    monkeypatch.setattr(grammars, "_compile", held)
+    for submit in (first, left, shared, other):
+        assert grammars.preparing(submit)
+    assert begun.wait(20)
+    for submit in (first, left, shared):
+        grammars.forget(submit.request_id)
+    go_on.set()
+    assert grammars.constraint(other) is not None
+    assert compiled == [first.grammar, other.grammar]
+    assert grammars.constraint(left) is not None
+    assert grammars.compiled == 3
