@@ -283,10 +283,15 @@ class MlxBackend:
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
         retired += self._fail_constrained()
-        prompts = [prompt for prompt in prompts if prompt.uid in self._by_uid]
-        before = [self._by_uid[prompt.uid].cached.done_tokens for prompt in prompts]
-        prefills = [self._progress(prompt) for prompt in prompts]
-        chunks = [now.done - done for now, done in zip(prefills, before, strict=True)]
+        chunks: list[int] = []
+        prefills: list[PrefillOut] = []
+        for prompt in prompts:
+            if prompt.uid not in self._by_uid:
+                continue  # Failed just now.
+            before = self._by_uid[prompt.uid].cached.done_tokens
+            prefills.append(self._progress(prompt))
+            if not prompt.end_of_prompt:  # The last token is computed with those that decode.
+                chunks.append(prefills[-1].done - before)
         self._rows.reserve(self.kv_bytes())
         return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
+from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.sequence import Sequence
 from tests.contracts.check_backend import alone, prompt_of, request
-from tests.mlx.conftest import Tiny
+from tests.mlx.conftest import Tiny, load_of
 from tests.mlx.reuse import engine_of, words
 
 
@@ -70,3 +73,26 @@ def test_rows_that_cannot_be_padded_share_a_step_too(family: str) -> None:
     assert ended[-1] == submits[0].request_id
     for submit in submits:
         engine.check(submit)
+
+
+def test_a_prompts_last_token_is_computed_with_those_who_decode(tiny: Tiny) -> None:
+    """A row that joins costs no pass of its own: its chunk is one, and then it takes part in the others'."""
+    calls: list[tuple[int, ...]] = []
+
+    class Counted:
+        def __call__(self, tokens: mx.array, cache: Any = None) -> Any:
+            calls.append(tokens.shape)
+            return tiny.model(tokens, cache=cache)
+
+        layers = tiny.model.layers
+
+    backend = MlxBackend(Counted(), load_of(tiny.folder, kv_cache_bytes=0), tiny.ready, tiny.row_bytes)
+    for number in range(3):
+        backend.admit(Sequence.of(request(number, prompt_of(10, number), 9)))
+    for _ in range(3):
+        backend.step()
+    backend.admit(Sequence.of(request(9, prompt_of(10, 9), 9)))
+    calls.clear()
+    heard = [[token.request_id for token in backend.step().tokens] for _ in range(3)]
+    assert calls == [(3, 1), (1, 9), (4, 1), (4, 1)]
+    assert heard == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 9]]

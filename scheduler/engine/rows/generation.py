@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
 
 from scheduler.engine.logprobs import RowLogprobs
 from scheduler.engine.sampling import RowSampling, RowsSampler
+
+_NO_STOPS = StopSequences([])
 
 
 class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
@@ -27,6 +29,29 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
     _rows_sampler: RowsSampler | None = None
+    _beginning: frozenset[int] = frozenset()
+    """Rows whose next input is their prompt's last token, which is nothing to tell."""
+
+    def begin(self, last_tokens: list[int], **rows: list[Any]) -> None:
+        """Hold these rows, whose lists come as GenerationBatch names them; nothing is computed yet."""
+        self.__dict__.update(rows)
+        count = len(last_tokens)
+        self._next_tokens = mx.array(last_tokens, dtype=mx.uint32)
+        self._next_logprobs = [None] * count
+        self._token_context = [None] * count  # For logits processors, which nobody has here.
+        self._num_tokens = [-1] * count
+        self._matchers = [_NO_STOPS.matcher() for _ in last_tokens]
+        self._beginning = frozenset(self.uids)
+
+    def next(self) -> list[Any]:
+        beginning, self._beginning = self._beginning, frozenset()
+        answers: list[Any] = super().next()
+        if not beginning:
+            return answers
+        for place, uid in enumerate(self.uids):
+            if uid in beginning:
+                self._matchers[place] = self.stop_sequences[place].matcher()
+        return [answer for answer in answers if answer.uid not in beginning]
 
     def _step(self) -> tuple[list[int], list[RowLogprobs | None]]:
         self._current_tokens = self._next_tokens
@@ -60,6 +85,7 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         if batch._rows_sampler is not None:
             batch._rows_sampler.leave()  # Its rows are ours now, and so are their counts.
         super().extend(batch)
+        self._beginning |= batch._beginning
 
     def filter(self, keep: list[int]) -> None:
         """Rows keep their places; the last ones move to those that have become free."""
@@ -105,18 +131,17 @@ class PromptBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no
         mx.eval([layer.state for layer in self.prompt_cache])
 
     def generate(self, tokens: list[list[int]]) -> SampledBatch:
-        """The rows begin to decode. As upstream's, which names its own batch."""
-        generation = SampledBatch(
-            self.model,
-            self.uids,
-            mx.array([last for (last,) in tokens]),
-            self.prompt_cache,
-            self.tokens,
-            self.samplers,
-            self.fallback_sampler,
-            self.logits_processors,
-            self.stop_sequences,
-            self.max_tokens,
+        """The rows begin to decode, with the last token of each."""
+        generation: SampledBatch = SampledBatch.empty(self.model, None)
+        generation.begin(
+            [last for (last,) in tokens],
+            uids=self.uids,
+            prompt_cache=self.prompt_cache,
+            tokens=self.tokens,
+            samplers=self.samplers,
+            logits_processors=self.logits_processors,
+            stop_sequences=self.stop_sequences,
+            max_tokens=self.max_tokens,
         )
         self.uids, self.prompt_cache, self.tokens, self.samplers = [], [], [], []
         self.logits_processors, self.max_tokens = [], []
@@ -126,7 +151,41 @@ class PromptBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no
 class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     """`samplers` of `insert` are RowSamplings."""
 
+    _currently_processing: list[list[Any]]
+    """Of each row in prefill: the pieces that are left, tokens done, tokens in all."""
+
     def __init__(self, model: Any, **options: Any) -> None:
         super().__init__(model, **options)
         self._prompt_batch = PromptBatch.empty(model, None, prefill_step_size=self.prefill_step_size)
         self._generation_batch = SampledBatch.empty(model, None)
+
+    def _next(self) -> tuple[list[Any], list[Any]]:
+        """As upstream's, but rows of whose prompts one token is left join before the step and compute it with
+        all others; upstream gives them a pass of their own after it, a third of a step for one row."""
+        begun = self._begin()
+        prompts, answers = super()._next()
+        return [*begun, *prompts], answers
+
+    def _begin(self) -> list[Any]:
+        room = self.prefill_batch_size - len(self._prompt_batch)
+        if (count := min(room, len(self._unprocessed_sequences))) > 0:
+            self._prompt_batch.extend(self._make_batch(count))
+        ready = [at for at, (pieces, *_) in enumerate(self._currently_processing) if is_read(pieces)]
+        if not ready:
+            return []
+        rows = [self._currently_processing[at] for at in ready]
+        responses = [
+            PromptProcessingBatch.Response(self._prompt_batch.uids[at], (total, total), True, True)
+            for at, (_, _, total) in zip(ready, rows, strict=True)
+        ]
+        self._currently_processing = [
+            row for at, row in enumerate(self._currently_processing) if at not in ready
+        ]
+        batch = self._prompt_batch.split(ready).generate([pieces[0] for pieces, *_ in rows])
+        self._generation_batch.extend(batch)
+        return responses
+
+
+def is_read(pieces: list[list[int]]) -> bool:
+    """Only the last token is left of a prompt, with which the row begins to decode instead of reading on."""
+    return len(pieces) == 1 and len(pieces[0]) == 1

@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.engine.rows.generation import is_read
+
 LEAST_CHUNK_TOKENS = 8
 """Of one row: its progress has a floor, however many share a step."""
 
@@ -38,7 +40,7 @@ class PrefillShare:
             chunk_tokens = max(LEAST_CHUNK_TOKENS, budget_tokens // max(1, len(reading) + len(joining)))
         if not self.padded:
             coming = [row[0] for row in reading] + [sequence[1] for sequence in joining]
-            chunk_tokens = min([chunk_tokens, *(len(pieces[0]) for pieces in coming if not _is_read(pieces))])
+            chunk_tokens = min([chunk_tokens, *(len(pieces[0]) for pieces in coming if not is_read(pieces))])
         generator.prefill_batch_size = max(self.base_rows, len(reading) + len(joining))
         generator.prefill_step_size = generator._prompt_batch.prefill_step_size = chunk_tokens
 
@@ -51,8 +53,3 @@ class PrefillShare:
                 joining.append(sequence)
                 rows += 1
         return joining
-
-
-def _is_read(pieces: list[list[int]]) -> bool:
-    """Only the last token is left, with which the row begins to decode instead of reading on."""
-    return len(pieces) == 1 and len(pieces[0]) == 1
