@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from loadtests import html_report, launch, record, report, targets, verdict
+from loadtests import html_report, launch, record, report, step_curves, sweep, targets, verdict
 from loadtests import scenario as scenarios
 from loadtests.canvas import PlotsMissing
 from loadtests.chaos.commands import chaos, long_soak
@@ -26,7 +27,7 @@ from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
-from scheduler.link.fast_blas import prepare
+from scheduler.link.fast_blas import default_threads, prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 _TARGET_HELP = "NAME=URL of a server that runs, or NAME=preset:PRESET to start one; may be repeated."
@@ -68,6 +69,7 @@ def list_scenarios() -> None:
     help="A shipped scenario's name, or a file; may be repeated. all: every shipped one but soak.",
 )
 @_common
+@click.option("--without", metavar="POPULATION", help="As if this one had never come.")
 @click.option("--rounds", default=1, show_default=True, help="How often each target's turn comes.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Judge by it; exit 1 on a regression.")
 def compare(
@@ -78,6 +80,7 @@ def compare(
     overrides: tuple[str, ...],
     token_scale: float,
     out: Path,
+    without: str | None,
     rounds: int,
     baseline: Path | None,
 ) -> None:
@@ -88,6 +91,8 @@ def compare(
         for given in names
         for name in (every if given == "all" else [given])
     ]
+    if without is not None:
+        chosen = [one.without(without) for one in chosen]
     choices = _choices(texts, presets)
     runs: list[RunRecord] = []
     for scenario in chosen:
@@ -160,6 +165,70 @@ def sustain(
     with live:
         trio.run(_with_servers, _choices(texts, presets), model, searched)
     _write(runs, out, f"sustain-{scenarios.load(scenario).name}", with_report=False)
+
+
+@bench.command("sweep")
+@click.option("--scenario", default="long-prompt", show_default=True, help="A scenario's name, or a file.")
+@click.option("--option", default="--itl-target-ms", show_default=True, help="Of `penstock serve`.")
+@click.option("--values", default="default,20,40,80,160,320", show_default=True, help="default: left out.")
+@click.option("--x", "x_figure", default="ttft_p50@book", show_default=True, metavar="FIGURE[@POPULATION]")
+@click.option("--y", "y_figure", default="stall_ratio[streams<book]", show_default=True, metavar="FIGURE")
+@click.option(
+    "--alone", default="book", show_default=True, help="Whose x is in multiples of what it has alone."
+)
+@click.option("--model", type=click.Path(path_type=Path), help="Folder that the servers serve.")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
+def sweep_option(
+    scenario: str,
+    option: str,
+    values: str,
+    x_figure: str,
+    y_figure: str,
+    alone: str,
+    model: Path | None,
+    overrides: tuple[str, ...],
+    out: Path,
+) -> None:
+    """One option of Penstock over several values: what one figure costs in another, as a curve."""
+    chosen = scenarios.load(scenario, overrides)
+    runs: list[RunRecord] = []
+    if alone:
+        launch_ = replace(sweep.launch_of(option, sweep.DEFAULT), name=sweep.ALONE)
+        runs += _compare(chosen.only(alone), [launch_], model, 1).runs
+    for value in values.split(","):
+        runs += _compare(chosen, [sweep.launch_of(option, value)], model, 1).runs
+    x, y = sweep.Axis(x_figure), sweep.Axis(y_figure)
+    found = sweep.points(runs, x, y)
+    for point in found:
+        click.echo(f"{option} {point.value}: {x_figure} {point.x}, {y_figure} {point.y}")
+    label = f"{x_figure}, times what {alone} has alone" if alone else x_figure
+    out.mkdir(parents=True, exist_ok=True)
+    record.save(out / "sweep.json", runs)
+    html_report.write(out / "sweep.html", runs, _machine(), [sweep.plot(found, option, label, y_figure)])
+    click.echo(f"report:  {out / 'sweep.html'}")
+
+
+@bench.command("steps")
+@click.option("--rows", default="8,32,64", show_default=True)
+@click.option("--prefixes", default="0,1024,4096,16384", show_default=True, help="Tokens shared by all rows.")
+@click.option("--most-gigabytes", default=4.0, show_default=True, help="For BatchGenerator's copies.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
+def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
+    """A decode step by rows and shared prefix: the engine against a bare BatchGenerator."""
+    cache = user_cache_folder(os.environ)
+    folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
+    environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
+    sizes = [step_curves.Size(int(r), int(p)) for r in rows.split(",") for p in prefixes.split(",")]
+    pairs = []
+    for pair in step_curves.measure(
+        sizes, folder, environment, BENCH_13M.kv_bytes_per_token, int(most_gigabytes * 1e9)
+    ):
+        click.echo(step_curves.described(pair))
+        pairs.append(pair)
+    out.mkdir(parents=True, exist_ok=True)
+    html_report.write(out / "steps.html", [], _machine(), [step_curves.plot(pairs)])
+    click.echo(f"report:  {out / 'steps.html'}")
 
 
 @bench.command("report")

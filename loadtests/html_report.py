@@ -32,13 +32,16 @@ class _Section:
     formulas: tuple[tuple[str, str], ...]
 
 
-def write(path: Path, runs: Sequence[RunRecord], machine: str | None = None) -> None:
+def write(
+    path: Path, runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()
+) -> None:
     """`machine` in words; runs that say theirs in their settings need none."""
-    path.write_text(render(runs, machine), "utf-8")
+    path.write_text(render(runs, machine, curves), "utf-8")
 
 
-def render(runs: Sequence[RunRecord], machine: str | None = None) -> str:
-    """Equal runs give equal text. Raises PlotsMissing where the extra `bench` is not installed."""
+def render(runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()) -> str:
+    """Equal runs give equal text. `curves` stand above all scenarios. Raises PlotsMissing where the extra
+    `bench` is not installed."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
@@ -51,7 +54,7 @@ def render(runs: Sequence[RunRecord], machine: str | None = None) -> str:
         _section(f"p{number}", name, of_scenario, machine)
         for number, (name, of_scenario) in enumerate(by_scenario(runs).items())
     ]
-    return environment.from_string(template).render(sections=sections) + "\n"
+    return environment.from_string(template).render(sections=sections, curves=curves) + "\n"
 
 
 def _section(key: str, name: str, runs: Sequence[RunRecord], machine: str | None) -> _Section:

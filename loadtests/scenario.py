@@ -231,6 +231,24 @@ class Scenario(_Part):
             raise ValueError("give populations or a replay, and not both")
         return self
 
+    def only(self, population: str) -> Scenario:
+        """What this population has when nobody else is there, from the start."""
+        chosen = self.population(population)
+        return self.model_copy(update={"populations": (chosen.model_copy(update={"start_seconds": 0.0}),)})
+
+    def without(self, population: str) -> Scenario:
+        """The others, as if it had never come."""
+        gone = self.population(population)
+        return self.model_copy(update={"populations": tuple(p for p in self.populations if p is not gone)})
+
+    def population(self, name: str) -> Population:
+        """Raises ScenarioError."""
+        for one in self.populations:
+            if one.name == name:
+                return one
+        known = ", ".join(one.name for one in self.populations) or "none"
+        raise ScenarioError(f"{self.name} has no population {name!r}; there are: {known}")
+
 
 def shipped() -> dict[str, Path]:
     """The scenarios that come with Penstock, by name."""

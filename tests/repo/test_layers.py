@@ -74,6 +74,7 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/rows/shared_attention.py",
         "scheduler/engine/rows/sharing_check.py",
         "loadtests/bare_loop.py",
+        "loadtests/step_process.py",
         "loadtests/chaos/saboteur/sitecustomize.py",
     }
     if name_of(path) not in allowed:

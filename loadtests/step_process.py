@@ -1,0 +1,127 @@
+"""Decode steps of one engine in a process of its own: ours, or a bare `BatchGenerator`.
+
+`python -m loadtests.step_process ours|bare MODEL_FOLDER` reads a job a line, `{"rows": R, "prefix": P,
+"private": T, "steps": N}`: R rows, all of which begin with the same P tokens and go on with T of their own.
+The answer: seconds of each step, and bytes of keys and values. The bare one computes the prefix once, too,
+and a copy of it for each row, as mlx-lm's batches want it. Two processes, because ours replaces mlx-lm's
+attention.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+_VOCABULARY = 8192
+_MOST_ROWS = 64
+_CHUNK_TOKENS = 512
+_WARM_STEPS = 3
+Job = dict[str, int]
+
+
+def _prompts(job: Job) -> tuple[list[int], list[list[int]]]:
+    words = random.Random(json.dumps(job))
+    trunk = [words.randrange(_VOCABULARY) for _ in range(job["prefix"])]
+    return trunk, [[words.randrange(_VOCABULARY) for _ in range(job["private"])] for _ in range(job["rows"])]
+
+
+def _timed(step: Callable[[], object], steps: int) -> list[float]:
+    for _ in range(_WARM_STEPS):
+        step()
+    seconds = []
+    for _ in range(steps):
+        started = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
+    model, _ = load_model(folder, lazy=True)
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+
+    def measure(job: Job) -> dict[str, Any]:
+        trunk, rests = _prompts(job)
+        kept = make_prompt_cache(model)
+        for start in range(0, len(trunk), _CHUNK_TOKENS):
+            model(mx.array([trunk[start : start + _CHUNK_TOKENS]]), cache=kept)
+            mx.eval([layer.state for layer in kept])
+        generator = BatchGenerator(model, completion_batch_size=_MOST_ROWS, prefill_step_size=_CHUNK_TOKENS)
+        generator.insert(
+            rests,
+            max_tokens=[10_000] * len(rests),
+            caches=[copy.deepcopy(kept) for _ in rests] if trunk else None,
+        )
+        while len(generator._generation_batch) < len(rests):
+            generator.next()
+        seconds = _timed(generator.next, job["steps"])
+        held = generator.prompt_cache_nbytes
+        generator.close()
+        return {"seconds": seconds, "kv_bytes": held}
+
+    return measure
+
+
+def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
+    from scheduler.engine import model_loading
+    from scheduler.engine.sequence import Sequence
+    from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
+
+    load = Load(
+        PROTOCOL_VERSION,
+        "mlx",
+        str(folder),
+        _MOST_ROWS,
+        _CHUNK_TOKENS,
+        8,
+        "float32",
+        ScriptedPlan(),
+        kv_cache_bytes=8 << 30,
+    )
+    backend = model_loading.load(load, lambda stage: None)
+    greedy = Sampling(temperature=0.0)
+
+    def measure(job: Job) -> dict[str, Any]:
+        trunk, rests = _prompts(job)
+        if trunk:
+            backend.admit(Sequence.of(Submit(1, [*trunk, 1], 1, (), greedy)))
+            while backend.kv_bytes():
+                backend.step()
+        for number, rest in enumerate(rests, 2):
+            backend.admit(Sequence.of(Submit(number, trunk + rest, 10_000, (), greedy)))
+        while len(backend._generator._generation_batch) < len(rests):
+            backend.step()
+        seconds = _timed(backend.step, job["steps"])
+        assert backend.prefixes is not None
+        held = backend.kv_bytes() + backend.prefixes.nbytes
+        for number in range(2, len(rests) + 2):
+            backend.remove(number)
+        backend.prefixes.clear()
+        return {"seconds": seconds, "kv_bytes": held}
+
+    return measure
+
+
+def main() -> None:
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    measure = ours(folder) if kind == "ours" else bare(folder)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(json.loads(line))), flush=True)
+        mx.clear_cache()
+
+
+if __name__ == "__main__":
+    main()
