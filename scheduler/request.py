@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 # How tokens are chosen crosses to the engine as it is: one type for both sides.
+from scheduler.grammar.structure import Structure
 from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
 
@@ -24,6 +25,9 @@ class Tool:
     description: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     strict: bool = False
+    """Whether its calls are held to `parameters`."""
+    place: str = field(default="tools", compare=False)
+    """Where the client wrote `parameters`, to be named in errors."""
 
     def definition(self) -> dict[str, Any]:
         """As chat templates and mlx-lm's parsers take it."""
@@ -32,11 +36,11 @@ class Tool:
 
 
 class ToolChoice(StrEnum):
-    """Whether the model calls a tool is its own choice, or it cannot. (That it must needs a grammar in
-    the engine; until there is one, dialects refuse such a choice by name.)"""
+    """Whether the model calls a tool is its own choice, or it cannot, or it must."""
 
     AUTO = "auto"
     NONE = "none"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class ChatPrompt:
     template_options: dict[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice.AUTO
+    only_tool: str | None = None
+    """With REQUIRED: the one tool that is to be called, once. Else any of them."""
     parallel_tool_calls: bool = True
     reasoning: Reasoning = Reasoning()
     continue_final: bool = False
@@ -116,6 +122,8 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the answer as the end-of-sequence token does, also where that is ignored."""
     ignore_eos: bool = False
+    structure: Structure | None = None
+    """What the text of the answer must be; None: anything."""
     choices: int = 1
     """Continuations of the one prompt, each with a seed of its own."""
     top_logprobs: int | None = None

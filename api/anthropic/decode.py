@@ -27,6 +27,7 @@ from api.anthropic.schema import (
     ThinkingEnabled,
 )
 from scheduler.errors import InvalidRequest
+from scheduler.grammar.structure import JsonText
 from scheduler.prompt.volatile import stable
 from scheduler.request import (
     ChatPrompt,
@@ -53,6 +54,7 @@ def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationReq
         ),
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
+        structure=_structure(body),
         tenant=tenant,
     )
 
@@ -65,16 +67,32 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
     choice = body.tool_choice
     return ChatPrompt(
         messages=tuple(messages),
-        tools=tuple(_tool(tool) for tool in body.tools or ()),
-        tool_choice=ToolChoice.AUTO if choice is None else ToolChoice(choice.type),
+        tools=tuple(_tool(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+        tool_choice=ToolChoice.AUTO if choice is None else _CHOICES[choice.type],
+        only_tool=None if choice is None else choice.name,
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
         reasoning=_reasoning(body),
         continue_final=body.messages[-1].role == "assistant",
     )
 
 
-def _tool(tool: CustomTool) -> Tool:
-    return Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict))
+_CHOICES = {
+    "auto": ToolChoice.AUTO,
+    "none": ToolChoice.NONE,
+    "any": ToolChoice.REQUIRED,
+    "tool": ToolChoice.REQUIRED,
+}
+
+
+def _tool(tool: CustomTool, place: str) -> Tool:
+    return Tool(
+        tool.name, tool.description or "", tool.input_schema, bool(tool.strict), f"{place}.input_schema"
+    )
+
+
+def _structure(body: CountTokensRequest) -> JsonText | None:
+    asked = None if body.output_config is None else body.output_config.format
+    return None if asked is None else JsonText(asked.schema_, "output_config.format.schema")
 
 
 def _reasoning(body: CountTokensRequest) -> Reasoning:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
-from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body
+from api.openai.tools import STRICT
 
 MAX_TOOLS = 1024
 MAX_STOPS = 64
@@ -16,7 +17,6 @@ MAX_STOP_CHARACTERS = 256
 MAX_MESSAGES = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
-_NO_GRAMMAR = "it needs structured output, which this server does not have yet"
 _AUTOMATIC_CACHE = "what prompts have in common is found without it"
 
 
@@ -35,9 +35,7 @@ class CustomTool(Body):
     description: str | None = None
     input_schema: dict[str, Any]
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
-    strict: Annotated[bool | None, WithoutEffect("arguments are made to fit the schema, not held to it")] = (
-        None
-    )
+    strict: Annotated[bool | None, STRICT] = None
     eager_input_streaming: Annotated[
         bool | None, WithoutEffect("arguments stream as the model's syntax lets them")
     ] = None
@@ -52,15 +50,19 @@ class CustomTool(Body):
     ] = None
 
 
-def _no_must(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") in ("any", "tool"):
-        raise unsupported(f"that a tool must be called: {_NO_GRAMMAR}; 'auto' and 'none' are supported")
-    return value
-
-
 class ToolChoice(Body):
-    type: Literal["auto", "none"]
+    type: Annotated[
+        Literal["auto", "none", "any", "tool"],
+        Partly("that a tool must be called: where the model writes its calls as JSON"),
+    ]
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _names_one_tool(self) -> ToolChoice:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("a name goes with the type 'tool', and with no other")
+        return self
 
 
 _Display = Literal["summarized", "omitted"] | None
@@ -86,9 +88,14 @@ class ThinkingDisabled(Body):
 Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Discriminator("type")]
 
 
+class OutputFormat(Body):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
 class OutputConfig(Body):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    format: OutputFormat | None = None
 
 
 class ClearThinking(Body):
@@ -111,9 +118,7 @@ class CountTokensRequest(Body):
         list[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
     ] = None
     tools: list[CustomTool] | None = Field(default=None, max_length=MAX_TOOLS)
-    tool_choice: Annotated[
-        ToolChoice | None, BeforeValidator(_no_must), Partly(f"that a tool must be called: {_NO_GRAMMAR}")
-    ] = None
+    tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None

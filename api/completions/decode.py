@@ -6,6 +6,7 @@ import secrets
 
 from api.completions.schema import CompletionRequest, PromptItem
 from api.openai.decode import sampling
+from api.openai.structured import structure
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
 
@@ -21,6 +22,7 @@ def generation_requests(body: CompletionRequest, tenant: str = "") -> list[Gener
             stop=tuple(body.stop or ()),
             stop_token_ids=tuple(body.stop_token_ids or ()),
             ignore_eos=body.ignore_eos,
+            structure=structure(body),
             choices=body.n or 1,
             top_logprobs=body.logprobs,
             min_tokens=body.min_tokens,

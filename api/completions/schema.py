@@ -61,7 +61,6 @@ class CompletionRequest(SamplingFields):
         False
     )
     return_token_ids: Annotated[bool | None, Refused("answers are text", neutral=(False,))] = None
-    response_format: Annotated[Any, Refused("structured output is not there yet")] = None
 
     @field_validator("logprobs")
     @classmethod

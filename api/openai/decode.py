@@ -8,6 +8,7 @@ from typing import Any
 
 from api.openai.messages import ChatMessage
 from api.openai.schema import ChatCompletionRequest, SamplingFields
+from api.openai.structured import structure
 from api.openai.tools import neutral_choice
 from scheduler.prompt.volatile import stable
 from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
@@ -17,13 +18,15 @@ _UNSIGNED_64 = (1 << 64) - 1
 
 def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
     """Defaults are OpenAI's: temperature 1, nothing cut off, as many tokens as the context allows."""
+    choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
             messages=tuple(_messages(body.messages)),
             template_options=dict(body.chat_template_kwargs or {}),
-            tools=tuple(tool.neutral() for tool in body.tools or ()),
-            tool_choice=neutral_choice(body.tool_choice),
+            tools=tuple(tool.neutral(f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+            tool_choice=choice,
+            only_tool=only_tool,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=reasoning(body.reasoning_effort),
             continue_final=body.continue_final_message,
@@ -33,6 +36,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=body.ignore_eos,
+        structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         min_tokens=body.min_tokens,

@@ -8,9 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.fields import Refused, WithoutEffect
 from api.identity import MAX_TIMEOUT_SECONDS
 from api.openai.messages import Body, ChatMessage
+from api.openai.structured import (
+    GrammarText,
+    ResponseFormat,
+    SchemaOrText,
+    StructuredOutputs,
+    Texts,
+    structure,
+)
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
 from scheduler.request import MAX_TOP_LOGPROBS, PRIORITIES
 
@@ -22,7 +30,6 @@ MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
 _BOOKKEEPING = "the provider's own bookkeeping"
-_NO_GRAMMAR = "structured output is not there yet"
 MAX_SALT_CHARACTERS = 256
 
 
@@ -32,16 +39,6 @@ class StreamOptions(Body):
     continuous_usage_stats: Annotated[bool, Refused("usage is told once, at the end", neutral=(False,))] = (
         False
     )
-
-
-class TextFormat(Body):
-    type: Literal["text"]
-
-
-def _no_grammar(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") in ("json_object", "json_schema"):
-        raise unsupported(f"{_NO_GRAMMAR}; only the type 'text' is supported")
-    return value
 
 
 def _listed(value: Any) -> Any:
@@ -94,11 +91,17 @@ class SamplingFields(Body):
     spaces_between_special_tokens: Annotated[bool, Refused("special tokens are no text", neutral=(True,))] = (
         True
     )
-    structured_outputs: Annotated[Any, Refused(_NO_GRAMMAR)] = None
-    guided_json: Annotated[Any, Refused(_NO_GRAMMAR)] = None
-    guided_regex: Annotated[Any, Refused(_NO_GRAMMAR)] = None
-    guided_choice: Annotated[Any, Refused(_NO_GRAMMAR)] = None
-    guided_grammar: Annotated[Any, Refused(_NO_GRAMMAR)] = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: GrammarText | None = None
+
+    @model_validator(mode="after")
+    def _is_held_to_one_thing(self) -> SamplingFields:
+        structure(self)
+        return self
 
     @model_validator(mode="after")
     def _streams_what_has_options(self) -> SamplingFields:
@@ -121,9 +124,6 @@ class ChatCompletionRequest(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
-    response_format: Annotated[
-        TextFormat | None, BeforeValidator(_no_grammar), Partly(f"text only: {_NO_GRAMMAR}")
-    ] = None
 
     store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
     modalities: Annotated[list[str] | None, Refused("answers are text", neutral=(["text"],))] = None

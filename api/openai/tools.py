@@ -1,52 +1,75 @@
-"""The tools of an OpenAI chat body, and which of them may be called."""
+"""The tools of an OpenAI body, and which of them may or must be called."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from api.fields import Partly, WithoutEffect, unsupported
+from api.fields import Partly, unsupported
 from api.openai.messages import Body
 from scheduler.request import Tool, ToolChoice
 
 MAX_TOOLS = 1024
 
-_NEEDS_GRAMMAR = (
-    "that a tool must be called needs structured output, which this server does not have yet;"
-    " 'auto' and 'none' are supported"
-)
+STRICT = Partly("held to it where the model writes its calls as JSON; else arguments are made to fit it")
 
 
 class FunctionDefinition(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Annotated[bool | None, WithoutEffect("arguments are made to fit the schema, not held to it")] = (
-        None
-    )
+    strict: Annotated[bool | None, STRICT] = None
 
 
 class FunctionTool(Body):
     type: Literal["function"]
     function: FunctionDefinition
 
-    def neutral(self) -> Tool:
+    def neutral(self, place: str) -> Tool:
+        """`place`: where in the body it stands."""
         function = self.function
         return Tool(
-            function.name, function.description or "", function.parameters or {}, bool(function.strict)
+            function.name,
+            function.description or "",
+            function.parameters or {},
+            bool(function.strict),
+            f"{place}.function.parameters",
         )
 
 
-def _no_must(value: Any) -> Any:
-    if value == "required" or isinstance(value, dict):
-        raise unsupported(_NEEDS_GRAMMAR)
+class NamedFunction(Body):
+    """In chat completions the name is one level further in than in responses; both are understood."""
+
+    type: Literal["function"]
+    name: str
+
+
+_MODES = ("auto", "none", "required")
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        kind = value.get("type")
+        if kind != "function":
+            raise unsupported(f"a choice of type {kind!r} is not known; 'function' names one tool")
+        if isinstance(function := value.get("function"), dict) and value.keys() == {"type", "function"}:
+            return {"type": "function", **function}
+        return value
+    if value is not None and value not in _MODES:
+        raise ValueError("it is 'auto', 'none' or 'required', or an object that names a function")
     return value
 
 
-Choice = Annotated[Literal["auto", "none"], BeforeValidator(_no_must)]
-CHOICE = Partly("that a tool must be called needs structured output, which is not there yet")
+Choice: TypeAlias = Annotated[
+    Literal["auto", "none", "required"] | NamedFunction,
+    BeforeValidator(_named, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
+]
+CHOICE = Partly("that a tool must be called: where the model writes its calls as JSON")
 
 
-def neutral_choice(choice: str | None) -> ToolChoice:
-    return ToolChoice(choice) if choice is not None else ToolChoice.AUTO
+def neutral_choice(choice: str | NamedFunction | None) -> tuple[ToolChoice, str | None]:
+    """And the one tool that it names."""
+    if isinstance(choice, NamedFunction):
+        return ToolChoice.REQUIRED, choice.name
+    return (ToolChoice.AUTO if choice is None else ToolChoice(choice)), None

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from api.openai.decode import reasoning
+from api.openai.structured import flat_structure
 from api.openai.tools import neutral_choice
 from api.responses.conversation import with_instructions
 from api.responses.schema import CreateResponse
@@ -17,12 +18,14 @@ def generation_request(
 ) -> GenerationRequest:
     """`messages`: the whole conversation. Defaults are OpenAI's."""
     neutral = Sampling()
+    choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"resp_{secrets.token_hex(24)}",
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
             tools=tuple(body.offered),
-            tool_choice=neutral_choice(body.tool_choice),
+            tool_choice=choice,
+            only_tool=None if only_tool is None else body.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
         ),
@@ -32,6 +35,7 @@ def generation_request(
             seed=secrets.randbits(63),
         ),
         max_tokens=body.max_output_tokens,
+        structure=flat_structure(None if body.text is None else body.text.format),
         top_logprobs=body.wanted_logprobs,
         tenant=tenant,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
 from api.openai.encode import logprob_objects
+from api.openai.tools import NamedFunction
 from api.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import FinishReason, Usage
@@ -55,8 +56,8 @@ class Envelope:
             "service_tier": "default",
             "store": body.remembers,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": body.tool_choice or "auto",
+            "text": {"format": _text_format(body)},
+            "tool_choice": _tool_choice(body),
             "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
@@ -127,6 +128,18 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
     }
+
+
+def _text_format(body: CreateResponse) -> dict[str, Any]:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return {"type": "text"}
+    return asked.model_dump(by_alias=True, exclude_none=True)
+
+
+def _tool_choice(body: CreateResponse) -> Any:
+    choice = body.tool_choice
+    return choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto"
 
 
 def _tool(tool: AnyTool) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
-from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.fields import Partly, Refused, WithoutEffect
 from api.openai.messages import Body
-from api.openai.tools import CHOICE, MAX_TOOLS, Choice
+from api.openai.structured import FlatFormat
+from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
@@ -18,7 +19,6 @@ MAX_ITEMS = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
 _NO_SEARCH = "nothing is searched here; the model is not offered it"
-_NO_GRAMMAR = "structured output is not there yet"
 
 
 class FunctionTool(Body):
@@ -28,9 +28,7 @@ class FunctionTool(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Annotated[bool | None, WithoutEffect("arguments are made to fit the schema, not held to it")] = (
-        None
-    )
+    strict: Annotated[bool | None, STRICT] = None
     defer_loading: Annotated[
         bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
     ] = None
@@ -39,8 +37,15 @@ class FunctionTool(Body):
     ] = None
     output_schema: Annotated[dict[str, Any] | None, WithoutEffect("templates have no place for it")] = None
 
-    def neutral(self) -> Tool:
-        return Tool(self.name, self.description or "", self.parameters or {}, bool(self.strict))
+    def neutral(self, place: str) -> Tool:
+        """`place`: where in the body it stands."""
+        return Tool(
+            self.name,
+            self.description or "",
+            self.parameters or {},
+            bool(self.strict),
+            f"{place}.parameters",
+        )
 
 
 class NamespaceTool(Body):
@@ -52,8 +57,8 @@ class NamespaceTool(Body):
     description: str
     tools: list[FunctionTool] = Field(max_length=MAX_TOOLS)
 
-    def neutral(self) -> list[Tool]:
-        offered = (tool.neutral() for tool in self.tools)
+    def neutral(self, place: str) -> list[Tool]:
+        offered = (tool.neutral(f"{place}.tools.{i}") for i, tool in enumerate(self.tools))
         return [
             replace(
                 tool,
@@ -91,20 +96,8 @@ class ReasoningOptions(Body):
     ] = None
 
 
-class TextFormat(Body):
-    type: Literal["text"]
-
-
-def _no_grammar(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") in ("json_object", "json_schema"):
-        raise unsupported(f"{_NO_GRAMMAR}; only the type 'text' is supported")
-    return value
-
-
 class TextOptions(Body):
-    format: Annotated[
-        TextFormat | None, BeforeValidator(_no_grammar), Partly(f"text only: {_NO_GRAMMAR}")
-    ] = None
+    format: FlatFormat | None = None
     verbosity: Annotated[
         Literal["low", "medium", "high"] | None, Refused("models are not told", neutral=("medium",))
     ] = None
@@ -194,17 +187,24 @@ class CreateResponse(Body):
     def offered(self) -> list[Tool]:
         """What the model is told of."""
         offered: list[Tool] = []
-        for tool in self.tools or ():
+        for i, tool in enumerate(self.tools or ()):
             match tool:
                 case FunctionTool():
-                    offered.append(tool.neutral())
+                    offered.append(tool.neutral(f"tools.{i}"))
                 case NamespaceTool():
-                    offered.extend(tool.neutral())
+                    offered.extend(tool.neutral(f"tools.{i}"))
                 case WebSearch():
                     pass
                 case _:
                     assert_never(tool)
         return offered
+
+    def chosen(self, name: str) -> str:
+        """What the model is told of as which the client calls `name`: within a namespace functions have names
+        of their own, which do where one only has it."""
+        names = [tool.name for tool in self.offered]
+        inner = [whole for whole in names if self.called(whole)[1] == name]
+        return inner[0] if name not in names and len(inner) == 1 else name
 
     def called(self, name: str) -> tuple[str | None, str]:
         """The namespace and the name, as the client knows them, of what the model calls `name`."""

@@ -83,7 +83,8 @@ class Backend(Protocol):
         ...
 
     def warming(self, sequence: Sequence) -> bool:
-        """Whether a waiting request should wait on: what is kept of its prompt is being read from disk."""
+        """Whether a waiting request should wait on: what is kept of its prompt is being read from disk, or
+        its grammar is being compiled."""
         ...
 
     def forget(self, sequence: Sequence) -> None:

@@ -1,6 +1,7 @@
 """`min_tokens`: rows that may not end yet cannot choose a token that would end them, as in vLLM.
 
-The rows that may, and steps in which all may, cost nothing.
+Rows with a grammar are not among these: what it allows is known on the host, and so is whether it leaves any
+token but an end (`constraint.py`). The rows that may, and steps in which all may, cost nothing.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ from mlx_lm.generate import StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.constraint import Constraint
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.grammars import Grammars
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
 from scheduler.engine.row_bytes import RowBytes
@@ -72,6 +74,7 @@ class _Row:
     request_id: int
     tokens: array[int]
     cached: CachedRow
+    constraint: Constraint | None
 
 
 class MlxBackend:
@@ -86,12 +89,16 @@ class MlxBackend:
         clock: Callable[[], float] = time.monotonic,
         tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
+        grammars: Grammars | None = None,
     ) -> None:
         self._description = description
         self._row_bytes = row_bytes
         self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
+        self._grammars = grammars or Grammars(None)
+        self._constrained: dict[int, _Row] = {}
+        """By uid, of the rows those that are held to a grammar."""
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
@@ -137,7 +144,7 @@ class MlxBackend:
         self._refuse_unusable(submit)
         sampling = self._sampling(submit)
         cached = self._rows.start(submit, sequence.tokens)
-        row = _Row(uid=-1, request_id=submit.request_id, tokens=sequence.tokens, cached=cached)
+        row = _Row(-1, submit.request_id, sequence.tokens, cached, sampling.constraint)
         known = cached.cached_tokens
         (row.uid,) = self._generator.insert_segments(
             [_segments(submit.prompt, known, sequence.stops)],
@@ -150,10 +157,13 @@ class MlxBackend:
         self._regrouping = True
         self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
+        if row.constraint is not None:
+            self._constrained[row.uid] = row
         return known
 
     def _sampling(self, submit: Submit) -> RowSampling:
         begun = len(submit.prompt) - submit.done_tokens
+        constraint = self._grammars.constraint(submit)
         try:
             return RowSampling(
                 submit.sampling,
@@ -164,6 +174,7 @@ class MlxBackend:
                 submit.top_logprobs,
                 submit.min_tokens,
                 [token for token in submit.stop_token_ids if 0 <= token < self._description.vocabulary],
+                constraint,
             )
         except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
@@ -194,9 +205,11 @@ class MlxBackend:
         return self._disk
 
     def warming(self, sequence: Sequence) -> bool:
-        return self._disk is not None and self._disk.warming(sequence)
+        read = self._disk is not None and self._disk.warming(sequence)
+        return self._grammars.preparing(sequence.submit) or read
 
     def forget(self, sequence: Sequence) -> None:
+        self._grammars.forget(sequence.request_id)
         if self._disk is not None:
             self._disk.forget(sequence.request_id)
 
@@ -233,6 +246,7 @@ class MlxBackend:
     def _forget(self, row: _Row) -> None:
         self._rows.end(row.cached)
         del self._by_uid[row.uid], self._by_request[row.request_id]
+        self._constrained.pop(row.uid, None)
 
     def _regroup(self) -> None:
         """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
@@ -268,15 +282,28 @@ class MlxBackend:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
+        retired += self._fail_constrained()
         chunks: list[int] = []
         prefills: list[PrefillOut] = []
         for prompt in prompts:
+            if prompt.uid not in self._by_uid:
+                continue  # Failed just now.
             before = self._by_uid[prompt.uid].cached.done_tokens
             prefills.append(self._progress(prompt))
             if not prompt.end_of_prompt:  # The last token is computed with those that decode.
                 chunks.append(prefills[-1].done - before)
         self._rows.reserve(self.kv_bytes())
         return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
+
+    def _fail_constrained(self) -> list[Retired]:
+        """Rows whose next token no grammar can choose. What they have said is kept by nobody."""
+        retired: list[Retired] = []
+        for row in list(self._constrained.values()):
+            if row.constraint is not None and row.constraint.failure is not None:
+                self._generator.remove([row.uid])
+                self._forget(row)
+                retired.append(Retired(row.request_id, "failed", row.constraint.failure))
+        return retired
 
     def _progress(self, prompt: Any) -> PrefillOut:
         """A chunk of one row's prompt is computed. Before its last token, and where a state is wanted, it

@@ -19,6 +19,7 @@ from mlx_lm.utils import dequantize_model, load_model
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.rows.cache_layout import CacheLayout, row_bytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
@@ -56,7 +57,19 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
     del cache, logits
     mx.clear_cache()
-    return MlxBackend(model, command, description, held, tier=_disk_tier(command, config, model, report))
+    tier = _disk_tier(command, config, model, report)
+    report("reading the tokenizer")
+    grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars)
+
+
+def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
+    """Without a tokenizer, which is said, answers cannot be held to grammars, and all else works."""
+    try:
+        return Grammars(grammar_tokenizer(folder, vocabulary, config))
+    except Exception as error:  # Whatever transformers' parsers raise.
+        print(f"answers cannot be held to grammars: {error}", file=sys.stderr)
+        return Grammars(None)
 
 
 def _disk_tier(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from scheduler.engine.constraint import Constraint, allowed_tokens, hold_ends
 from scheduler.engine.held_ends import HeldEnds
 from scheduler.engine.logprobs import LogprobsAsked
 from scheduler.engine.rows.softmax import weight
@@ -51,7 +52,9 @@ class RowSampling:
     top_logprobs: int | None = None
     min_tokens: int = 0
     stop_token_ids: Sequence[int] = ()
-    """What cannot be chosen before `min_tokens` are."""
+    """What cannot be chosen before `min_tokens` are, but where the grammar allows no other."""
+    constraint: Constraint | None = None
+    """The grammar that the answer is held to, as far as `output` goes."""
     bias: mx.array | None = field(init=False, default=None)
     seen: mx.array | None = field(init=False, default=None)
     """(vocabulary,) float32: 1 for each token of prompt or output."""
@@ -111,8 +114,15 @@ class RowsSampler:
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self.rows = tuple(rows)
         self._penalised = _Penalised([(i, row) for i, row in enumerate(rows) if row.penalised])
+        self._constrained = _Constrained([(i, row) for i, row in enumerate(rows) if row.constraint])
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
-        self._held_ends = HeldEnds([(row.min_tokens - row.position, row.stop_token_ids) for row in rows])
+        self._held_ends = HeldEnds(
+            [
+                # With a grammar, which may allow nothing but an end, its mask sees to it.
+                (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
+                for row in rows
+            ]
+        )
         self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
         self._biased = mx.array([i for i, _ in biased]) if biased else None
         self._bias = mx.stack([bias for _, bias in biased]) if biased else None
@@ -127,12 +137,22 @@ class RowsSampler:
     def leave(self) -> None:
         self._penalised.save()
 
+    @property
+    def constrained(self) -> bool:
+        """Whether `advance` must come before the next call: some rows are held to a grammar."""
+        return bool(self._constrained)
+
+    def advance(self, inputs: Sequence[int]) -> None:
+        """Tell the grammars which tokens the next call's logits follow."""
+        self._constrained.advance(inputs)
+
     def __call__(self, logits: mx.array, inputs: mx.array) -> mx.array:
         """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
-        all but the first of a row are its output."""
+        all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
         if self._biased is not None and self._bias is not None:
             logits = logits.astype(mx.float32).at[self._biased].add(self._bias)
         logits = self._held_ends.apply(self._penalised.apply(logits, inputs))
+        logits = self._constrained.apply(logits)
         tokens = mx.argmax(logits, axis=-1).astype(mx.uint32)
         if self._sampled:
             chosen = logits if self._drawn is None else logits[self._drawn]
@@ -193,6 +213,39 @@ class _Cuts:
             low, high = mx.where(reached, middle, low), mx.where(reached, high, middle)
         # Never reached: everything is kept, also what lies below the span.
         return mx.maximum(floor, mx.where(low > best - _SPAN, low, _NEVER))
+
+
+class _Constrained:
+    """The grammars of some rows, as one mask. Last of all that changes logits: nothing may undo it."""
+
+    def __init__(self, rows: Sequence[tuple[int, RowSampling]]) -> None:
+        self._rows = rows
+        self._index = mx.array([i for i, _ in rows]) if rows else None
+        self._allowed: mx.array | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def advance(self, inputs: Sequence[int]) -> None:
+        for i, row in self._rows:
+            assert row.constraint is not None
+            # The first input of a row is its prompt's last token, or what `output` ends with: known already.
+            if row.position > len(row.output):
+                row.constraint.accept(inputs[i])
+        constraints = [row.constraint for _, row in self._rows if row.constraint is not None]
+        allowed = allowed_tokens(constraints, self._rows[0][1].vocabulary)
+        for mask, (_, row) in zip(allowed, self._rows, strict=True):
+            if row.position < row.min_tokens:
+                hold_ends(mask, row.stop_token_ids)
+        self._allowed = mx.array(allowed)
+
+    def apply(self, logits: mx.array) -> mx.array:
+        if self._index is None:
+            return logits
+        assert self._allowed is not None, "a draw before its mask"
+        if len(self._rows) == logits.shape[0]:
+            return mx.where(self._allowed, logits, _NEVER)
+        return _put(logits, self._index, mx.where(self._allowed, logits[self._index], _NEVER))
 
 
 class _Penalised:

@@ -146,6 +146,9 @@ class ScriptedBackend:
             raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
+        if submit.grammar:
+            # Its tokens are arithmetic, and no vocabulary says what they are the text of.
+            raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
         if self._plan.refuse_token in submit.prompt:
             raise RequestRefused("the script refuses this prompt")
         if self._plan.die_token in submit.prompt:

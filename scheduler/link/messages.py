@@ -11,9 +11,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_TOP_LOGPROBS = 20
 """As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
+MAX_GRAMMAR_BYTES = 256 << 10
+"""Of one request's grammar. Agents' tools together come to some 100 KB; 290 KB of nothing but properties took
+the library 3 s."""
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -103,7 +106,10 @@ class Submit(_Message, frozen=True, tag="submit"):
     top_logprobs: int | None = None
     """None: no log-probabilities; else its tokens' own, and those of so many of the likeliest instead."""
     min_tokens: int = 0
-    """None of its first so many tokens is a stop token."""
+    """None of its first so many tokens is a stop token, but where its grammar allows no other."""
+    grammar: str = ""
+    """What the answer is held to, as llguidance writes grammars, from its first token on; empty: nothing. At
+    most MAX_GRAMMAR_BYTES, which the parent sees to."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):

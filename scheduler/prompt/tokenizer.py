@@ -60,6 +60,10 @@ class Tokenizer(Protocol):
         """A new stream of text; cheap. Special tokens are no text, but for those in `spelled`."""
         ...
 
+    def to_json(self) -> str:
+        """All of it as a `tokenizer.json`, for libraries that read those: megabytes, made anew."""
+        ...
+
 
 class HubTokenizer:
     """A fast tokenizer in the Hugging Face format, with its chat template and its model's dialect."""
@@ -149,6 +153,9 @@ class HubTokenizer:
             return ByteLevelDetokenizer(self._byte_tables[shown])
         hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
         return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden))
+
+    def to_json(self) -> str:
+        return str(self._backend.to_str())
 
     def _decode(self, token_ids: Sequence[int], hidden: set[int]) -> str:
         seen = [token_id for token_id in token_ids if token_id not in hidden]

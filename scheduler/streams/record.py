@@ -108,6 +108,7 @@ class StreamRecord:
             done_tokens=len(self.emitted),
             top_logprobs=self.prepared.request.top_logprobs,
             min_tokens=self.prepared.request.min_tokens,
+            grammar=self.prepared.grammar,
         )
 
     def _sampling(self) -> Sampling:

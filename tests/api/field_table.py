@@ -68,7 +68,7 @@ DIALECTS = (
 
 def table(dialect: Dialect) -> str:
     rows = list(_rows(dialect.schema, ""))
-    known = set(dialect.schema.model_fields)
+    known = {field.alias or name for name, field in dialect.schema.model_fields.items()}
     rows += [
         f"| `{name}` | refused | not known here |" for name in sorted(dialect.official) if name not in known
     ]
@@ -77,7 +77,7 @@ def table(dialect: Dialect) -> str:
 
 def _rows(schema: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in schema.model_fields.items():
-        path = prefix + name
+        path = prefix + (field.alias or name)
         yield f"| `{path}` | {_standing(field.metadata)} |"
         if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
             # What is inside of nothing is nothing.

@@ -134,6 +134,55 @@ async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio
         assert response.status_code == 200, response.text
 
 
+NAMED = ("close_agent", "multi_agent_v1__close_agent")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str) -> None:
+    """By its own name or by both; the grammar knows it as the model does, the answer tells it as it came."""
+
+    @trio_test
+    async def check() -> None:
+        call = (
+            '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
+        )
+        choice = {"type": "function", "name": name}
+        launcher, response = await replay("codex", call, stream=False, tool_choice=choice)
+        found = response.json()
+        assert (response.status_code, found["tool_choice"]) == (200, choice)
+        assert found["output"][0]["name"] == "close_agent"
+        [submit] = launcher.submits
+        assert "multi_agent_v1__close_agent" in submit.grammar
+        assert "exec_command" not in submit.grammar
+
+    check()
+
+
+@trio_test
+async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """And a choice of a name that two namespaces have is of neither."""
+    bad = {
+        "type": "function",
+        "name": "f",
+        "strict": True,
+        "parameters": {"properties": {"a": {"type": "t"}}},
+    }
+    good = {"type": "function", "name": "f", "parameters": {}}
+    spaces = [
+        {"type": "namespace", "name": name, "description": "", "tools": [good, {**bad, "name": "g"}]}
+        for name in ("one", "two")
+    ]
+    _, response = await replay("codex", tools=spaces, tool_choice="required")
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tools.0.tools.1.parameters.properties.a.type")
+    _, response = await replay("codex", tools=spaces, tool_choice={"type": "function", "name": "f"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tool_choice")
+    assert "none of the tools" in error["message"]
+
+
 @trio_test
 async def test_tools_that_run_at_openai_are_refused_by_their_type(
     autojump_clock: trio.testing.MockClock,

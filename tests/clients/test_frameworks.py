@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.fakes.played_server import PlayedServer, playing
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = Path(os.environ.get("PENSTOCK_CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
 PROGRAM_SECONDS = 100
+NOON = '{"zone": "UTC", "hour": 12}'
 
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(), reason="the clients' environment is not there; 'make test' builds it"
@@ -29,14 +31,17 @@ pytestmark = pytest.mark.skipif(
 
 
 def choose(number: int, prompt: str) -> str:
-    """A model that greets, looks at the clock where it may, and tells an object where it is asked for one."""
+    """A model that greets, looks at the clock where it may, and tells an object where it is asked for one: by
+    the tool that it must call, in words, or in nothing but JSON, which is what a grammar would leave it."""
     if "<tool>12:00" in prompt:
         return "It is noon."
     if "<tool>get_time" in prompt:
         return SAID
+    if tool := re.search(r"<tool>(\w+)", prompt):
+        return f'<tool_call>\n{{"name": "{tool[1]}", "arguments": {NOON}}}\n</tool_call>'
     if "json" in prompt.lower():
-        return 'Here:\n```json\n{"zone": "UTC", "hour": 12}\n```'
-    return "Hello there."
+        return f"Here:\n```json\n{NOON}\n```"
+    return NOON if "What time" in prompt else "Hello there."
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +88,27 @@ def test_a_framework_chats_streams_and_calls_a_tool(
     ]
 
 
-def test_instructor_gets_its_object(served: PlayedServer) -> None:
-    """Whole, and from a stream."""
-    assert run("use_instructor", served) == [{"zone": "UTC", "hour": 12}] * 2
+PROTOCOLS = ("openai", "responses", "anthropic")
+
+
+@pytest.mark.parametrize(
+    ("program", "held", "worded"),
+    [
+        ("use_instructor", ["default", "schema"], ["words"]),
+        (
+            "use_pydantic_ai_objects",
+            [f"{way}, {how}" for way in PROTOCOLS for how in ("default", "schema")],
+            [],
+        ),
+    ],
+)
+def test_a_framework_gets_its_object(
+    program: str, held: list[str], worded: list[str], served: PlayedServer
+) -> None:
+    """Whole, and from a stream; at the first try. Where it does not ask in words, the engine is asked to hold
+    the answer to it."""
+    before = served.submitted
+    ways = [f"{way}{how}" for way in [*held, *worded] for how in ("", ", streamed")]
+    assert run(program, served) == [{"way": way, "object": json.loads(NOON)} for way in ways]
+    grammars = [bool(submit.grammar) for submit in served.engine.submits[before:]]
+    assert grammars == [True] * 2 * len(held) + [False] * 2 * len(worded)

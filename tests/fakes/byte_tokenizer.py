@@ -5,6 +5,7 @@ Ids from 256 are words (`w256 `), because the scripted engine speaks in those.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
@@ -13,6 +14,7 @@ from scheduler.errors import TemplateFailed
 from scheduler.request import ChatPrompt
 
 EOS = 8000
+VOCABULARY = 8192
 
 
 class ByteTokenizer:
@@ -54,6 +56,31 @@ class ByteTokenizer:
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
         return ByteLevelDetokenizer(self._table)
+
+    def to_json(self) -> str:
+        """Byte-level BPE without merges: its letters for the 256 bytes, the words, and the end."""
+        letters = byte_letters()
+        vocabulary = {letter: byte for byte, letter in letters.items()} | {"<eos>": EOS}
+        words = (word for word in range(256, VOCABULARY) if word != EOS)
+        vocabulary |= {f"w{word}{letters[ord(' ')]}": word for word in words}
+        end = {"id": EOS, "content": "<eos>", "special": True, "single_word": False, "lstrip": False}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [{**end, "rstrip": False, "normalized": False}],
+                "pre_tokenizer": level,
+                "decoder": level,
+                "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+            }
+        )
+
+
+def byte_letters() -> dict[int, str]:
+    """GPT-2's printable letter for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 class _Table(ByteTable):

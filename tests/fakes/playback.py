@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
@@ -32,10 +34,13 @@ class PlaybackBackend(ScriptedBackend):
         self.submits: list[Submit] = []
 
     def admit(self, sequence: engine.Sequence) -> int:
+        # What it says is written down; that a grammar was asked for is in `submits`.
+        submit = sequence.submit
+        sequence.submit = msgspec.structs.replace(submit, grammar="")
         cached = super().admit(sequence)
-        prompt = ByteTokenizer().decode(sequence.submit.prompt)
+        prompt = ByteTokenizer().decode(submit.prompt)
         self._by_request[sequence.request_id] = self._choose(len(self.submits), prompt).encode()
-        self.submits.append(sequence.submit)
+        self.submits.append(submit)
         return cached
 
     def _next_token(self, row: _Row) -> int:

@@ -43,10 +43,12 @@ def make_scheduler(
     recovery: RecoveryConfig | None = None,
     stall_seconds: float = 120.0,
     folder: ModelFolder = FOLDER,
+    preparation: Preparation | None = None,
     tracer: Tracer | None = None,
     kv_cache_bytes: int = -1,
     **intake: Any,
 ) -> Scheduler:
+    """`preparation`: with a tokenizer of its own, instead of one of bytes."""
     config = SchedulerConfig(
         engine=EngineConfig(
             "scripted",
@@ -61,7 +63,7 @@ def make_scheduler(
         stall_seconds=stall_seconds,
         recovery=recovery or RecoveryConfig(),
     )
-    preparation = Preparation(ByteTokenizer(answer_format), folder)
+    preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
     return Scheduler(config, preparation, launcher, in_place, tracer=tracer)
 
 

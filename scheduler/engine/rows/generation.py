@@ -58,6 +58,11 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         inputs = self._current_tokens
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         sampler = self._sampler_of(self.samplers)
+        if sampler.constrained:
+            # A grammar's next mask follows from the token before it: it is made while the model computes, and
+            # only the draw waits for it.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._next_tokens = sampler(logits, inputs)
         self._current_logprobs = self._next_logprobs
         self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)

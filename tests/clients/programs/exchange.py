@@ -16,6 +16,11 @@ def told(way: str, *, chat: str, stream: str, called: Any, answer: str) -> None:
     print(json.dumps({"way": way, "chat": chat, "stream": stream, "called": called, "answer": answer}))
 
 
+def object_told(way: str, value: Any) -> None:
+    """`value`: what came of ASK where an object was asked for."""
+    print(json.dumps({"way": way, "object": value}))
+
+
 def server_url() -> str:
     """The server's, without a path."""
     return sys.argv[1]

@@ -1,10 +1,11 @@
-"""instructor: an object out of an answer, by the way that asks the model in words."""
+"""instructor: an object out of an answer, by a tool that must be called (its default), by a schema that the
+answer is held to, and by the way that asks the model in words."""
 
 from __future__ import annotations
 
 import instructor
 import openai
-from exchange import ASK, server_url
+from exchange import ASK, object_told, server_url
 from pydantic import BaseModel
 
 
@@ -13,10 +14,14 @@ class Time(BaseModel):
     hour: int
 
 
-client = instructor.from_openai(
-    openai.OpenAI(base_url=server_url() + "/v1", api_key="unused"), mode=instructor.Mode.MD_JSON
-)
+openai_client = openai.OpenAI(base_url=server_url() + "/v1", api_key="unused")
+clients = {
+    "default": instructor.from_openai(openai_client),
+    "schema": instructor.from_openai(openai_client, mode=instructor.Mode.JSON_SCHEMA),
+    "words": instructor.from_openai(openai_client, mode=instructor.Mode.MD_JSON),
+}
 asked = {"model": "tiny", "response_model": Time, "messages": [{"role": "user", "content": ASK}]}
-print(client.chat.completions.create(**asked).model_dump_json())
-*_, last = client.chat.completions.create_partial(**asked)
-print(last.model_dump_json())
+for way, client in clients.items():
+    object_told(way, client.chat.completions.create(**asked).model_dump())
+    *_, last = client.chat.completions.create_partial(**asked)
+    object_told(f"{way}, streamed", last.model_dump())

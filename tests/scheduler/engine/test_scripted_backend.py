@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from scheduler.engine.backend import RequestRefused
@@ -37,6 +38,13 @@ def test_a_step_takes_the_time_of_the_plan() -> None:
     backend = ScriptedBackend(ScriptedPlan(step_seconds=0.25), sleep=slept.append)
     answers(backend, [request(1, [1], 3), request(2, [2], 3)])
     assert slept == [0.25] * 4
+
+
+def test_it_holds_no_answer_to_a_grammar() -> None:
+    """It has no vocabulary to do so with, and says that rather than ignore it."""
+    held = msgspec.structs.replace(request(1, [1], 3), grammar="start: /a/")
+    with pytest.raises(RequestRefused, match="grammar"):
+        _backend(ScriptedPlan()).admit(Sequence.of(held))
 
 
 def test_it_dies_at_its_step() -> None:

@@ -1,0 +1,148 @@
+"""What the text of an answer must be, in OpenAI's spelling and in vLLM's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from pydantic import BeforeValidator, Discriminator, Field
+
+from api.fields import Refused, WithoutEffect
+from api.openai.messages import Body
+from scheduler.grammar.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
+
+MAX_TEXTS = 4096
+MAX_TEXT_CHARACTERS = 4096
+MAX_GRAMMAR_CHARACTERS = 256 * 1024
+
+_STRICT = "answers are always held to the schema"
+
+
+def _read_schema(value: Any) -> Any:
+    """vLLM takes a schema's JSON text as well as the schema."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"it is a JSON schema or the text of one: {error}") from error
+
+
+GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
+Texts = Annotated[
+    list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]], Field(min_length=1, max_length=MAX_TEXTS)
+]
+SchemaOrText = Annotated[
+    dict[str, Any], BeforeValidator(_read_schema, json_schema_input_type=dict[str, Any] | str)
+]
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Body):
+    name: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
+    description: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: Annotated[bool | None, WithoutEffect(_STRICT)] = None
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class FlatJsonSchemaFormat(NamedSchema):
+    """As the responses API has it."""
+
+    type: Literal["json_schema"]
+
+
+ResponseFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]
+FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchemaFormat, Discriminator("type")]
+
+
+class StructuredOutputs(Body):
+    """vLLM's. One of its fields is given."""
+
+    json_: SchemaOrText | None = Field(default=None, alias="json")
+    regex: GrammarText | None = None
+    choice: Texts | None = None
+    grammar: GrammarText | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: Annotated[
+        bool, Refused("a little white space is always allowed", neutral=(False,))
+    ] = False
+    disable_additional_properties: Annotated[
+        bool, Refused("the schema says what is allowed; additionalProperties: false", neutral=(False,))
+    ] = False
+    whitespace_pattern: Annotated[str | None, Refused("a little white space is always allowed")] = None
+    structural_tag: Annotated[str | None, Refused("strict tools hold calls to their schemas")] = None
+
+
+class StructuredFields(Protocol):
+    """The fields of a body that say it."""
+
+    response_format: ResponseFormat | None
+    structured_outputs: StructuredOutputs | None
+    guided_json: dict[str, Any] | None
+    guided_regex: str | None
+    guided_choice: list[str] | None
+    guided_grammar: str | None
+
+
+def structure(body: StructuredFields) -> Structure | None:
+    """Raises ValueError where a body says it twice."""
+    asked = _of_format(body.response_format)
+    if (vllm := body.structured_outputs) is not None:
+        place = "structured_outputs."
+        asked += _of_vllm(place, vllm.json_, vllm.regex, vllm.choice, vllm.grammar)
+        if vllm.json_object:
+            asked.append(JsonText(ANY_OBJECT, place + "json_object"))
+        if not asked:
+            raise ValueError("structured_outputs: give one of json, regex, choice, grammar and json_object")
+    asked += _of_vllm("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+    if len(asked) > 1:
+        raise ValueError(" and ".join(one.place for one in asked) + ": an answer is held to one of them")
+    return asked[0] if asked else None
+
+
+def _of_vllm(
+    prefix: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None
+) -> list[Structure]:
+    asked: list[Structure] = []
+    if schema is not None:
+        asked.append(JsonText(schema, f"{prefix}json"))
+    if regex is not None:
+        asked.append(Pattern(regex, f"{prefix}regex"))
+    if choice is not None:
+        asked.append(OneOf(tuple(choice), f"{prefix}choice"))
+    if grammar is not None:
+        asked.append(Rules(grammar, f"{prefix}grammar"))
+    return asked
+
+
+def _of_format(asked: ResponseFormat | None) -> list[Structure]:
+    match asked:
+        case JsonObjectFormat():
+            return [JsonText(ANY_OBJECT, "response_format")]
+        case JsonSchemaFormat(json_schema=NamedSchema(schema_=schema)):
+            return [JsonText(ANY_OBJECT if schema is None else schema, "response_format.json_schema.schema")]
+        case TextFormat() | None:
+            return []
+
+
+def flat_structure(asked: FlatFormat | None) -> Structure | None:
+    """Of a responses body's `text.format`."""
+    match asked:
+        case JsonObjectFormat():
+            return JsonText(ANY_OBJECT, "text.format")
+        case FlatJsonSchemaFormat(schema_=schema):
+            return JsonText(ANY_OBJECT if schema is None else schema, "text.format.schema")
+        case TextFormat() | None:
+            return None

@@ -1,0 +1,101 @@
+"""Grammars on their way from text to matcher, on a thread of their own: a large one takes a second, and
+every stream would wait for it. The library gives up the GIL while it works."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from scheduler.engine.backend import RequestRefused
+from scheduler.engine.constraint import Constraint
+from scheduler.link.messages import Submit
+
+KEPT = 64
+"""Compiled grammars kept, least recently used first to go. Some 1 MB each where a schema is large."""
+
+
+class Grammars:
+    """One for a model; `tokenizer` is None where it has none that the library can read."""
+
+    def __init__(self, tokenizer: LLTokenizer | None, kept: int = KEPT) -> None:
+        self._tokenizer = tokenizer
+        self._kept = kept
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._awaited: dict[int, Future[LLMatcher]] = {}
+        """By request. Apart from what is kept: if more were awaited, each would push the others out."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+
+    @property
+    def compiled(self) -> int:
+        """How many are kept, or on their way."""
+        return len(self._compiled)
+
+    def preparing(self, submit: Submit) -> bool:
+        """Whether a request should wait on for its grammar; the first time asked, work on it begins."""
+        if not submit.grammar or self._tokenizer is None:
+            return False
+        if submit.request_id not in self._awaited:
+            self._awaited[submit.request_id] = self._future(submit.grammar)
+        return not self._awaited[submit.request_id].done()
+
+    def forget(self, request_id: int) -> None:
+        """A request waits no longer. What only clients that have left had asked for is not begun: whoever
+        came behind them would wait for it, seconds each, and a silent engine is held to have stalled."""
+        awaited = self._awaited.pop(request_id, None)
+        if awaited is not None and awaited not in self._awaited.values() and awaited.cancel():
+            for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
+                del self._compiled[grammar]
+
+    def constraint(self, submit: Submit) -> Constraint | None:
+        """For a request that is about to run, as far as its answer has come; None where it has no grammar.
+        Raises RequestRefused."""
+        if not submit.grammar:
+            return None
+        if self._tokenizer is None:
+            raise RequestRefused("this model's tokenizer cannot be used with grammars")
+        awaited = self._awaited.get(submit.request_id) or self._future(submit.grammar)
+        matcher = awaited.result()
+        if matcher.is_error():
+            raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
+        return Constraint(matcher.deep_copy(), submit.prompt[len(submit.prompt) - submit.done_tokens :])
+
+    def _future(self, grammar: str) -> Future[LLMatcher]:
+        if grammar in self._compiled:
+            self._compiled.move_to_end(grammar)
+        else:
+            self._compiled[grammar] = self._thread.submit(self._compile, grammar)
+            if len(self._compiled) > self._kept:
+                self._compiled.popitem(last=False)
+        return self._compiled[grammar]
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        assert self._tokenizer is not None
+        limits = LLParserLimits(verbose_errors=False)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+
+
+def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:
+    """The model's tokens as the library knows them, in 0.1 s to 1 s. Raises what transformers and the library
+    raise for a folder without a tokenizer that they can use."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    text_config = config.get("text_config") or {}
+    ends = {
+        *_ids(tokenizer.eos_token_id),
+        *_ids(config.get("eos_token_id")),
+        *_ids(text_config.get("eos_token_id")),
+    }
+    if not ends:
+        raise ValueError("no token ends an answer")
+    return LLTokenizer(tokenizer.backend_tokenizer.to_str(), n_vocab=vocabulary, eos_token=sorted(ends))
+
+
+def _ids(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]

@@ -1,0 +1,1 @@
+"""What answers are held to: from a client's words to a grammar of the whole answer."""

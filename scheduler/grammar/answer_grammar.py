@@ -1,0 +1,216 @@
+"""One grammar for a whole answer: reasoning first, where the model reasons, and then what was asked for.
+
+That reasoning is free and what follows is not is said in the grammar itself, so the engine knows nothing of
+either, and an answer that goes on with another engine is read from its first token. vLLM switches its mask
+on behind the end of reasoning; here, a model that begins without any is held from its first token, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.errors import InvalidRequest, UnsupportedParameter
+from scheduler.grammar.call_syntax import NUMBER, CallSyntax, call_syntax
+from scheduler.grammar.part import JSON_OPTIONS, Parts
+from scheduler.grammar.structure import ANY_OBJECT, JsonText
+from scheduler.grammar.vocabulary import GrammarVocabulary
+from scheduler.link.messages import MAX_GRAMMAR_BYTES
+from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
+
+MAX_CALLS = 16
+"""In one answer: a weak model that must call would else call until its tokens are spent."""
+
+
+class AnswerGrammars:
+    """Makes and checks the grammars of one model's requests. Threads may share it."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._size = vocabulary
+        self._eos_token_ids = eos_token_ids
+
+    @cached_property
+    def _vocabulary(self) -> GrammarVocabulary | None:
+        """Made when the first request wants a grammar; None where the library cannot use the tokenizer."""
+        try:
+            return GrammarVocabulary(self._tokenizer.to_json(), self._size, self._eos_token_ids)
+        except Exception:  # Whatever the library raises for a tokenizer that it does not know.
+            return None
+
+    @cached_property
+    def _parts(self) -> Parts:
+        assert self._vocabulary is not None
+        return Parts(self._vocabulary.complaint)
+
+    def grammar(self, request: GenerationRequest, *, in_reasoning: bool) -> str:
+        """What the answer is held to; empty: nothing. `in_reasoning`: the prompt has opened it.
+
+        Raises InvalidRequest, of the place where the client wrote what is wrong.
+        """
+        if (asked := _asked(request)) is None:
+            return ""
+        place, must = asked
+        if (hindrance := self._hindrance(request, place)) is not None:
+            if must:
+                raise hindrance
+            return ""
+        assert self._vocabulary is not None
+        prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
+        form = PLAIN if prompt is None else self._tokenizer.answer_format
+        draft = _Draft(form, self._vocabulary, self._parts)
+        if not draft.write(request, prompt, place, in_reasoning):
+            return ""
+        text = draft.text()
+        if len(text.encode()) > MAX_GRAMMAR_BYTES:
+            raise InvalidRequest(f"{place}: it is larger than {MAX_GRAMMAR_BYTES} bytes", param=place)
+        if (complaint := self._parts.verdicts.of(text)) is not None:
+            raise InvalidRequest(f"{place}: {complaint}", param=place)
+        return text
+
+    def _hindrance(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
+        """What keeps any grammar from being used."""
+        if self._vocabulary is None:
+            return UnsupportedParameter(f"{place}: this model's tokenizer is of no use for it", param=place)
+        if request.ignore_eos:
+            return UnsupportedParameter(
+                f"ignore_eos: nothing can follow the end of what {place} asks for", param="ignore_eos"
+            )
+        if not isinstance(request.prompt, ChatPrompt):
+            return None
+        if request.prompt.continue_final:
+            return UnsupportedParameter(
+                f"{place}: the rest of a given text cannot be held to it", param=place
+            )
+        if self._tokenizer.answer_format.layout is Layout.MUSE_SPARK:
+            return UnsupportedParameter(f"{place}: this model's way of answering has no grammar", param=place)
+        return None
+
+
+def _asked(request: GenerationRequest) -> tuple[str, bool] | None:
+    """The place where the client asked for what needs a grammar, and whether it must be had: tools are called
+    `strict` by clients that do not look at what a server says of it."""
+    if isinstance(request.prompt, ChatPrompt) and request.prompt.tool_choice is ToolChoice.REQUIRED:
+        return "tool_choice", True
+    if request.structure is not None:
+        return request.structure.place, True
+    if isinstance(request.prompt, ChatPrompt):
+        return next(((tool.place, False) for tool in request.prompt.offered_tools if tool.strict), None)
+    return None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The rules of one answer while they are collected."""
+
+    form: AnswerFormat
+    vocabulary: GrammarVocabulary
+    parts: Parts
+    rules: list[str] = field(default_factory=list)
+    inner: list[dict[str, Any]] = field(default_factory=list)
+    """Grammars of their own that the rules refer to by `@name`."""
+
+    def text(self) -> str:
+        rules = "\n".join([*self.rules, "TEXT: /(.|\\n)*/", "SPACE: /[ \\t\\r\\n]{0,8}/", ""])
+        return json.dumps(
+            {"grammars": [{"name": "answer", "lark_grammar": rules}, *self.inner]}, ensure_ascii=False
+        )
+
+    def write(
+        self, request: GenerationRequest, prompt: ChatPrompt | None, place: str, in_reasoning: bool
+    ) -> bool:
+        """Whether there is anything to hold the answer to."""
+        body = None
+        if request.structure is not None:
+            self.inner.append({"name": "body", **self.parts.checked(request.structure)})
+            body = "@body"
+            if self.form.layout is Layout.HARMONY:
+                body = f"{self.vocabulary.literal('<|channel|>final<|message|>')} @body"
+        if prompt is None:
+            self.rules.append(f"start: {body}")
+            return True
+        answer = self._answer(prompt, body, place)
+        if answer is None:
+            return False
+        self.rules.append(f"start: {self._reasoning(prompt, in_reasoning)} {answer}")
+        return True
+
+    def _answer(self, prompt: ChatPrompt, body: str | None, place: str) -> str | None:
+        tools = prompt.offered_tools
+        if not tools:
+            return body
+        syntax = call_syntax(self.form, self.vocabulary.has_special)
+        if prompt.tool_choice is ToolChoice.REQUIRED:
+            chosen = [tool for tool in tools if prompt.only_tool in (None, tool.name)]
+            if syntax is None:
+                raise _not_json(place)
+            return self._calls(syntax, chosen, several=prompt.parallel_tool_calls and not prompt.only_tool)
+        if body is not None:
+            if syntax is None:
+                raise _not_json(place)
+            return f"({body} | {self._calls(syntax, tools, several=prompt.parallel_tool_calls)})"
+        if syntax is None or not self.vocabulary.begins_special(syntax.start) or not syntax.parallel:
+            return None
+        calls = self._calls(syntax, tools, several=prompt.parallel_tool_calls)
+        # Words, and calls between them: a call's first token is no part of any text.
+        return f"TEXT? ({calls} TEXT?)*"
+
+    def _calls(self, syntax: CallSyntax, tools: Sequence[Tool], *, several: bool) -> str:
+        literal = self.vocabulary.literal
+        for number, tool in enumerate(tools):
+            before, numbered, after = syntax.head(tool.name).partition(NUMBER)
+            head = f"{literal(before)} NUMBER {literal(after)}" if numbered else literal(before)
+            self.rules.append(f"call_{number}: {head} @arguments_{number} {literal(syntax.tail)}")
+            self.inner.append({"name": f"arguments_{number}", "json_schema": self._arguments(tool)})
+            if numbered and number == 0:
+                self.rules.append("NUMBER: /[0-9]{1,2}/")
+        self.rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
+        more = ""
+        if several and syntax.parallel:
+            more = f"({literal(syntax.separator)} call){{0,{MAX_CALLS - 1}}}"
+        self.rules.append(f"calls: {literal(syntax.opening)} call {more} {literal(syntax.closing)}")
+        return "calls"
+
+    def _arguments(self, tool: Tool) -> dict[str, Any]:
+        """Those of a strict tool are held to its whole schema. Others to as much of it as the library knows,
+        and where it cannot use it at all, they are some object: the client did not ask for more."""
+        schema = {**ANY_OBJECT, **tool.parameters}
+        if tool.strict:
+            inner: dict[str, Any] = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
+            return inner
+        lenient = {**schema, "x-guidance": {**JSON_OPTIONS, "lenient": True}}
+        if self.parts.complaint({"json_schema": lenient}) is None:
+            return lenient
+        return {**ANY_OBJECT, "x-guidance": JSON_OPTIONS}
+
+    def _reasoning(self, prompt: ChatPrompt, in_reasoning: bool) -> str:
+        literal = self.vocabulary.literal
+        if self.form.layout is Layout.HARMONY:
+            start, end = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
+            self.rules.append(f"reasoning: {literal(start)} TEXT {literal(end)}")
+            return "reasoning?"
+        if (syntax := self.form.reasoning) is None:
+            return ""
+        if self.vocabulary.begins_special(syntax.end):
+            self.rules.append(f"thoughts: TEXT {literal(syntax.end)} SPACE")
+        else:
+            # The shortest text that ends so: the mark's first occurrence is the end.
+            self.rules += [f"until_end[lazy]: TEXT {literal(syntax.end)}", "thoughts: until_end SPACE"]
+        if in_reasoning or syntax.opens:
+            return "thoughts"
+        if prompt.reasoning.enabled is False or prompt.template_options.get("enable_thinking") is False:
+            return ""
+        self.rules.append(f"reasoning: {literal(syntax.start)} thoughts")
+        return "reasoning?"
+
+
+def _not_json(place: str) -> UnsupportedParameter:
+    return UnsupportedParameter(
+        f"{place}: this model does not write its tool calls as JSON, so they cannot be held to a grammar",
+        param=place,
+    )

@@ -1,0 +1,95 @@
+"""One piece of an answer's grammar, as llguidance takes it, checked by itself: so a mistake has a place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from llguidance import regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
+
+from scheduler.errors import InvalidRequest
+from scheduler.grammar.schema_fault import schema_fault
+from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
+from scheduler.grammar.verdicts import Verdicts
+from scheduler.grammar.vocabulary import quoted
+from scheduler.link.messages import MAX_GRAMMAR_BYTES
+
+JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n\\t\\r]{1,64}"}
+"""Any white space between the parts of JSON, but not without end: models are known to fall into it."""
+_LONGEST_COMPLAINT = 400
+_ASCII = "dws"
+"""Digits, letters and white space are ASCII's, as in JSON schemas and in vLLM."""
+
+
+class Parts:
+    """Checks the pieces of one model's grammars, and remembers what was said of them."""
+
+    def __init__(self, complaint: Callable[[str], str | None]) -> None:
+        self.verdicts = Verdicts(lambda grammar: _short(complaint(grammar)))
+
+    def complaint(self, part: dict[str, Any]) -> str | None:
+        """Of a piece as it stands in a list of grammars."""
+        return self.verdicts.of(json.dumps({"grammars": [part]}, ensure_ascii=False))
+
+    def checked(self, structure: Structure) -> dict[str, Any]:
+        """The piece that says what a client asks for. Raises InvalidRequest, of its place."""
+        match structure:
+            case JsonText():
+                return self._json(structure)
+            case Pattern(regex=regex, place=place):
+                part = {"lark_grammar": f"start: /{regex_to_lark(regex, _ASCII)}/\n"}
+            case OneOf(texts=texts, place=place):
+                part = {"lark_grammar": "start: " + " | ".join(map(quoted, texts)) + "\n"}
+            case Rules(text=text, place=place):
+                part = {"lark_grammar": _lark(text, place)}
+            case _:
+                assert_never(structure)
+        _check_size(part, place)
+        if (complaint := self.complaint(part)) is not None:
+            raise _invalid((), place, complaint)
+        return part
+
+    def _json(self, asked: JsonText) -> dict[str, Any]:
+        schema = {} if asked.schema is True else asked.schema
+        if not isinstance(schema, dict):
+            raise _invalid((), asked.place, "a JSON schema that can be held to is an object")
+        part = {"json_schema": _with_options(schema)}
+        _check_size(part, asked.place)
+        if (complaint := self.complaint(part)) is not None:
+            path, why = schema_fault(
+                schema, complaint, lambda inner: self.complaint({"json_schema": _with_options(inner)})
+            )
+            raise _invalid(path, asked.place, why)
+        return part
+
+
+def _with_options(schema: dict[str, Any]) -> dict[str, Any]:
+    return {**schema, "x-guidance": JSON_OPTIONS}
+
+
+def _check_size(part: dict[str, Any], place: str) -> None:
+    if len(json.dumps(part, ensure_ascii=False).encode()) > MAX_GRAMMAR_BYTES:
+        raise InvalidRequest(f"{place}: it is larger than {MAX_GRAMMAR_BYTES} bytes", param=place)
+
+
+def _lark(text: str, place: str) -> str:
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # Its reader of GBNF is written for one's own files, and raises as it likes.
+        raise _invalid((), place, _short(str(error)) or "it cannot be read") from error
+
+
+def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
+    exact = ".".join([place, *path])
+    return InvalidRequest(f"{exact}: {why}", param=exact)
+
+
+def _short(complaint: str | None) -> str | None:
+    """In one line, without the library's picture of where the mistake is."""
+    if complaint is None:
+        return None
+    complaint = re.sub(r"\n\s*\d+ \|.*", "", complaint, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", complaint).strip()[:_LONGEST_COMPLAINT]

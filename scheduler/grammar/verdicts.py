@@ -1,0 +1,53 @@
+"""What the library said of grammars lately: agents send the same schema with every turn."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+MAX_ENTRIES = 512
+MAX_BYTES = 16 << 20
+
+
+class Verdicts:
+    """Complaints (None: it is good) by a grammar's text, the least recently asked first to go. Requests are
+    prepared on several threads; two that ask for the same new grammar at once both do the work."""
+
+    def __init__(
+        self,
+        complaint: Callable[[str], str | None],
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._complaint = complaint
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._known: OrderedDict[str, str | None] = OrderedDict()
+        self._lock = Lock()
+        self.held_bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, grammar: str) -> str | None:
+        with self._lock:
+            if grammar in self._known:
+                self.hits += 1
+                self._known.move_to_end(grammar)
+                return self._known[grammar]
+            self.misses += 1
+        complaint = self._complaint(grammar)
+        with self._lock:
+            if grammar not in self._known:
+                self._known[grammar] = complaint
+                self.held_bytes += _size(grammar, complaint)
+            while len(self._known) > self._max_entries or self.held_bytes > self._max_bytes:
+                self.held_bytes -= _size(*self._known.popitem(last=False))
+        return complaint
+
+
+def _size(grammar: str, complaint: str | None) -> int:
+    return len(grammar) + len(complaint or "")

@@ -1,0 +1,63 @@
+"""A model's tokens as llguidance knows them, and how its grammars spell what is made of special ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+_FREE_OF_STATE = LLParserLimits(verbose_errors=False)
+
+
+class GrammarVocabulary:
+    """Made once for a model: 50 ms for a small vocabulary, half a second for a large one."""
+
+    def __init__(self, tokenizer_json: str, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+        """Raises what the library raises for a tokenizer that it cannot use."""
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(eos_token_ids))
+        added = json.loads(tokenizer_json).get("added_tokens") or []
+        self._special = {
+            str(token["content"]): int(token["id"])
+            for token in added
+            # Not what the tokenizer calls special: the library takes others for such, too.
+            if self._tokenizer.is_special_token(int(token["id"]))
+        }
+        by_length = sorted(self._special, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, by_length)) + ")") if by_length else None
+
+    def has_special(self, text: str) -> bool:
+        return text in self._special
+
+    def begins_special(self, text: str) -> bool:
+        """Whether `text` begins with a special token, so that no text before it can run into it."""
+        return any(text.startswith(token) for token in self._special)
+
+    def literal(self, text: str) -> str:
+        """`text` in a rule: special tokens in it by their numbers, for as text they do not occur."""
+        if not text:
+            return ""
+        parts = [text] if self._split is None else self._split.split(text)
+        return " ".join(
+            f"<[{self._special[part]}]>" if part in self._special else quoted(part) for part in parts if part
+        )
+
+    def complaint(self, grammar: str) -> str | None:
+        """What is wrong with a grammar: the same work, to the first mask, and the same limits that the engine
+        has. Gives up the GIL."""
+        try:
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_FREE_OF_STATE)
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+            return matcher.get_error() or None
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # A panic of the library, which is written in Rust, is no Exception, and would end the server.
+            return f"the grammar library failed on it: {error}"
+
+
+def quoted(text: str) -> str:
+    """A string of Lark: JSON's rules, with letters as they are."""
+    return json.dumps(text, ensure_ascii=False)

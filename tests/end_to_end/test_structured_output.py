@@ -1,0 +1,205 @@
+"""Structured output and calls that must be, in every dialect, by the official clients, on a random model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.end_to_end.serving import Served
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+BAD: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "strin"}}}
+MODEL = "penstock-embedded"
+SAY = "Where?"
+QUIET: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+@pytest.fixture
+def client(embedded: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def claude(embedded: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def fits(text: str | None) -> bool:
+    assert text is not None
+    value = json.loads(text)
+    return set(value) == {"city", "days"} and isinstance(value["days"], int)
+
+
+def chat(client: openai.OpenAI, **fields: Any) -> Any:
+    extra = {**QUIET, **fields.pop("extra_body", {})}
+    return client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": SAY}],
+        max_tokens=2000,
+        seed=5,
+        extra_body=extra,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}},
+        {"extra_body": {"guided_json": SCHEMA}},
+        {"extra_body": {"guided_json": json.dumps(SCHEMA)}},
+        {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+    ],
+)
+def test_chat_answers_fit_the_schema(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    """In OpenAI's spelling and in vLLM's; sampled at temperature 1."""
+    (choice,) = chat(client, **fields).choices
+    assert choice.finish_reason == "stop"
+    assert fits(choice.message.content)
+
+
+def test_vllms_other_ways_of_asking_work(client: openai.OpenAI) -> None:
+    """Choices, expressions and grammars, by both of its spellings; and any JSON object."""
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({"guided_choice": ["left"]}, "left"),
+        ({"guided_regex": "ab{3}c"}, "abbbc"),
+        ({"guided_grammar": 'root ::= "x" "y"'}, "xy"),
+        ({"structured_outputs": {"choice": ["right"]}}, "right"),
+        ({"structured_outputs": {"regex": "z{4}"}}, "zzzz"),
+        ({"structured_outputs": {"grammar": 'start: "l" "ark"'}}, "lark"),
+    ]
+    for extra, text in asked:
+        assert chat(client, extra_body=extra).choices[0].message.content == text
+    (choice,) = chat(client, response_format={"type": "json_object"}).choices
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content or ""), dict)
+
+
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "forecast", "parameters": SCHEMA, "strict": True},
+}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "forecast"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any, stream: bool) -> None:
+    """A parsed call with arguments that fit, streamed or whole."""
+    asked = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "stream": stream}
+    answer = chat(client, **asked)
+    if not stream:
+        (call,) = answer.choices[0].message.tool_calls
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert call.function.name == "forecast"
+        assert fits(call.function.arguments)
+        return
+    deltas = [chunk.choices[0].delta.tool_calls[0] for chunk in answer if chunk.choices[0].delta.tool_calls]
+    assert deltas[0].function.name == "forecast"
+    assert fits("".join(delta.function.arguments or "" for delta in deltas))
+
+
+def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
+    """The old dialect by vLLM's fields, the new one by `text.format`, which it says again in its answer."""
+    text = client.completions.create(
+        model=MODEL, prompt="Where?", max_tokens=1000, seed=3, extra_body={"guided_json": SCHEMA}
+    )
+    assert fits(text.choices[0].text)
+    wanted: Any = {"type": "json_schema", "name": "place", "schema": SCHEMA}
+    response = client.responses.create(
+        model=MODEL, input=SAY, max_output_tokens=2000, text={"format": wanted}, reasoning={"effort": "none"}
+    )
+    assert fits(response.output_text)
+    assert response.text is not None
+    assert response.text.format is not None
+    assert response.text.format.type == "json_schema"
+    tool: Any = {"type": "function", "name": "forecast", "parameters": SCHEMA, "strict": True}
+    named: Any = {"type": "function", "name": "forecast"}
+    called = client.responses.create(
+        model=MODEL,
+        input=SAY,
+        max_output_tokens=2000,
+        tools=[tool],
+        tool_choice=named,
+        reasoning={"effort": "none"},
+    )
+    (item,) = [item for item in called.output if item.type == "function_call"]
+    assert item.name == "forecast"
+    assert fits(item.arguments)
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "forecast"}])
+def test_anthropics_clients_are_answered_with_a_call(claude: anthropic.Anthropic, choice: Any) -> None:
+    """A tool_use block with an input that fits, and its stop reason."""
+    tools: Any = [{"name": "forecast", "input_schema": SCHEMA}]
+    chosen: Any = {**choice, "disable_parallel_tool_use": True}
+    message = claude.messages.create(
+        model=MODEL,
+        max_tokens=2000,
+        messages=[{"role": "user", "content": SAY}],
+        tools=tools,
+        tool_choice=chosen,
+        thinking={"type": "disabled"},
+    )
+    (block,) = [block for block in message.content if block.type == "tool_use"]
+    assert message.stop_reason == "tool_use"
+    assert (block.name, fits(json.dumps(block.input))) == ("forecast", True)
+
+
+def test_anthropics_schemas_are_kept(claude: anthropic.Anthropic) -> None:
+    """`output_config.format`."""
+    message = claude.messages.create(
+        model=MODEL,
+        max_tokens=2000,
+        messages=[{"role": "user", "content": SAY}],
+        thinking={"type": "disabled"},
+        output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+    )
+    assert fits("".join(block.text for block in message.content if block.type == "text"))
+
+
+def test_a_bad_schema_is_refused_by_its_place(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    """In each dialect's own names, down to the keyword."""
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": BAD, "strict": True}}
+    flat: Any = {"type": "function", "name": "f", "parameters": BAD, "strict": True}
+    wrong: Any = {"type": "json_schema", "name": "x", "schema": BAD}
+    named: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": BAD}}
+    places: dict[str, Callable[[], Any]] = {
+        "response_format.json_schema.schema.properties.city.type": lambda: chat(
+            client, response_format=named
+        ),
+        "tools.0.function.parameters.properties.city.type": lambda: chat(client, tools=[tool]),
+        "guided_json.properties.city.type": lambda: chat(client, extra_body={"guided_json": BAD}),
+        "structured_outputs.json.properties.city.type": lambda: client.completions.create(
+            model=MODEL, prompt="x", extra_body={"structured_outputs": {"json": BAD}}
+        ),
+        "text.format.schema.properties.city.type": lambda: client.responses.create(
+            model=MODEL, input="x", text={"format": wrong}
+        ),
+        "tools.0.parameters.properties.city.type": lambda: client.responses.create(
+            model=MODEL, input="x", tools=[flat], tool_choice="required"
+        ),
+    }
+    for place, ask in places.items():
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask()
+        assert refused.value.param == place
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\.0\.input_schema\.properties\.city\.type: "):
+        claude.messages.create(
+            model=MODEL,
+            max_tokens=9,
+            messages=[{"role": "user", "content": SAY}],
+            tools=[{"name": "f", "input_schema": BAD, "strict": True}],
+            tool_choice={"type": "any"},
+        )

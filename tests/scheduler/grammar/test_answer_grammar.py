@@ -1,0 +1,251 @@
+"""Whatever a grammar lets through is what was asked for, in each dialect: walked at random by tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from llguidance import LLMatcher
+
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.errors import InvalidRequest, UnsupportedParameter
+from scheduler.events import (
+    AnswerPiece,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStarted,
+)
+from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
+from scheduler.link.messages import MAX_GRAMMAR_BYTES
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextPrompt, Tool, ToolChoice
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.dialect_tokenizer import DialectTokenizer
+from tests.fakes.scheduling import FOLDER
+from tests.scheduler.answer.dialects import form
+
+WEATHER = Tool(
+    "get_weather",
+    parameters={
+        "properties": {"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    strict=True,
+    place="tools.0.parameters",
+)
+TIME = Tool("get-time", parameters={"additionalProperties": False}, place="tools.1.parameters")
+_ENDS = tuple(b'"}]')
+_MARKS = range(EOS, EOS + 10)
+SCHEMAS = {tool.name: {"type": "object", **tool.parameters} for tool in (WEATHER, TIME)}
+_KIMI = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+)
+_HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>", "<|return|>")
+DIALECTS: dict[str, tuple[AnswerFormat, tuple[str, ...]]] = {
+    "hermes": (form("json_tools", "think"), ("<tool_call>", "</tool_call>", "<think>", "</think>")),
+    "hermes, its marks mere text": (form("json_tools", "think"), ()),
+    "mistral": (form("mistral", "magistral"), ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]")),
+    "mistral, as a list": (form("mistral"), ("[TOOL_CALLS]",)),
+    "kimi": (form("kimi_k2", "think"), (*_KIMI, "<think>", "</think>")),
+    "harmony": (AnswerFormat(layout=Layout.HARMONY), _HARMONY),
+}
+
+
+def preparation(dialect: str) -> Preparation:
+    answer_format, marks = DIALECTS[dialect]
+    return Preparation(DialectTokenizer(answer_format, marks), FOLDER)
+
+
+def request(structure: Structure | None = None, **prompt: Any) -> GenerationRequest:
+    chat = ChatPrompt(({"role": "user", "content": "x"},), **prompt)
+    return GenerationRequest("test", chat, structure=structure)
+
+
+def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[AnswerPiece]:
+    """The answer of a model that takes any token that it may, ends rather than goes on where it may, and
+    prefers what leads to an end: brackets, quotes, marks."""
+    generator = random.Random(seed)
+    tokenizer = prepared_by.tokenizer
+    has_marks = isinstance(tokenizer, DialectTokenizer) and bool(tokenizer.marks)
+    if not has_marks and isinstance(asked.prompt, ChatPrompt):
+        # At random nobody spells the end of reasoning in letters.
+        asked = replace(asked, prompt=replace(asked.prompt, reasoning=Reasoning(enabled=False)))
+    prepared = prepared_by.prepare(asked)
+    vocabulary = prepared_by._grammars._vocabulary
+    assert vocabulary is not None
+    matcher = LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0)
+    tokens: list[int] = []
+    while len(tokens) < 1000:
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little")[:8192])
+        ending = [token for token in (*_ENDS, *_MARKS) if token in allowed]
+        token = int(generator.choice(ending if ending and generator.random() < 0.5 else allowed))
+        if token == EOS:
+            break
+        assert matcher.consume_token(token), matcher.get_error()
+        tokens.append(token)
+    pipeline = prepared_by.answer_pipeline(prepared)
+    return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
+
+
+def calls(pieces: list[AnswerPiece]) -> list[tuple[str, Any]]:
+    names = [piece.name for piece in pieces if isinstance(piece, ToolCallStarted)]
+    texts = [""] * len(names)
+    for piece in pieces:
+        if isinstance(piece, ToolCallArguments):
+            texts[piece.index] += piece.text
+    return [(name, json.loads(text)) for name, text in zip(names, texts, strict=True)]
+
+
+def text_of(pieces: list[AnswerPiece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+
+
+def thoughts_of(pieces: list[AnswerPiece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_required_calls_are_read_back_as_calls(dialect: str) -> None:
+    """Of any tool, with arguments of its schema, and no words; reasoning before them is allowed."""
+    prepared_by = preparation(dialect)
+    required = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED)
+    walked = [walk(prepared_by, required, seed) for seed in range(12)]
+    for pieces in walked:
+        assert calls(pieces)
+        assert not text_of(pieces)
+        for name, arguments in calls(pieces):
+            jsonschema.validate(arguments, SCHEMAS[name])
+    assert {name for pieces in walked for name, _ in calls(pieces)} == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_one_named_tool_is_called_once(dialect: str) -> None:
+    """In every dialect."""
+    prepared_by = preparation(dialect)
+    named = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED, only_tool="get-time")
+    for seed in range(4):
+        assert calls(walk(prepared_by, named, seed)) == [("get-time", {})]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_text_is_held_and_reasoning_is_not(dialect: str) -> None:
+    """Thoughts come first or not at all; then a choice, in the section that is the client's."""
+    prepared_by = preparation(dialect)
+    held = request(OneOf(("left", "right"), "x"))
+    walked = [walk(prepared_by, held, seed) for seed in range(12)]
+    assert {text_of(pieces) for pieces in walked} == {"left", "right"}
+    if dialect not in ("mistral, as a list", "hermes, its marks mere text"):
+        assert any(thoughts_of(pieces) for pieces in walked)
+
+
+def test_with_tools_on_offer_the_answer_is_a_call_or_what_was_asked_for() -> None:
+    """The model chooses between them, and there is nothing else."""
+    prepared_by = preparation("hermes")
+    either = request(OneOf(("left",), "x"), tools=(WEATHER,))
+    walked = [walk(prepared_by, either, seed) for seed in range(16)]
+    assert {(text_of(pieces), bool(calls(pieces))) for pieces in walked} == {("left", False), ("", True)}
+
+
+def test_a_choice_of_no_call_leaves_what_was_asked_for() -> None:
+    """Tools that may not be called are no way out."""
+    prepared_by = preparation("hermes")
+    none = request(OneOf(("left",), "x"), tools=(WEATHER,), tool_choice=ToolChoice.NONE)
+    assert {text_of(walk(prepared_by, none, seed)) for seed in range(8)} == {"left"}
+
+
+def test_what_asks_for_nothing_has_no_grammar() -> None:
+    """Nor have strict tools in a dialect whose calls are not JSON: there they are read as ever."""
+    assert preparation("hermes").prepare(request()).grammar == ""
+    assert preparation("hermes").prepare(request(tools=(TIME,))).grammar == ""
+    assert preparation("hermes").prepare(request(tools=(WEATHER,))).grammar != ""
+    other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
+    assert other.prepare(request(tools=(WEATHER,))).grammar == ""
+
+
+def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
+    """Its tool is not strict, so nobody promised more; the call must come all the same."""
+    loose = Tool("get-time", parameters={"properties": {"a": {"type": "strin"}}}, place="tools.0.parameters")
+    prepared_by = preparation("hermes")
+    required = request(tools=(loose,), tool_choice=ToolChoice.REQUIRED, parallel_tool_calls=False)
+    ((name, arguments),) = calls(walk(prepared_by, required, 3))
+    assert (name, type(arguments)) == ("get-time", dict)
+
+
+REFUSED: list[tuple[GenerationRequest, str, str]] = [
+    (request(JsonText({"type": "objekt"}, "p")), "p.type", "objekt"),
+    (request(JsonText(False, "p")), "p", "is an object"),
+    (request(JsonText({"items": [{"minimum": "x"}]}, "p")), "p.items", ""),
+    (request(JsonText({"properties": {"a": {"not": {}}}}, "p")), "p.properties.a", "not"),
+    (
+        request(JsonText({"anyOf": [{"type": "null"}, {"pattern": "(", "type": "string"}]}, "p")),
+        "p.anyOf.1.pattern",
+        "",
+    ),
+    (request(JsonText({"$ref": "#/$defs/x", "$defs": {"x": {"if": {}}}}, "p")), "p.$defs.x", "if"),
+    (request(JsonText({"$ref": "http://example.com/s"}, "p")), "p", "http://example.com/s"),
+    (request(JsonText({"description": "x" * MAX_GRAMMAR_BYTES}, "p")), "p", "larger than"),
+    (request(Pattern("a(b", "guided_regex")), "guided_regex", "unclosed group"),
+    (request(Pattern(r"(?=a)b", "guided_regex")), "guided_regex", "look-around"),
+    (request(Rules("start: x", "guided_grammar")), "guided_grammar", "unknown name"),
+    (request(Rules('root ::= "a', "guided_grammar")), "guided_grammar", ""),
+    (request(tools=(Tool("f", parameters={"type": 5}, strict=True, place="t"),)), "t.type", ""),
+    (request(tool_choice=ToolChoice.REQUIRED), "tool_choice", "no tools"),
+    (request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED, only_tool="g"), "tool_choice", "'g' is none"),
+    (request(OneOf(("a",), "p"), continue_final=True), "p", "given text"),
+]
+
+
+@pytest.mark.parametrize(("asked", "param", "words"), REFUSED)
+def test_what_cannot_be_held_to_is_refused_by_its_place(
+    asked: GenerationRequest, param: str, words: str
+) -> None:
+    """Down to the keyword, where a schema is wrong; in one line."""
+    with pytest.raises(InvalidRequest) as refused:
+        preparation("hermes").prepare(asked)
+    assert refused.value.param == param
+    assert refused.value.message.startswith(f"{param}: ")
+    assert words in refused.value.message
+    assert "\n" not in refused.value.message
+    assert len(refused.value.message) < 1000
+
+
+def test_dialects_without_json_calls_cannot_be_made_to_call() -> None:
+    """Refused by name; so is a text that is held to something, where such calls are on offer."""
+    other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
+    with pytest.raises(UnsupportedParameter, match=r"tool_choice: .* as JSON"):
+        other.prepare(request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED))
+    with pytest.raises(UnsupportedParameter, match=r"guided_choice: .* as JSON"):
+        other.prepare(request(OneOf(("a",), "guided_choice"), tools=(TIME,)))
+
+
+def test_a_tokenizer_that_the_library_cannot_use_is_no_end() -> None:
+    """What needs a grammar is refused by name, and all else goes on."""
+
+    class Odd(ByteTokenizer):
+        def to_json(self) -> str:
+            return "{}"
+
+    odd = Preparation(Odd(PLAIN), FOLDER)
+    assert odd.prepare(request()).grammar == ""
+    with pytest.raises(UnsupportedParameter, match="guided_choice: "):
+        odd.prepare(request(OneOf(("a",), "guided_choice")))
+
+
+def test_a_prompt_of_text_is_answered_from_the_first_token_on() -> None:
+    """No template, so no reasoning: a completion is what was asked for."""
+    prepared_by = preparation("hermes")
+    completion = GenerationRequest("test", TextPrompt("x"), structure=OneOf(("left", "right"), "x"))
+    assert {text_of(walk(prepared_by, completion, seed)) for seed in range(8)} == {"left", "right"}

@@ -1,0 +1,60 @@
+"""What was found out about a grammar is not found out again, within bounds."""
+
+from __future__ import annotations
+
+from scheduler.grammar.structure import OneOf
+from scheduler.grammar.verdicts import Verdicts
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import ChatPrompt, GenerationRequest
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.scheduling import FOLDER
+
+
+def asked_for(**bounds: int) -> tuple[Verdicts, list[str]]:
+    asked: list[str] = []
+
+    def complaint(grammar: str) -> str | None:
+        asked.append(grammar)
+        return "bad" if grammar.startswith("!") else None
+
+    return Verdicts(complaint, **bounds), asked
+
+
+def test_the_library_is_asked_once() -> None:
+    """Of good grammars and of bad ones."""
+    verdicts, asked = asked_for()
+    assert [verdicts.of(text) for text in ("a", "!b", "a", "!b")] == [None, "bad", None, "bad"]
+    assert asked == ["a", "!b"]
+    assert (verdicts.hits, verdicts.misses) == (2, 2)
+
+
+def test_the_least_recently_asked_goes_first() -> None:
+    """Beyond the number of entries."""
+    verdicts, asked = asked_for(max_entries=2)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        verdicts.of(text)
+    assert asked == ["a", "b", "c", "b"]
+    assert len(verdicts) == 2
+
+
+def test_bytes_are_bounded_too() -> None:
+    """One that alone is larger than all that may be kept is answered and not kept."""
+    verdicts, asked = asked_for(max_bytes=10)
+    for text in ("a" * 6, "b" * 4, "c" * 4, "d" * 11, "c" * 4):
+        assert verdicts.of(text) is None
+        assert verdicts.held_bytes <= 10
+    assert [text[0] for text in asked] == ["a", "b", "c", "d", "c"]
+
+
+def test_a_schema_that_comes_again_is_not_compiled_again() -> None:
+    """Of two equal requests the second costs no work of the library's."""
+    preparation = Preparation(ByteTokenizer(), FOLDER)
+    request = GenerationRequest(
+        "test", ChatPrompt(({"role": "user", "content": "x"},)), structure=OneOf(("a",), "x")
+    )
+    first = preparation.prepare(request).grammar
+    verdicts = preparation._grammars._parts.verdicts
+    misses = verdicts.misses
+    assert preparation.prepare(request).grammar == first
+    assert verdicts.misses == misses
+    assert verdicts.hits
