@@ -56,8 +56,8 @@ def conversation(rng: random.Random, tokens: int, *, test: bool = False) -> Conv
     kind = rng.random()
     stated: list[facts.Fact] = []
     if kind < 0.55:
-        stated = facts.several(rng, _between(rng, 1, max(2, tokens // 32)))
-        talk.system = _hidden(stated, rng, filler=_between(rng, 0, max(1, tokens // 48)))
+        stated = facts.several(rng, rng.randint(1, max(2, tokens // 36)))
+        talk.system = _hidden(stated, rng, filler=rng.randint(0, max(1, (tokens - 200) // 36)))
     offered = tools.offers(rng, rng.randint(1, 2 + tokens // 400)) if kind > 0.45 and tokens >= 400 else []
     if kind > 0.9:
         offered = []
@@ -84,7 +84,7 @@ def encoded(
     own = [False] * len(ids)
     graded = []
     for turn in talk.turns:
-        thinking = rng.choice((None, None, None, False, True))
+        thinking = rng.choices((None, False, True), (8, 1, 1))[0]
         pieces = [(tokenizer.encode(text).ids, mine) for text, mine in template.turn(turn, thinking)]
         if len(ids) + sum(len(part) for part, _ in pieces) > tokens:
             break
@@ -101,10 +101,6 @@ def row(rng: random.Random, tokens: int, template: Template, tokenizer: Tokenize
         made = encoded(conversation(rng, tokens, test=test), rng, tokens, template, tokenizer)
         if made.graded and len(made.ids) > 0.7 * tokens:
             return made
-
-
-def _between(rng: random.Random, least: int, most: int) -> int:
-    return rng.randint(least, most)
 
 
 def _hidden(stated: list[facts.Fact], rng: random.Random, filler: int) -> str:
@@ -126,17 +122,21 @@ def _more(
     drawn = rng.random()
     if offered and drawn < 0.7:
         return tools.use(*rng.choice(offered), rng)
-    if stated and drawn < 0.8:
-        chosen = rng.choice(stated)
-        return [
-            facts.unknown(stated, rng)
-            if rng.random() < 0.03
-            else chosen.as_json()
-            if rng.random() < 0.05
-            else chosen.turn(rng)
-        ]
-    if drawn < 0.85:
+    if stated and drawn < 0.75:
+        return [_about(stated, rng)]
+    if drawn < 0.82:
         return [facts.told(rng)]
-    if drawn < 0.88:
+    if drawn < 0.86:
         return rng.choice((facts.own_name, facts.noted))(rng)
     return [exercises.any_exercise(rng, test=test)]
+
+
+def _about(stated: list[facts.Fact], rng: random.Random) -> Turn:
+    drawn = rng.random()
+    if drawn < 0.03:
+        return facts.unknown(stated, rng)
+    if drawn < 0.08:
+        return rng.choice(stated).as_json()
+    if drawn < 0.3 and len(stated) > 1:
+        return facts.listed(stated, rng)
+    return rng.choice(stated).turn(rng)

@@ -39,8 +39,11 @@ def counting(rng: random.Random) -> Turn:
 
 
 def repeating(rng: random.Random) -> Turn:
-    text = " ".join(any_word(rng) for _ in range(rng.randint(1, 7)))
-    text = rng.choice((text, code(rng), text + "."))
+    parts = [
+        code(rng) if rng.random() < 0.2 else any_word(rng)
+        for _ in range(rng.randint(1, rng.choice((4, 8, 16))))
+    ]
+    text = " ".join(parts) + rng.choice(("", "", "."))
     if rng.random() < 0.2:
         word, times = any_word(rng), rng.randint(2, 5)
         many = ("two", "three", "four", "five")[times - 2]

@@ -127,6 +127,15 @@ def noted(rng: random.Random) -> list[Turn]:
     return [Turn(asked, said, thought="I should remember that.", graded="repeat"), fact.turn(rng)]
 
 
+def listed(facts: list[Fact], rng: random.Random) -> Turn:
+    """Several at once, in another order: many recalls for one question."""
+    chosen = rng.sample(facts, min(len(facts), rng.randint(2, 6)))
+    wanted = ", ".join(f"{fact.attribute} of {fact.subject}" for fact in chosen)
+    said = ", ".join(f"{fact.attribute} of {fact.subject}: {fact.value}" for fact in chosen)
+    asked = rng.choice(("List: {}", "Look up: {}", "I need these: {}", "Give me a list: {}")).format(wanted)
+    return Turn(asked, said + ".", None, "I look them up.", graded="list")
+
+
 def unknown(facts: list[Fact], rng: random.Random) -> Turn:
     """A subject that no fact is about."""
     subjects = {fact.subject for fact in facts}

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch.multiprocessing
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, distributed
 
 from scheduler.models.training.conversations import FOLDER, Encoded, Template, row
 from scheduler.models.training.muon import Muon
@@ -26,13 +27,18 @@ from scheduler.models.training.network import Shape, Weights, hidden_states, ini
 
 SEED: Final = 10
 STEP_TOKENS: Final = 8192
-STAGES: Final = ((1200, {256: 1}), (800, {256: 1, 512: 3}), (300, {256: 1, 512: 1, 1024: 3}), (300, {512: 2, 1024: 1, 2048: 3}))
+STAGES: Final = (
+    (700, {256: 1}),
+    (500, {256: 1, 512: 2}),
+    (150, {256: 1, 512: 1, 1024: 2}),
+    (150, {512: 1, 1024: 1, 2048: 2}),
+)
 """Steps, and how the rows' lengths are drawn in them."""
 
 STEPS: Final = sum(steps for steps, _ in STAGES)
 WARM_UP_STEPS: Final = 40
 DECAY_SHARE: Final = 0.4
-CHECKPOINT_EVERY: Final = 20
+CHECKPOINT_EVERY: Final = 25
 TEST_EVERY: Final = 100
 
 
@@ -47,30 +53,34 @@ class Batch:
 
 
 class Data:
-    """Batches by step."""
+    """Batches by step; of each, this process's share."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rank: int, processes: int) -> None:
         self._seed = seed
+        self._rank = rank
+        self._processes = processes
         self._template = Template()
         self._tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 
     def batch(self, step: int) -> Batch:
-        rng = random.Random(f"{self._seed}/{step}")
+        key = f"{self._seed}/{step}"
         for steps, lengths in STAGES:
             if step < steps:
                 break
             step -= steps
-        tokens = rng.choices(list(lengths), list(lengths.values()))[0]
-        return self._batch(rng, tokens, STEP_TOKENS // tokens, test=False)
+        tokens = random.Random(key).choices(list(lengths), list(lengths.values()))[0]
+        mine = range(self._rank, STEP_TOKENS // tokens, self._processes)
+        return self._batch([f"{key}/{number}" for number in mine], tokens, test=False)
 
     def test_batch(self, tokens: int, number: int) -> Batch:
-        rng = random.Random(f"test/{self._seed}/{tokens}/{number}")
-        return self._batch(rng, tokens, STEP_TOKENS // tokens, test=True)
+        count = STEP_TOKENS // tokens // self._processes
+        keys = [f"test/{self._seed}/{tokens}/{number}/{row}" for row in range(count)]
+        return self._batch(keys, tokens, test=True)
 
-    def _batch(self, rng: random.Random, tokens: int, count: int, *, test: bool) -> Batch:
-        rows = [row(rng, tokens, self._template, self._tokenizer, test=test) for _ in range(count)]
-        ids = torch.zeros(count, tokens, dtype=torch.long)
-        said = torch.zeros(count, tokens, dtype=torch.bool)
+    def _batch(self, keys: list[str], tokens: int, *, test: bool) -> Batch:
+        rows = [row(random.Random(key), tokens, self._template, self._tokenizer, test=test) for key in keys]
+        ids = torch.zeros(len(rows), tokens, dtype=torch.long)
+        said = torch.zeros(len(rows), tokens, dtype=torch.bool)
         for number, one in enumerate(rows):
             ids[number, : len(one.ids)] = torch.tensor(one.ids)
             said[number, : len(one.own) - 1] = torch.tensor(one.own[1:])
@@ -104,6 +114,7 @@ class Trainer:
         """One step; returns the loss in nats per token."""
         loss = torch.nn.functional.cross_entropy(self.logits(batch), batch.targets)
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        self._share_gradients()
         rate = min(1.0, (self.step + 1) / WARM_UP_STEPS, (STEPS - self.step) / (STEPS * DECAY_SHARE))
         self._muon.step(0.02 * rate)
         for group in self._adam.param_groups:
@@ -113,6 +124,17 @@ class Trainer:
             tensor.grad = None
         self.step += 1
         return loss.item()
+
+    def _share_gradients(self) -> None:
+        """Each process's mean over its rows becomes the mean of all processes."""
+        if not distributed.is_initialized():
+            return
+        gradients = [tensor.grad for tensor in self.weights.values() if tensor.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        distributed.all_reduce(flat)
+        parts = flat.div_(distributed.get_world_size()).split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     @torch.no_grad()
     def right_answers(self, batch: Batch) -> Counter[tuple[str, bool]]:
@@ -150,12 +172,20 @@ class Trainer:
         self._adam.load_state_dict(state["adam"])
 
 
-def train(folder: Path, threads: int) -> None:
-    torch.set_num_threads(threads)
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint, data, trainer = folder / "checkpoint.pt", Data(SEED), Trainer(Shape(), SEED)
+def train(rank: int, processes: int, folder: Path, port: int) -> None:
+    """One of `processes`, each with a thread; they meet on `port` of this machine after every step."""
+    torch.set_num_threads(1)
+    if processes > 1:
+        meeting = f"tcp://127.0.0.1:{port}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes)
+    data, trainer = Data(SEED, rank, processes), Trainer(Shape(), SEED)
+    checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
         trainer.load(checkpoint)
+    if rank > 0:
+        while trainer.step < STEPS:
+            trainer.learn(data.batch(trainer.step))
+        return
     losses: list[float] = []
     began = time.perf_counter()
     with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
@@ -164,7 +194,11 @@ def train(folder: Path, threads: int) -> None:
             entry: dict[str, object] = {}
             if trainer.step % CHECKPOINT_EVERY == 0 or trainer.step == STEPS:
                 seconds = time.perf_counter() - began
-                entry = {"step": trainer.step, "loss": round(sum(losses) / len(losses), 4), "seconds": round(seconds)}
+                entry = {
+                    "step": trainer.step,
+                    "loss": round(sum(losses) / len(losses), 4),
+                    "seconds": round(seconds),
+                }
                 entry["tokens_per_second"] = round(len(losses) * STEP_TOKENS / seconds)
                 entry["cpu_seconds"] = round(time.process_time())
                 losses, began = [], time.perf_counter()
@@ -186,10 +220,18 @@ def _tested(trainer: Trainer, data: Data, tokens: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded model, or go on with it.")
-    parser.add_argument("--threads", type=int, default=1, help="two are slower than one where others run")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="threads would wait for each other at every sum"
+    )
+    parser.add_argument("--port", type=int, default=29500, help="where the processes meet")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    train(arguments.folder, arguments.threads)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    options = (arguments.processes, arguments.folder, arguments.port)
+    if arguments.processes == 1:
+        train(0, *options)
+    else:
+        torch.multiprocessing.spawn(train, options, nprocs=arguments.processes)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 if __name__ == "__main__":
