@@ -27,7 +27,7 @@ class Shape:
     head_dim: int = 64
     feed_forward: int = 512
     vocabulary: int = 2048
-    context: int = 4096
+    context: int = 40960
     rope_base: float = 100_000.0
     norm_epsilon: float = 1e-6
 

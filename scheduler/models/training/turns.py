@@ -104,6 +104,6 @@ def sentence(rng: random.Random) -> str:
         f"Please look at the {adjective} {other} before you use the {noun}.",
         f"When the {noun} is {adjective}, it {verb} the {other} {adverb}.",
         f"{rng.choice(words.NAMES)} and {rng.choice(words.NAMES)} like the {adjective} {other}.",
-        " ".join(any_word(rng) for _ in range(rng.randint(3, 12))) + ".",
+        " ".join(rng.choice(words.ALL) for _ in range(rng.randint(3, 16))) + rng.choice((".", "")),
     )
     return rng.choice(shapes)

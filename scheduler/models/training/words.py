@@ -95,7 +95,26 @@ UNITS: Final = tuple("celsius fahrenheit metres kilometres miles hours minutes e
 LANGUAGES: Final = tuple("English French German Spanish Italian Polish Greek Dutch Swedish Finnish".split())
 SKY: Final = tuple("sunny cloudy rainy windy foggy snowy stormy clear".split())
 
+GENERAL: Final = tuple(
+    """
+    across against air along although around array back base because begin between block bottom
+    break buffer build cache car case change child class client color column command common company
+    config continue copy cover data debug decode deep def default device disk display domain during
+    east education encode end error eye face fact fall false family field follow force format four
+    frame friend front function global good graph great group hand head help history hold host
+    however idea import index input insert issue join keep know law lead left library life line link
+    local log loop main map match memory method model module moment money morning music network next
+    night node none object option output package paper parse part party pass pattern people point
+    port power previous private problem process program public queue range rate reason remote remove
+    replace reply request research result return right round row rule run school second section
+    select service setting shared side since sometimes sort square state step story stream string
+    study system take teacher test third thread three through top total trace true turn type under
+    until value version view wait war week while within without work world write
+    """.split()
+)
+"""For filler that says nothing."""
+
 ALL: Final = (
     *JOINED, *NOUNS, *ATTRIBUTES, *NAMES, *CITIES, *COLOURS, *PLAIN, *ADJECTIVES, *STATES, *VERBS, *ADVERBS,
-    *TOOL_VERBS, *TOOL_NOUNS, *ARGUMENTS, *UNITS, *LANGUAGES, *SKY,
+    *TOOL_VERBS, *TOOL_NOUNS, *ARGUMENTS, *UNITS, *LANGUAGES, *SKY, *GENERAL,
 )  # fmt: skip
