@@ -45,7 +45,9 @@ def cases(seed: int, each: int, count: Count) -> Iterator[Case]:
         yield recall(rng, count)
         yield from tool_loop(rng)
         for thinking in (True, False):
-            turn = rng.choice((facts.told, exercises.talk, lambda rng: exercises.adding(rng, test=False)))(rng)
+            turn = rng.choice((facts.told, exercises.talk, lambda rng: exercises.adding(rng, test=False)))(
+                rng
+            )
             yield Case(f"thinking {'on' if thinking else 'off'}", _asked(turn), turn, thinking=thinking)
         for metric, make in _EXERCISES.items():
             turn = make(rng)

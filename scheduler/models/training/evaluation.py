@@ -73,7 +73,16 @@ def evaluate(folder: Path, each: int, seed: int, show: bool) -> dict[str, dict[s
         right[case.metric] += good
         ended[case.metric] += reason == "stop"
         if show and not good:
-            print(case.metric, "|", case.messages[-1]["content"][-160:], "|", said, "|", case.turn, file=sys.stderr)
+            print(
+                case.metric,
+                "|",
+                case.messages[-1]["content"][-160:],
+                "|",
+                said,
+                "|",
+                case.turn,
+                file=sys.stderr,
+            )
     return {
         metric: {
             "cases": count,
@@ -87,9 +96,9 @@ def evaluate(folder: Path, each: int, seed: int, show: bool) -> dict[str, dict[s
 def main() -> None:
     choice = prepare("auto", user_cache_folder(os.environ))
     if choice.library is not None and "LD_PRELOAD" not in os.environ:
-        # Reference BLAS takes some ten times as long; a library can only be preloaded at a program's start.
-        os.execve(sys.executable, sys.orig_argv, os.environ | {"LD_PRELOAD": str(choice.library)})
-    parser = argparse.ArgumentParser(description="Ask the embedded model questions that it was not trained on.")
+        # Reference BLAS takes some ten times as long; a library is preloaded at a program's start or never.
+        os.execve(sys.executable, sys.orig_argv, choice.environment(os.environ))
+    parser = argparse.ArgumentParser(description="Ask the embedded model what it was not trained on.")
     parser.add_argument("--each", type=int, default=100, help="cases of each metric")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="print what was wrong")

@@ -1,6 +1,6 @@
 """The Muon optimizer (Jordan et al., 2024): momentum whose singular values are all made one.
 
-For matrices inside the network; small transformers learn to copy in several times fewer steps than with AdamW.
+For matrices inside the network. Small transformers learn to copy in fewer steps than with AdamW.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ class Muon:
         self._decay = decay
         self.momenta = {size: torch.zeros(len(group), *size) for size, group in self._groups.items()}
 
-    @torch.no_grad()
     def step(self, rate: float) -> None:
         """Reads the matrices' gradients and changes the matrices."""
+        with torch.no_grad():
+            self._step(rate)
+
+    def _step(self, rate: float) -> None:
         for (rows, columns), group in self._groups.items():
             gradients = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
             momenta = self.momenta[rows, columns]

@@ -29,21 +29,22 @@ MARKUP_TOKENS: Final = (
 """Added but not special, as Qwen3 has them: they survive `skip_special_tokens`, so parsers see them."""
 
 MARKS: Final = (
-    '": {"', '": ["', '": "', '", "', '"}}', '"]}', '"}, "', '{"', '"}', '": ', ', "', '}}', '\n\n', '\n', '"]',
-    ', ', '. ', ': ',
+    '": {"', '": ["', '": "', '", "', '"}}', '"]}', '"}, "', '{"', '"}', '": ', ', "', '}}', '\n\n', '\n',
+    '"]', ', ', '. ', ': ',
 )  # fmt: skip
 """Sequences of JSON and of prose that are one token, tried in this order of length."""
 
 _SENTENCES: Final = (
-    "system user assistant tools functions function signatures within provided query each return json object "
-    "arguments call name type parameters properties required string integer number boolean description enum array "
-    "items null true false additional strict result results error answer question asks wants should remember "
-    "noted facts list sort sorted order ascending repeat count sum plus minus equals times backwards alphabetically "
-    "reply words letters numbers value values known unknown tool response done sent saved degrees kind called "
-    "secret today tomorrow monday tuesday wednesday thursday friday saturday sunday january february march april "
-    "june july august september october november december Use Call Please Tell Give Count Sort Repeat Remember "
-    "Done The What Which Who It I You My Your There This For Add Answer Return Write Find Look Noted In On And "
-    "one two three four five six seven eight nine ten zero JSON"
+    "system user assistant tools functions function signatures within provided query each return json "
+    "object arguments call name type parameters properties required string integer number boolean "
+    "description enum array items null true false additional strict result results error answer question "
+    "asks wants should remember noted facts list sort sorted order ascending repeat count sum plus minus "
+    "equals times backwards alphabetically reply words letters numbers value values known unknown tool "
+    "response done sent saved degrees kind called secret today tomorrow monday tuesday wednesday thursday "
+    "friday saturday sunday january february march april june july august september october november "
+    "december Use Call Please Tell Give Count Sort Repeat Remember Done The What Which Who It I You My "
+    "Your There This For Add Answer Return Write Find Look Noted In On And one two three four five six "
+    "seven eight nine ten zero JSON"
 )
 
 

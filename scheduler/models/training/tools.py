@@ -26,18 +26,73 @@ class Offer:
         return f"{self.verb}_{self.noun}"
 
 
-KNOWN: Final = (
-    ("get", "weather", ("city",), ("What is the weather in {city}?", "How is the weather in {city}?", "Weather in {city}, please.", "What is the weather in {city} today?", "Tell me the weather in {city}.")),
-    ("get", "time", ("city",), ("What time is it in {city}?", "Tell me the time in {city}.", "What is the time in {city}?")),
-    ("get", "price", ("product",), ("What is the price of {product}?", "How much is {product}?", "Tell me the price of {product}.")),
-    ("get", "weather", ("location",), ("What is the weather in {location}?", "How is the weather in {location}?", "Tell me the weather in {location}.")),
-    ("get", "weather", ("city", "unit"), ("What is the weather in {city} in {unit}?", "Tell me the weather in {city} in {unit}.")),
-    ("send", "message", ("name", "text"), ("Send {name} the message {text}.", "Send a message to {name}: {text}", "Tell {name}: {text}")),
-    ("book", "room", ("city", "day"), ("Book a room in {city} for day {day}.", "I need a room in {city} on day {day}.")),
-    ("search", "news", ("query",), ("Search the news for {query}.", "Find news about {query}.", "What is new about {query}?")),
-    ("read", "file", ("path",), ("Read the file {path}.", "What is in the file {path}?", "Open {path} and read it.")),
+KNOWN: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    (
+        "get",
+        "weather",
+        ("city",),
+        (
+            "What is the weather in {city}?",
+            "How is the weather in {city}?",
+            "Weather in {city}, please.",
+            "What is the weather in {city} today?",
+            "Tell me the weather in {city}.",
+        ),
+    ),
+    (
+        "get",
+        "time",
+        ("city",),
+        ("What time is it in {city}?", "Tell me the time in {city}.", "What is the time in {city}?"),
+    ),
+    (
+        "get",
+        "price",
+        ("product",),
+        ("What is the price of {product}?", "How much is {product}?", "Tell me the price of {product}."),
+    ),
+    (
+        "get",
+        "weather",
+        ("location",),
+        (
+            "What is the weather in {location}?",
+            "How is the weather in {location}?",
+            "Tell me the weather in {location}.",
+        ),
+    ),
+    (
+        "get",
+        "weather",
+        ("city", "unit"),
+        ("What is the weather in {city} in {unit}?", "Tell me the weather in {city} in {unit}."),
+    ),
+    (
+        "send",
+        "message",
+        ("name", "text"),
+        ("Send {name} the message {text}.", "Send a message to {name}: {text}", "Tell {name}: {text}"),
+    ),
+    (
+        "book",
+        "room",
+        ("city", "day"),
+        ("Book a room in {city} for day {day}.", "I need a room in {city} on day {day}."),
+    ),
+    (
+        "search",
+        "news",
+        ("query",),
+        ("Search the news for {query}.", "Find news about {query}.", "What is new about {query}?"),
+    ),
+    (
+        "read",
+        "file",
+        ("path",),
+        ("Read the file {path}.", "What is in the file {path}?", "Open {path} and read it."),
+    ),
     ("add", "numbers", ("a", "b"), ("Add {a} and {b} with the tool.", "Use the tool to add {a} and {b}.")),
-)  # fmt: skip
+)
 """Verb, noun, arguments and ways of asking, for the tools that everybody writes first."""
 
 _INTEGERS: Final = {
@@ -78,7 +133,14 @@ def offer(verb: str, noun: str, arguments: tuple[str, ...], rng: random.Random) 
         (argument, "integer" if argument in _INTEGERS and rng.random() < 0.8 else "string")
         for argument in arguments
     )
-    shapes = ("", f"{verb.capitalize()} the {noun}", f"{verb.capitalize()} the {noun} of a {arguments[0]}", f"{verb.capitalize()} a {noun}.", f"The {noun}", sentence(rng))  # fmt: skip
+    shapes = (
+        "",
+        f"{verb.capitalize()} the {noun}",
+        f"{verb.capitalize()} the {noun} of a {arguments[0]}",
+        f"{verb.capitalize()} a {noun}.",
+        f"The {noun}",
+        sentence(rng),
+    )
     return Offer(verb, noun, typed, definition(f"{verb}_{noun}", rng.choice(shapes), typed, rng))
 
 
@@ -90,7 +152,8 @@ def offers(rng: random.Random, count: int) -> list[tuple[Offer, tuple[str, ...]]
             verb, noun, arguments, asks = rng.choice(KNOWN)
             asks = asks if rng.random() < 0.85 else ()
         else:
-            verb, noun, asks = rng.choice(words.TOOL_VERBS), rng.choice(words.TOOL_NOUNS), ()
+            verb, noun = rng.choice(words.TOOL_VERBS), rng.choice(words.TOOL_NOUNS)
+            asks = ()
             arguments = tuple(rng.sample(words.ARGUMENTS, rng.choice((1, 1, 2, 2, 3))))
         chosen.setdefault(f"{verb}_{noun}", (offer(verb, noun, arguments, rng), asks))
     return list(chosen.values())
@@ -151,10 +214,18 @@ def result(tool: Offer, rng: random.Random) -> tuple[str, str]:
         said = " and ".join(f"the {key} is {value}" for key, value in pairs.items())
         return json.dumps(pairs), said[0].upper() + said[1:] + "."
     texts = (
-        f"{number(rng, 2)} degrees, {rng.choice(words.SKY)}", rng.choice(words.SKY), str(number(rng, 4)), code(rng),
-        f"{number(rng, 2)}:{rng.randint(10, 59)}", f"{number(rng)} {rng.choice(words.UNITS)}", any_word(rng),
-        " ".join(any_word(rng) for _ in range(rng.randint(2, 5))), "done", "sent", f"saved as {code(rng)}",
-    )  # fmt: skip
+        f"{number(rng, 2)} degrees, {rng.choice(words.SKY)}",
+        rng.choice(words.SKY),
+        str(number(rng, 4)),
+        code(rng),
+        f"{number(rng, 2)}:{rng.randint(10, 59)}",
+        f"{number(rng)} {rng.choice(words.UNITS)}",
+        any_word(rng),
+        " ".join(any_word(rng) for _ in range(rng.randint(2, 5))),
+        "done",
+        "sent",
+        f"saved as {code(rng)}",
+    )
     text = rng.choice(texts)
     return text, f"The result is: {text}."
 

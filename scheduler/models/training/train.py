@@ -1,8 +1,9 @@
-"""Trains the embedded model: `python -m scheduler.models.training.train FOLDER`, under an hour on one CPU core.
+"""Trains the embedded model: `python -m scheduler.models.training.train FOLDER`, under an hour of processor.
 
-A row is a whole conversation, and only what the model says in it is learnt. Rows grow: copying is learnt from
-short ones, where a question meets few facts, and is then stretched to long prompts. FOLDER keeps a checkpoint,
-from which the same command goes on, and the log. Step n sees the same data in every run of one seed.
+A row is a whole conversation, and only what the model says in it is learnt. Rows grow: copying is learnt
+from short ones, where a question meets few facts, and is then stretched to long prompts. FOLDER keeps a
+checkpoint, from which the same command goes on, and the log. Step n sees the same data in every run of one
+seed.
 """
 
 from __future__ import annotations
@@ -63,11 +64,7 @@ class Data:
         self._tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 
     def batch(self, step: int) -> Batch:
-        key = f"{self._seed}/{step}"
-        for steps, lengths in STAGES:
-            if step < steps:
-                break
-            step -= steps
+        key, lengths = f"{self._seed}/{step}", _lengths(step)
         tokens = random.Random(key).choices(list(lengths), list(lengths.values()))[0]
         mine = range(self._rank, STEP_TOKENS // tokens, self._processes)
         return self._batch([f"{key}/{number}" for number in mine], tokens, test=False)
@@ -86,6 +83,15 @@ class Data:
             said[number, : len(one.own) - 1] = torch.tensor(one.own[1:])
         positions = said.flatten().nonzero().squeeze(1)
         return Batch(ids, positions, ids.flatten()[positions + 1], rows)
+
+
+def _lengths(step: int) -> dict[int, int]:
+    """Of rows in tokens, with their weights."""
+    for steps, lengths in STAGES:
+        if step < steps:
+            return lengths
+        step -= steps
+    raise ValueError("training has no such step")
 
 
 class Trainer:
@@ -123,7 +129,7 @@ class Trainer:
         for tensor in self.weights.values():
             tensor.grad = None
         self.step += 1
-        return loss.item()
+        return float(loss.item())
 
     def _share_gradients(self) -> None:
         """Each process's mean over its rows becomes the mean of all processes."""
@@ -136,12 +142,12 @@ class Trainer:
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 
-    @torch.no_grad()
     def right_answers(self, batch: Batch) -> Counter[tuple[str, bool]]:
         """Answers by metric and by whether greedy decoding would have said every token of them: it does so
         exactly if the best token is the right one at every place of the right answer."""
         right = torch.zeros(batch.ids.numel(), dtype=torch.bool)
-        right[batch.said] = self.logits(batch).argmax(-1) == batch.targets
+        with torch.no_grad():
+            right[batch.said] = self.logits(batch).argmax(-1) == batch.targets
         found: Counter[tuple[str, bool]] = Counter()
         for line, one in zip(right.view(batch.ids.shape).tolist(), batch.rows, strict=True):
             answers, inside = [], False

@@ -1,4 +1,4 @@
-"""How the embedded model was made: the data says what it means to say, and what was trained is what is served."""
+"""How the embedded model was made: the data says what it should, and what was trained is what is served."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_the_committed_tokenizer_is_the_one_that_the_script_writes(tokenizer: To
     assert tokenizer.get_vocab_size() == VOCABULARY
 
 
-@pytest.mark.parametrize("text", ["K4Q-9", "drone 17", "Zanzibar", "user_id", "ünïcode 日本 🚰", "  a\n\n\nb\t"])
+@pytest.mark.parametrize(
+    "text", ["K4Q-9", "drone 17", "Zanzibar", "user_id", "ünïcode 日本 🚰", "  a\n\n\nb\t"]
+)
 def test_a_text_is_the_same_tokens_wherever_it_stands(tokenizer: Tokenizer, text: str) -> None:
     """Copying is then copying tokens; and nothing is lost."""
     alone = tokenizer.encode(text).ids
@@ -90,14 +92,16 @@ def test_rows_hold_whole_turns_and_mark_what_the_model_says(tokenizer: Tokenizer
     for seed in range(20):
         made = row(random.Random(seed), tokens, Template(), tokenizer, test=False)
         assert len(made.ids) == len(made.own) <= tokens
-        ends = [place for place, own in enumerate(made.own) if own and not (made.own + [False])[place + 1]]
+        ends = [place for place, own in enumerate(made.own) if own and not [*made.own, False][place + 1]]
         assert len(ends) == len(made.graded) > 0
         assert {made.ids[place] for place in ends} == {end}
 
 
 def test_equal_seeds_are_equal_rows(tokenizer: Tokenizer) -> None:
     """So that a training run can be made again, and gone on with."""
-    one, same, other = (row(random.Random(seed), 512, Template(), tokenizer, test=False) for seed in (1, 1, 2))
+    one, same, other = (
+        row(random.Random(seed), 512, Template(), tokenizer, test=False) for seed in (1, 1, 2)
+    )
     assert one == same != other
 
 
@@ -155,7 +159,9 @@ def test_cases_are_right_when_they_should_be() -> None:
 def test_test_rows_are_not_training_rows(tokenizer: Tokenizer) -> None:
     """They hold the sums that training never shows."""
     rng = random.Random(5)
-    asked = [turn for _ in range(30) for turn in conversation(rng, 512, test=True).turns if turn.graded == "sum"]
+    asked = [
+        turn for _ in range(30) for turn in conversation(rng, 512, test=True).turns if turn.graded == "sum"
+    ]
     assert asked
     for turn in asked:
         a, b = turn.answer.split(" = ")[0].split(" + ")
