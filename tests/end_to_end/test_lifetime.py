@@ -220,10 +220,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
     """The engine's own words, exit 1, and no process left."""
     import shutil
 
-    from scheduler.models.random_qwen3 import EMBEDDED, ensure_model
+    from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
     folder = tmp_path / "broken"
-    shutil.copytree(ensure_model(EMBEDDED, "embedded", tmp_path), folder)
+    shutil.copytree(EMBEDDED_FOLDER, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     done = run("serve", "--port", "0", "--model", str(folder))

@@ -6,16 +6,16 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.training import exercises, facts, small_talk, tools
 from scheduler.models.training.turns import Conversation, Turn, sentence
 
-FOLDER: Final = Path(__file__).parents[1] / "embedded"
 Piece = tuple[str, bool]
 """Text, and whether it is the model's own."""
 
@@ -24,7 +24,7 @@ class Template:
     """The chat template, for what comes before the first question; `turn` writes the rest as it does, but
     thinks where it wants to, so that one conversation teaches many answers. A test holds the two together."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = EMBEDDED_FOLDER) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )

@@ -18,9 +18,9 @@ from mlx_lm import load
 from mlx_lm.generate import stream_generate
 
 from scheduler.link.fast_blas import prepare
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.models.training.cases import Case, cases
-from scheduler.models.training.conversations import FOLDER
 
 MOST_ANSWER_TOKENS: Final = 160
 
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=100, help="cases of each metric")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="print what was wrong")
-    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("folder", type=Path, nargs="?", default=EMBEDDED_FOLDER)
     arguments = parser.parse_args()
     figures = evaluate(arguments.folder, arguments.each, arguments.seed, arguments.show)
     print(json.dumps({"seed": arguments.seed, "metrics": figures}, indent=1))

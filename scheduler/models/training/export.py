@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from scheduler.models.training.conversations import FOLDER
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.training.network import Shape
 
 
@@ -23,8 +23,8 @@ def export(trained: Path, folder: Path, shape: Shape) -> None:
     """Also copies the log, with which the folder says how its weights came to be."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if folder.resolve() != FOLDER.resolve():
-            shutil.copyfile(FOLDER / name, folder / name)
+        if folder.resolve() != EMBEDDED_FOLDER.resolve():
+            shutil.copyfile(EMBEDDED_FOLDER / name, folder / name)
     weights = torch.load(trained / "checkpoint.pt")["weights"]
     packed = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
@@ -42,7 +42,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a checkpoint as a model folder.")
     parser.add_argument("trained", type=Path)
-    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("folder", type=Path, nargs="?", default=EMBEDDED_FOLDER)
     arguments = parser.parse_args()
     export(arguments.trained, arguments.folder, Shape())
 

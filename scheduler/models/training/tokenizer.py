@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.models.training import small_talk, words
 
 VOCABULARY: Final = 2048
@@ -102,12 +104,9 @@ def common_words(bench_tokenizer: Path) -> list[str]:
 
 
 def main() -> None:
-    folder = Path(__file__).parents[1]
-    tokenizer = build(common_words(folder / "tokenizer" / "tokenizer.json"))
+    tokenizer = build(common_words(TOKENIZER_FOLDER / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == VOCABULARY
-    (folder / "embedded" / "tokenizer.json").write_text(
-        tokenizer.to_str(pretty=False) + "\n", encoding="utf-8"
-    )
+    (EMBEDDED_FOLDER / "tokenizer.json").write_text(tokenizer.to_str(pretty=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ import torch.multiprocessing
 from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
-from scheduler.models.training.conversations import FOLDER, Encoded, Template, row
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.training.conversations import Encoded, Template, row
 from scheduler.models.training.muon import Muon
 from scheduler.models.training.network import Shape, Weights, hidden_states, initial_weights, rotation
 
@@ -61,7 +62,7 @@ class Data:
         self._rank = rank
         self._processes = processes
         self._template = Template()
-        self._tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(str(EMBEDDED_FOLDER / "tokenizer.json"))
 
     def batch(self, step: int) -> Batch:
         key, lengths = f"{self._seed}/{step}", _lengths(step)

@@ -15,26 +15,28 @@ from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.models.training import exercises, facts, tools
 from scheduler.models.training.cases import cases
-from scheduler.models.training.conversations import FOLDER, Template, conversation, encoded, row
+from scheduler.models.training.conversations import Template, conversation, encoded, row
 from scheduler.models.training.tokenizer import VOCABULARY, build, common_words
 from scheduler.models.training.turns import Turn
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    return Tokenizer.from_file(str(EMBEDDED_FOLDER / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
 def chat() -> Any:
-    return AutoTokenizer.from_pretrained(FOLDER)
+    return AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
 
 
 def test_the_committed_tokenizer_is_the_one_that_the_script_writes(tokenizer: Tokenizer) -> None:
     """Word for word: training data and weights depend on it."""
-    again = build(common_words(FOLDER.parent / "tokenizer" / "tokenizer.json"))
+    again = build(common_words(TOKENIZER_FOLDER / "tokenizer.json"))
     assert again.to_str() == tokenizer.to_str()
     assert tokenizer.get_vocab_size() == VOCABULARY
 
