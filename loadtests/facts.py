@@ -1,7 +1,8 @@
 """Facts in the prompts, so that an answer can be told right from wrong.
 
 A layer's facts are about one kind of thing, numbered, with a code each that nothing but the prompt can
-tell: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words around are.
+tell: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words
+around are.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -15,6 +15,9 @@ from tokenizers import Tokenizer
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.training import exercises, facts, small_talk, tools
 from scheduler.models.training.turns import Conversation, Turn, sentence
+
+FIRST_TOKENS: Final = 256
+"""Of the rows that copying is learnt from: facts, and no tools, for which there is no room."""
 
 Piece = tuple[str, bool]
 """Text, and whether it is the model's own."""
@@ -55,15 +58,16 @@ def conversation(rng: random.Random, tokens: int, *, test: bool = False) -> Conv
     talk = Conversation(rng.choice(("", "", *small_talk.SYSTEMS)))
     kind = rng.random()
     stated: list[facts.Fact] = []
-    if kind < 0.55:
+    first = tokens <= FIRST_TOKENS
+    if kind < (0.55 if first else 0.4):
         stated = facts.several(rng, rng.randint(1, max(2, tokens // 36)))
         talk.system = _hidden(stated, rng, filler=rng.randint(0, max(1, (tokens - 200) // 36)))
-    offered = tools.offers(rng, rng.randint(1, 2 + tokens // 400)) if kind > 0.45 and tokens >= 400 else []
-    if kind > 0.9:
-        offered = []
+    offered = []
+    if not first and 0.3 < kind < 0.8:
+        offered = tools.offers(rng, rng.randint(1, 2 + tokens // 400))
     talk.tools = [tool.definition for tool, _ in offered]
     while len(talk.turns) < 4 + tokens // 20:
-        talk.turns += _more(rng, stated, offered, test=test)
+        talk.turns += _more(rng, stated, offered, test=test, first=first)
     return talk
 
 
@@ -118,17 +122,21 @@ def _more(
     offered: list[tuple[tools.Offer, tuple[str, ...]]],
     *,
     test: bool,
+    first: bool,
 ) -> list[Turn]:
     drawn = rng.random()
-    if offered and drawn < 0.7:
+    recalled, told, remembered = (0.75, 0.82, 0.86) if first else (0.75, 0.8, 0.84)
+    if offered and drawn < 0.65:
         return tools.use(*rng.choice(offered), rng)
-    if stated and drawn < 0.75:
+    if stated and drawn < recalled:
         return [_about(stated, rng)]
-    if drawn < 0.82:
+    if not first and drawn < recalled:
+        return [exercises.any_exercise(rng, test=test, first=first)]
+    if drawn < told:
         return [facts.told(rng)]
-    if drawn < 0.86:
+    if drawn < remembered:
         return rng.choice((facts.own_name, facts.noted))(rng)
-    return [exercises.any_exercise(rng, test=test)]
+    return [exercises.any_exercise(rng, test=test, first=first)]
 
 
 def _about(stated: list[facts.Fact], rng: random.Random) -> Turn:

@@ -34,11 +34,12 @@ class Reader:
 
     def answer(self, case: Case) -> tuple[str, str | None]:
         """The text, special tokens included, and why it ended."""
+        # Named in any case: mlx-lm's wrapper, left alone, turns thinking on for every model that can.
         prompt = self.tokenizer.apply_chat_template(
             list(case.messages),
             tools=list(case.tools) or None,
             add_generation_prompt=True,
-            **({} if case.thinking is None else {"enable_thinking": case.thinking}),
+            enable_thinking=case.thinking,
         )
         text, reason = "", None
         for piece in stream_generate(self._model, self.tokenizer, prompt, max_tokens=MOST_ANSWER_TOKENS):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from collections.abc import Callable
+from typing import Final
 
 from scheduler.models.training import small_talk, words
 from scheduler.models.training.turns import Turn, any_word, code, letters, number
 
-LARGEST_SUMMAND = 20
-_HELD_OUT_ONE_IN = 12
+LARGEST_SUMMAND: Final = 20
+_HELD_OUT_ONE_IN: Final = 12
 
 
 def talk(rng: random.Random) -> Turn:
@@ -123,7 +125,31 @@ def writing_json(rng: random.Random) -> Turn:
     return Turn(rng.choice(shapes).format(listed), json.dumps(value), None, "I write JSON.", graded="json")
 
 
-def any_exercise(rng: random.Random, *, test: bool) -> Turn:
-    kinds = (talk, strange, counting, repeating, sorting, writing_json, None)
-    (kind,) = rng.choices(kinds, (3, 1, 2, 3, 3, 2, 3))
-    return adding(rng, test=test) if kind is None else kind(rng)
+def adding_several(rng: random.Random, *, test: bool) -> Turn:
+    """More to learn from one question: carrying takes practice."""
+    sums = [adding(rng, test=test).answer.removesuffix(".") for _ in range(rng.randint(2, 6))]
+    asked = ", ".join(text.split(" = ")[0] for text in sums)
+    return Turn(f"Add: {asked}", ", ".join(sums) + ".", None, "I add.", graded="sums")
+
+
+def any_exercise(rng: random.Random, *, test: bool, first: bool) -> Turn:
+    """`first`: while copying is still to be learnt, what needs none of it is rarer."""
+    kinds = ("talk", "strange", "count", "repeat", "sort", "json", "sum", "sums")
+    (kind,) = rng.choices(kinds, (3, 1, 2, 3, 3, 2, 3, 0) if first else (3, 1, 2, 3, 4, 3, 4, 3))
+    match kind:
+        case "sum":
+            return adding(rng, test=test)
+        case "sums":
+            return adding_several(rng, test=test)
+        case _:
+            return _OTHERS[kind](rng)
+
+
+_OTHERS: Final[dict[str, Callable[[random.Random], Turn]]] = {
+    "talk": talk,
+    "strange": strange,
+    "count": counting,
+    "repeat": repeating,
+    "sort": sorting,
+    "json": writing_json,
+}
