@@ -30,10 +30,10 @@ from scheduler.models.training.network import Shape, Weights, hidden_states, ini
 SEED: Final = 10
 STEP_TOKENS: Final = 8192
 STAGES: Final = (
-    (700, {256: 1}),
-    (500, {256: 1, 512: 2}),
-    (150, {256: 1, 512: 1, 1024: 2}),
-    (150, {512: 1, 1024: 1, 2048: 2}),
+    (650, {256: 1}),
+    (450, {256: 1, 512: 4}),
+    (200, {512: 1, 1024: 2}),
+    (200, {512: 1, 1024: 1, 2048: 2}),
 )
 """Steps, and how the rows' lengths are drawn in them."""
 
