@@ -31,8 +31,8 @@ SEED: Final = 10
 STEP_TOKENS: Final = 8192
 STAGES: Final = (
     (650, {256: 1}),
-    (450, {256: 1, 512: 4}),
-    (200, {512: 1, 1024: 2}),
+    (400, {256: 1, 512: 4}),
+    (150, {512: 1, 1024: 2}),
     (200, {512: 1, 1024: 1, 2048: 2}),
 )
 """Steps, and how the rows' lengths are drawn in them."""
