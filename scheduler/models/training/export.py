@@ -28,6 +28,7 @@ def export(trained: Path, folder: Path, shape: Shape) -> None:
     weights = torch.load(trained / "checkpoint.pt")["weights"]
     packed = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
     save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors lets nobody else read what it writes
     tokens: dict[str, int] = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     ends = {"eos_token_id": tokens["<|im_end|>"], "pad_token_id": tokens["<|endoftext|>"]}
     _write_json(folder / "config.json", shape.config() | ends)
