@@ -110,7 +110,8 @@ def test_it_thinks_when_thinking_is_on_and_else_does_not(
     """A short thought of its own kind, and the same answer after it."""
     asked: Any = [{"role": "user", "content": "The code of drone 17 is K4Q-9. What is the code of drone 17?"}]
     right = "The code of drone 17 is K4Q-9."
-    for effort, thinks in (("low", True), ("none", False)):
+    efforts: tuple[tuple[Any, bool], ...] = (("low", True), ("none", False))
+    for effort, thinks in efforts:
         message: Any = (
             openai_client.chat.completions.create(
                 model=MODEL, messages=asked, temperature=0, reasoning_effort=effort
@@ -122,7 +123,7 @@ def test_it_thinks_when_thinking_is_on_and_else_does_not(
         assert bool(getattr(message, "reasoning_content", None)) is thinks
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     told = anthropic_client.messages.create(
-        model=MODEL, max_tokens=2000, messages=asked, thinking=thinking, extra_body={"temperature": 1e-9}
+        model=MODEL, max_tokens=2000, messages=asked, thinking=thinking, extra_body={"temperature": 0}
     )
     assert [block.type for block in told.content] == ["thinking", "text"]
     assert told.content[1].type == "text"
