@@ -32,14 +32,14 @@ STEP_TOKENS: Final = 8192
 STAGES: Final = (
     (650, {256: 1}),
     (400, {256: 1, 512: 4}),
-    (150, {512: 1, 1024: 2}),
-    (200, {512: 1, 1024: 1, 2048: 2}),
+    (200, {512: 1, 1024: 2}),
+    (350, {512: 1, 1024: 1, 2048: 2}),
 )
 """Steps, and how the rows' lengths are drawn in them."""
 
 STEPS: Final = sum(steps for steps, _ in STAGES)
 WARM_UP_STEPS: Final = 40
-DECAY_SHARE: Final = 0.4
+DECAY_FROM: Final = 840
 CHECKPOINT_EVERY: Final = 25
 TEST_EVERY: Final = 100
 
@@ -122,7 +122,7 @@ class Trainer:
         loss = torch.nn.functional.cross_entropy(self.logits(batch), batch.targets)
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         self._share_gradients()
-        rate = min(1.0, (self.step + 1) / WARM_UP_STEPS, (STEPS - self.step) / (STEPS * DECAY_SHARE))
+        rate = min(1.0, (self.step + 1) / WARM_UP_STEPS, (STEPS - self.step) / (STEPS - DECAY_FROM))
         self._muon.step(0.02 * rate)
         for group in self._adam.param_groups:
             group["lr"] = 0.004 * rate
