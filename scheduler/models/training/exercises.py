@@ -109,11 +109,10 @@ def adding(rng: random.Random, *, test: bool) -> Turn:
 
 
 def writing_json(rng: random.Random) -> Turn:
-    keys = rng.sample(words.ARGUMENTS, rng.randint(1, 3))
-    value: dict[str, object] = {
-        key: number(rng) if rng.random() < 0.3 else code(rng) if rng.random() < 0.3 else any_word(rng)
-        for key in keys
-    }
+    """Numbers are numbers, all else is a string; so no code here may look like a number."""
+    value: dict[str, object] = {}
+    for key in rng.sample(words.ARGUMENTS, rng.randint(1, 3)):
+        value[key] = rng.choice((number(rng), f"{rng.choice('ABCDEFGH')}{code(rng)}", any_word(rng)))
     listed = " and ".join(f"{key} {said}" for key, said in value.items())
     shapes = (
         "Write JSON with {}.",
@@ -135,7 +134,7 @@ def adding_several(rng: random.Random, *, test: bool) -> Turn:
 def any_exercise(rng: random.Random, *, test: bool, first: bool) -> Turn:
     """`first`: while copying is still to be learnt, what needs none of it is rarer."""
     kinds = ("talk", "strange", "count", "repeat", "sort", "json", "sum", "sums")
-    (kind,) = rng.choices(kinds, (3, 1, 2, 3, 3, 2, 3, 0) if first else (3, 1, 2, 3, 4, 3, 4, 3))
+    (kind,) = rng.choices(kinds, (3, 1, 2, 3, 3, 2, 3, 0) if first else (3, 1, 4, 4, 6, 3, 3, 2))
     match kind:
         case "sum":
             return adding(rng, test=test)
