@@ -79,25 +79,46 @@ def value_of(attribute: str, rng: random.Random) -> str:
 
 
 def several(rng: random.Random, count: int) -> list[Fact]:
-    """Facts with as many near misses among them as there is room for: equal numbers of other things, other
-    attributes of one thing. No two have one subject and attribute."""
+    """Facts, with many near misses among them: equal numbers of other things, like numbers of one thing,
+    other attributes. No two have one subject and attribute."""
     noun = rng.choice(words.NOUNS)
     alike, attribute = rng.random(), rng.choice(words.ATTRIBUTES[:10])
     facts: dict[tuple[str, str], Fact] = {}
     while len(facts) < count:
         subject = f"{noun} {number(rng)}" if rng.random() < alike else thing(rng)
-        if facts and rng.random() < 0.2:
-            subject = rng.choice(list(facts))[0]
-        elif rng.random() < 0.08:
-            subject = rng.choice(words.NAMES)
         name = attribute if rng.random() < 0.5 else rng.choice(words.ATTRIBUTES)
+        drawn = rng.random()
+        if facts and drawn < 0.15:
+            subject = rng.choice(list(facts))[0]
+        elif facts and drawn < 0.5:
+            other, name = rng.choice(list(facts))
+            subject = _near_miss(other, rng)
+        elif drawn < 0.56:
+            subject = rng.choice(words.NAMES)
         facts.setdefault((subject, name), Fact(subject, name, value_of(name, rng)))
     return list(facts.values())
 
 
+def _near_miss(subject: str, rng: random.Random) -> str:
+    """Another thing of the same number, or the same kind of thing with a digit changed, moved, or more."""
+    noun, space, digits = subject.partition(" ")
+    if not space:
+        return rng.choice(words.NAMES)
+    match rng.randrange(6):
+        case 0 | 1 | 2:
+            return f"{rng.choice(words.NOUNS)} {digits}"
+        case 3:
+            return f"{noun} {int(digits[::-1])}"
+        case 4:
+            return f"{noun} {int(digits) * 10 + rng.randrange(10)}"
+        case _:
+            place = rng.randrange(len(digits))
+            return f"{noun} {int(digits[:place] + rng.choice('123456789') + digits[place + 1 :])}"
+
+
 def told(rng: random.Random) -> Turn:
     """The facts come with the question, as an agent's private ones behind a shared prompt do."""
-    facts = several(rng, rng.randint(1, 3))
+    facts = several(rng, rng.randint(1, 4))
     asked = rng.choice(facts).turn(rng)
     parts = [fact.stated(rng).strip() for fact in facts]
     return Turn(
