@@ -125,7 +125,7 @@ def _more(
     first: bool,
 ) -> list[Turn]:
     drawn = rng.random()
-    recalled, told, remembered = (0.75, 0.82, 0.86) if first else (0.75, 0.8, 0.84)
+    recalled, told, remembered = (0.75, 0.82, 0.86) if first else (0.7, 0.83, 0.86)
     if offered and drawn < 0.65:
         return tools.use(*rng.choice(offered), rng)
     if stated and drawn < recalled:

@@ -78,9 +78,9 @@ def value_of(attribute: str, rng: random.Random) -> str:
             return code(rng)
 
 
-def several(rng: random.Random, count: int) -> list[Fact]:
-    """Facts, with many near misses among them: equal numbers of other things, like numbers of one thing,
-    other attributes. No two have one subject and attribute."""
+def several(rng: random.Random, count: int, near: float = 0.35) -> list[Fact]:
+    """Facts, a share of them near misses: equal numbers of other things, like numbers of one thing, other
+    attributes. No two have one subject and attribute."""
     noun = rng.choice(words.NOUNS)
     alike, attribute = rng.random(), rng.choice(words.ATTRIBUTES[:10])
     facts: dict[tuple[str, str], Fact] = {}
@@ -90,10 +90,10 @@ def several(rng: random.Random, count: int) -> list[Fact]:
         drawn = rng.random()
         if facts and drawn < 0.15:
             subject = rng.choice(list(facts))[0]
-        elif facts and drawn < 0.5:
+        elif facts and drawn < 0.15 + near:
             other, name = rng.choice(list(facts))
             subject = _near_miss(other, rng)
-        elif drawn < 0.56:
+        elif drawn < 0.21 + near:
             subject = rng.choice(words.NAMES)
         facts.setdefault((subject, name), Fact(subject, name, value_of(name, rng)))
     return list(facts.values())
@@ -118,7 +118,7 @@ def _near_miss(subject: str, rng: random.Random) -> str:
 
 def told(rng: random.Random) -> Turn:
     """The facts come with the question, as an agent's private ones behind a shared prompt do."""
-    facts = several(rng, rng.randint(1, 4))
+    facts = several(rng, rng.randint(1, 5), near=rng.choice((0.35, 0.79)))
     asked = rng.choice(facts).turn(rng)
     parts = [fact.stated(rng).strip() for fact in facts]
     return Turn(
