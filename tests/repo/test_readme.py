@@ -24,7 +24,7 @@ def commands() -> list[tuple[str, str]]:
         for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.S | re.M):
             for line in block.replace("\\\n", " ").splitlines():
                 command = line.split("  #")[0].strip().removeprefix("$ ")
-                if re.match(r"(make|penstock|\.venv/bin/penstock|python -m) ", command):
+                if re.match(r"(make|penstock|\.venv/bin/penstock|(\.venv/bin/)?python -m) ", command):
                     found.append((str(readme.relative_to(ROOT)), command))
     return found
 
@@ -49,7 +49,7 @@ def test_commands_are_known_with_their_options(
                 assert re.search(rf"^{name} \?=", (ROOT / "Makefile").read_text(), re.M)
                 if name == "ARGS":
                     served(shlex.split(value))
-        case ["python", "-m", module, *_]:
+        case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
         case [_, "serve", *options]:
             served(options)
