@@ -30,7 +30,8 @@ from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
-from scheduler.models.random_qwen3 import embedded_model, user_cache_folder
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.prompt import model_folder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
@@ -159,11 +160,8 @@ async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListen
 
 def _find_model(settings: ServeSettings) -> _Model:
     if settings.model is None:
-        made = embedded_model(_cache_folder(settings))
-        if made.warning:
-            _log.warning("embedded_model", warning=made.warning)
-        note = "embedded: tiny, random weights, for trying out; --model serves a real one"
-        return _Model(model_folder.inspect(made.path), "penstock-embedded", note)
+        note = "embedded: tiny, trained to try the server with; --model serves a real one"
+        return _Model(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
     path = model_folder.find(settings.model)
     return _Model(model_folder.inspect(path), settings.model, settings.model)
 

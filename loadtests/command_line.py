@@ -28,9 +28,11 @@ from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
 from scheduler.link.fast_blas import default_threads, prepare
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 _TARGET_HELP = "NAME=URL of a server that runs, or NAME=preset:PRESET to start one; may be repeated."
+_MODEL_HELP = "Folder that launched servers serve, or `embedded`; the bench model if not given."
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -43,7 +45,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--target", "texts", multiple=True, metavar="NAME=...", help=_TARGET_HELP),
         click.option("--launch", "presets", multiple=True, metavar="PRESET", help="Start a known server."),
-        click.option("--model", type=click.Path(path_type=Path), help="Folder that launched servers serve."),
+        click.option("--model", type=click.Path(path_type=Path), help=_MODEL_HELP),
         click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value."),
         click.option("--token-scale", default=1.0, show_default=True, help="Lengths in tokens times this."),
         click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True),
@@ -286,9 +288,11 @@ def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Laun
 
 async def _with_servers(choices: list[Target | Launch], model: Path | None, body: Callable[..., Any]) -> None:
     cache = user_cache_folder(os.environ)
-    common = launch.Bench(
-        model=model or ensure_model(BENCH_13M, "bench-13m", cache), blas=prepare("auto", cache)
-    )
+    if model is None:
+        model = ensure_model(BENCH_13M, "bench-13m", cache)
+    elif model == Path("embedded"):
+        model = EMBEDDED_FOLDER
+    common = launch.Bench(model=model, blas=prepare("auto", cache))
     await launch.with_servers(choices, common, body, note=lambda text: click.echo(text, err=True))
 
 

@@ -306,6 +306,7 @@ class Driver:
             output_tokens=observed.usage.get("completion_tokens"),
             reusable_share=wish.reusable_share,
             retry_after_seconds=observed.retry_after_seconds,
+            correct=_correct(wish, observed),
         )
 
     def _may_send(self) -> bool:
@@ -326,6 +327,13 @@ class Driver:
         for name, rate in capacity.items():
             settings[f"{name}: measured capacity"] = f"{rate:.2f} requests/s"
         return settings
+
+
+def _correct(wish: Ask, observed: Observed) -> bool | None:
+    """Whether the right answer is in what was said; unknown of an answer that did not come to its end."""
+    if wish.expected is None or observed.outcome is not Outcome.OK:
+        return None
+    return wish.expected in "".join(observed.text)
 
 
 def _with_freed(record: RequestRecord, seconds: float | None) -> RequestRecord:

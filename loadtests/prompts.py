@@ -11,6 +11,8 @@ import random
 from functools import lru_cache
 from typing import Final
 
+from loadtests.facts import Fact, drawn
+
 _TEXT: Final = """
 def return function value error file line read write open path test class import server request token
 cache build module config result name type list string number data time code user state event index count
@@ -47,3 +49,7 @@ class Prompts:
         count = max(1, round(tokens / self._tokens_per_word))
         rng = random.Random("/".join(map(str, (self._salt, *key))))
         return " ".join(rng.choices(WORDS, k=count))
+
+    def facts(self, kind: str, first: int, count: int, *key: object) -> tuple[Fact, ...]:
+        """So many facts about things of this kind, numbered from `first` on, for the text of this key."""
+        return drawn(kind, first, count, self._salt, *key)

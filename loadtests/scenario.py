@@ -161,6 +161,9 @@ class Population(_Part):
     false, stop strings."""
     logprobs: bool = False
     """mixed asks for logprobs too, in half of the sessions; apart, because not every target has them."""
+    recall: bool = False
+    """Facts stand in every layer, every turn asks for one of them, and its answer is checked. For models that
+    can; answers then end where the model ends them, whatever `output.exact` says."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     read_bytes_per_second: float | None = Field(default=None, gt=0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from loadtests import traces
+from loadtests.facts import TOKENS, Fact, among
 from loadtests.prompts import Prompts
 from loadtests.reuse import ReuseIndex
 from loadtests.scenario import Population, Scenario
@@ -23,6 +24,8 @@ NO_ANSWER: Final = "[no answer]"
 """Stands in the history for an answer that never came: templates want the roles to take turns."""
 
 _MARK_TOKENS: Final = 8
+_TOKENS_PER_FACT: Final = 64
+_MOST_FACTS: Final = 40
 _STALE_SALT: Final = "the same in every run"
 _STOPS: Final = ("\n\n", " the", "END", "</tool>")
 
@@ -39,6 +42,8 @@ class Ask:
     """Fields of the body: temperature, top_p, seed, stop, ..."""
     reusable_share: float
     """Of this prompt, at the moment of asking; see reuse.py."""
+    expected: str | None = None
+    """What a right answer contains, where that is known."""
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
     """While it waits for the first delta."""
@@ -53,6 +58,7 @@ class Line:
     max_tokens: int
     exact: bool
     sampling: Mapping[str, Any]
+    expected: str | None = None
     whole: bool = False
     """`messages` are all of the conversation, and not what follows the last answer."""
     hang_up_after_deltas: int | None = None
@@ -105,6 +111,7 @@ class Session:
             exact=line.exact,
             sampling=line.sampling,
             reusable_share=self._reuse.add(self._history),
+            expected=line.expected,
             hang_up_after_deltas=line.hang_up_after_deltas,
             hang_up_after_seconds=line.hang_up_after_seconds,
             read_bytes_per_second=line.read_bytes_per_second,
@@ -208,11 +215,13 @@ class _Agent:
         population = self._population
         output = population.output
         deltas, seconds = self._hang_up(turn)
+        asked = self._rng(f"recall/{turn}").choice(self._known(turn)) if population.recall else None
         return Line(
-            messages=self._opening() if turn == 1 else self._growth(turn),
+            messages=self._opening(asked) if turn == 1 else self._growth(turn, asked),
             max_tokens=self._rng(f"output/{turn}").randint(output.least, output.most),
-            exact=output.exact,
+            exact=output.exact and asked is None,
             sampling=self._sampling,
+            expected=None if asked is None else asked.code,
             hang_up_after_deltas=deltas,
             hang_up_after_seconds=seconds,
             read_bytes_per_second=population.read_bytes_per_second,
@@ -222,23 +231,46 @@ class _Agent:
         plan = self._population.subagents
         return self._children if plan is not None and turn == plan.at_turn else ()
 
-    def _opening(self) -> tuple[dict[str, str], ...]:
+    def _opening(self, asked: Fact | None) -> tuple[dict[str, str], ...]:
         """The three layers, in the order of how many share them: caches keep prefixes."""
-        prompt = self._population.prompt
-        layers = []
-        if prompt.shared_tokens:
-            layers.append(self._prompts.layer(prompt.shared_tokens, "shared", prompt.shared_name))
-        if prompt.group_tokens:
-            key = ("group", prompt.shared_name, self._group)
-            layers.append(self._prompts.layer(prompt.group_tokens, *key))
-        private = self._prompts.text(prompt.private_tokens, "private", self._population.name, self._key)
-        user = {"role": "user", "content": private}
-        return ({"role": "system", "content": "\n\n".join(layers)}, user) if layers else (user,)
+        layers = [self._written(layer, asked is not None) for layer in self._layers()]
+        *shared, private = layers
+        user = {"role": "user", "content": _asking(private, asked)}
+        return ({"role": "system", "content": "\n\n".join(shared)}, user) if shared else (user,)
 
-    def _growth(self, turn: int) -> tuple[dict[str, str], ...]:
+    def _growth(self, turn: int, asked: Fact | None) -> tuple[dict[str, str], ...]:
+        text = self._written(self._grown(turn), asked is not None)
+        return ({"role": "user", "content": _asking(text, asked)},)
+
+    def _layers(self) -> list[_Layer]:
+        """Of the opening; the session's own is the last."""
+        prompt = self._population.prompt
+        group = ("group", prompt.shared_name, self._group)
+        layers = [
+            _Layer("pump", prompt.shared_tokens, ("shared", prompt.shared_name), common=True),
+            _Layer("drone", prompt.group_tokens, group, common=True),
+            _Layer("agent", prompt.private_tokens, ("private", self._population.name, self._key)),
+        ]
+        return [layer for layer in layers if layer.tokens]
+
+    def _grown(self, turn: int) -> _Layer:
         key = ("turn", self._population.name, self._key, turn)
-        text = self._prompts.text(self._population.turns.growth_tokens, *key)
-        return ({"role": "user", "content": text},)
+        return _Layer("ticket", self._population.turns.growth_tokens, key, first=100 * turn)
+
+    def _written(self, layer: _Layer, facts: bool) -> str:
+        stated = self._facts(layer) if facts else ()
+        write = self._prompts.layer if layer.common else self._prompts.text
+        filler = layer.tokens - TOKENS * len(stated)
+        return among(write(filler, *layer.key) if filler > 0 else "", stated)
+
+    def _facts(self, layer: _Layer) -> tuple[Fact, ...]:
+        count = max(1, min(_MOST_FACTS, round(layer.tokens / _TOKENS_PER_FACT)))
+        return self._prompts.facts(layer.kind, layer.first, count, *layer.key)
+
+    def _known(self, turn: int) -> list[Fact]:
+        """What may be asked for at this turn: whatever has been stated."""
+        layers = [*self._layers(), *(self._grown(earlier) for earlier in range(2, turn + 1))]
+        return [fact for layer in layers for fact in self._facts(layer)]
 
     def _hang_up(self, turn: int) -> tuple[int | None, float | None]:
         plan, rng = self._population.hang_up, self._rng(f"hang-up/{turn}")
@@ -251,6 +283,23 @@ class _Agent:
 
     def _rng(self, purpose: str) -> random.Random:
         return random.Random(f"{self._seed}/{purpose}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A part of a prompt, before it is written. `kind`: what its facts, if any, are about."""
+
+    kind: str
+    tokens: int
+    key: tuple[object, ...]
+    first: int = 1
+    """The lowest number of such a thing: no two layers of a session speak of the same."""
+    common: bool = False
+    """Asked for by many sessions."""
+
+
+def _asking(text: str, fact: Fact | None) -> str:
+    return text if fact is None else f"{text} {fact.question}"
 
 
 def _mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:

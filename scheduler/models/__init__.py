@@ -1,1 +1,1 @@
-"""The models that Penstock brings itself: the embedded one and the bench model, with random weights."""
+"""The models that Penstock brings itself: the embedded one, and random ones for tests and figures."""

@@ -1,4 +1,4 @@
-"""Qwen3 models with random weights: the embedded one, and the bench model that issues call "13M".
+"""Qwen3 models with random weights: a tiny one for tests, and the bench model that issues call "13M".
 
 Owns the shapes, the weights and the folders that hold them; knows nothing of MLX, so the parent and
 the tests of the parent may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER`
@@ -12,7 +12,6 @@ answers passes whatever the cache holds. See the constants below.
 from __future__ import annotations
 
 import argparse
-import atexit
 import fcntl
 import hashlib
 import json
@@ -20,7 +19,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -84,31 +82,8 @@ class Shape:
         return 2 * 4 * self.layers * self.kv_heads * self.head_dim
 
 
-EMBEDDED: Final = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, feed_forward=192, seed=20)
+TINY: Final = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, feed_forward=192, seed=20)
 BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, feed_forward=1152, seed=13)
-
-
-@dataclass(frozen=True, slots=True)
-class MadeModel:
-    """A model on disk, and what the operator should hear about how it came there."""
-
-    path: Path
-    warning: str | None = None
-
-
-def embedded_model(cache_folder: Path) -> MadeModel:
-    """The embedded model, made at first use in the cache folder.
-
-    A cache that cannot be written to costs a warning and a fresh temporary folder, which goes when
-    this process ends. Raises OSError when not even that can be written.
-    """
-    try:
-        return MadeModel(ensure_model(EMBEDDED, "embedded", cache_folder))
-    except OSError as error:
-        temporary = Path(tempfile.mkdtemp(prefix="penstock-"))
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        warning = f"cannot keep the embedded model in {cache_folder} ({error}); --cache names another folder"
-        return MadeModel(ensure_model(EMBEDDED, "embedded", temporary), warning)
 
 
 def user_cache_folder(environment: Mapping[str, str]) -> Path:
@@ -275,7 +250,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    shapes = {"embedded": EMBEDDED, "13m": BENCH_13M}
+    shapes = {"tiny": TINY, "13m": BENCH_13M}
     parser = argparse.ArgumentParser(description="Write a Qwen3 model with random weights.")
     parser.add_argument("--shape", choices=sorted(shapes), default="13m")
     parser.add_argument("folder", type=Path)

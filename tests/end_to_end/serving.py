@@ -18,7 +18,16 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
+
 START_SECONDS = 60
+
+
+def random_model() -> tuple[str, ...]:
+    """Random weights under the embedded model's name. What they say never ends by itself and hangs on every
+    token before it, which is what most tests need; those that want sense serve the embedded model."""
+    folder = ensure_model(TINY, "tiny", user_cache_folder(os.environ))
+    return ("--model", str(folder), "--served-model-name", "penstock-embedded")
 
 
 @dataclass
@@ -73,18 +82,26 @@ class Served:
 
 
 @contextmanager
-def serving(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Served]:
-    """Serve until the block is left; the process is gone then, and its exit was clean."""
-    with start(*arguments, environment=environment) as served:
+def serving(
+    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+) -> Iterator[Served]:
+    """Serve until the block is left; the process is gone then, and its exit was clean.
+
+    `trained`: the embedded model, as an operator without options gets it; else random weights.
+    """
+    with start(*arguments, environment=environment, trained=trained) as served:
         yield served
         stop(served)
 
 
 @contextmanager
-def start(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Served]:
+def start(
+    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+) -> Iterator[Served]:
     """As `serving`, but how it ends is the test's own affair (it is killed if still there)."""
+    model = () if trained else random_model()
     process = subprocess.Popen(
-        [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
+        [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *model, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -42,14 +42,14 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
     )
 
 
-def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -> None:
-    """Model, BLAS, engine, address, and one line to paste that shows tokens arriving."""
-    said = "\n".join(embedded.lines)
+def test_it_says_what_runs_and_the_printed_curl_line_streams(trained: Served) -> None:
+    """Model, BLAS, engine, address, and one line to paste that shows a sensible answer arriving."""
+    said = "\n".join(trained.lines)
     assert re.search(r"^model +embedded", said, re.M)
     assert re.search(r"^blas +\S", said, re.M)
     assert re.search(r"^engine +mlx .* float32", said, re.M)
-    assert re.search(rf"^listening +{re.escape(embedded.url)}", said, re.M)
-    (line,) = [line for line in embedded.lines if line.startswith("try ")]
+    assert re.search(rf"^listening +{re.escape(trained.url)}", said, re.M)
+    (line,) = [line for line in trained.lines if line.startswith("try ")]
     command = shlex.split(line.removeprefix("try").strip())
     assert command[0] == "curl"
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -264,10 +264,10 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
     """The engine's own words, exit 1, and no process left."""
     import shutil
 
-    from scheduler.models.random_qwen3 import EMBEDDED, ensure_model
+    from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
     folder = tmp_path / "broken"
-    shutil.copytree(ensure_model(EMBEDDED, "embedded", tmp_path), folder)
+    shutil.copytree(EMBEDDED_FOLDER, folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     done = run("serve", "--port", "0", "--model", str(folder))

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from scheduler.models.random_qwen3 import EMBEDDED, ensure_model
+from scheduler.models.random_qwen3 import TINY, ensure_model
 from tests.end_to_end.serving import Served, eventually, serving
 from tests.end_to_end.test_lifetime import run
 
@@ -22,7 +22,7 @@ LONG = "the river falls and the mill wheel turns. " * 90
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that a model needs."""
-    return ensure_model(EMBEDDED, "embedded", tmp_path_factory.mktemp("models"))
+    return ensure_model(TINY, "tiny", tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

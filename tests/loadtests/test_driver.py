@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,25 @@ async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.M
     assert figures["e2e_p50"] == pytest.approx(0.9)
     assert figures["max_stall"] == pytest.approx(1.0)
     assert figures["cached_share"] == pytest.approx(0.5)
+
+
+@trio_test
+async def test_wrong_answers_are_told_from_right_ones(autojump_clock: trio.testing.MockClock) -> None:
+    """Each asks for a fact of its own prompt; one in four is told another's, one is cut off before it is."""
+
+    def script(number: int, body: dict[str, Any]) -> Script:
+        text = " ".join(message["content"] for message in body["messages"])
+        asked = text.rpartition("What is the code of ")[2].removesuffix("?")
+        right = re.findall(rf"The code of {asked} is (\S+)\.", text)
+        assert len(right) == 1
+        if number == 7:
+            return Script(cut_after=0)
+        return Script(says=f"The code of {asked} is {'A1B-2' if number % 4 == 0 else right[0]}.")
+
+    run = await drive(ScriptedTarget(script), scenario(sessions=8, recall=True))
+    assert [request.correct for request in run.requests] == [False, True, True, True, False, True, True, None]
+    figures = {figure.name: figure.value for figure in measure(run).figures}
+    assert (figures["wrong"], figures["failed"]) == (2, 1)
 
 
 @trio_test

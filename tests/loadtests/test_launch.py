@@ -20,7 +20,7 @@ from loadtests.launch import Bench, LaunchError, Patience, with_server, with_ser
 from loadtests.presets import PRESETS, Preset
 from loadtests.targets import Launch, Target
 from scheduler.link.fast_blas import BlasChoice
-from scheduler.models.random_qwen3 import embedded_model, user_cache_folder
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
 _SERVER = """
 import http.server, os, signal, subprocess, sys
@@ -299,7 +299,6 @@ def test_the_end_tokens_are_the_models_own(
 
 def test_penstock_itself_is_launched_by_its_preset() -> None:
     """The scripted engine on the embedded model; the metrics are where the preset says."""
-    model = embedded_model(user_cache_folder(os.environ)).path
     ours = Launch("ours", PRESETS["penstock"], arguments=("--engine", "scripted"))
 
     async def body(target: Target) -> str:
@@ -308,6 +307,6 @@ def test_penstock_itself_is_launched_by_its_preset() -> None:
             return (await http.get(target.metrics_url)).text
 
     async def main() -> str:
-        return await with_server(ours, Bench(model, BlasChoice("none")), body)
+        return await with_server(ours, Bench(EMBEDDED_FOLDER, BlasChoice("none")), body)
 
     assert "penstock_" in trio.run(main)

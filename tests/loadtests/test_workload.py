@@ -4,6 +4,7 @@ to the byte."""
 from __future__ import annotations
 
 import random
+import re
 import statistics
 from typing import Any
 
@@ -299,3 +300,51 @@ def test_a_conversation_replayed_holds_the_answers_of_today() -> None:
     assert second.messages[: len(first.messages)] == first.messages
     assert second.messages[len(first.messages)] == {"role": "assistant", "content": "today's answer"}
     assert (second.exact, second.sampling) == (True, {"temperature": 0.0})
+
+
+RECALLING: dict[str, Any] = RICH | {
+    "prompt": {"shared_tokens": 400, "group_tokens": 200, "groups": 3, "private_tokens": 80},
+    "turns": {"least": 4, "most": 4, "growth_tokens": 70},
+    "recall": True,
+}
+
+
+def stated(one: Ask) -> dict[str, str]:
+    """What a prompt says: the code of each thing."""
+    text = " ".join(message["content"] for message in one.messages)
+    found = re.findall(r"The code of (\w+ \d+) is (\w\d\w-\d)\.", text)
+    assert len({thing for thing, _ in found}) == len(found), "a thing is spoken of twice"
+    return dict(found)
+
+
+def test_what_is_to_be_recalled_is_in_the_prompt_and_asked_for_at_its_end() -> None:
+    """At each turn, the subagents' too, whatever layer it comes from; and the answer may end by itself."""
+    plan = scenario(RECALLING)
+    layers = set()
+    for number in range(12):
+        for _, one in asks(workload(plan).session(plan.populations[0], number)):
+            question = re.search(r" What is the code of ((\w+) \d+)\?$", one.messages[-1]["content"])
+            assert question is not None
+            assert stated(one)[question[1]] == one.expected
+            assert not one.exact
+            layers.add(question[2])
+    assert layers == {"pump", "drone", "agent", "ticket"}
+
+
+def test_facts_leave_shared_layers_shared_and_sessions_apart() -> None:
+    """The common layers are the same to the byte; the private codes are not."""
+    plan = scenario(RECALLING | {"prompt": RECALLING["prompt"] | {"groups": 1}})
+    one, other = (asks(workload(plan).session(plan.populations[0], number))[0][1] for number in (0, 1))
+    assert one.messages[0] == other.messages[0]
+    apart = stated(one).items() - stated(other).items()
+    assert {thing.split()[0] for thing, _ in apart} == {"agent"}
+    again = asks(workload(plan, "another salt").session(plan.populations[0], 0))[0][1]
+    assert again.expected != one.expected
+
+
+def test_without_recall_no_right_answer_is_known() -> None:
+    """And no fact is in the prompt."""
+    plan = scenario(RICH)
+    for _, one in asks(workload(plan).session(plan.populations[0], 0)):
+        assert one.expected is None
+        assert stated(one) == {}

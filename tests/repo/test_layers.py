@@ -73,12 +73,21 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/rows/content_codec.py",
         "scheduler/engine/rows/shared_attention.py",
         "scheduler/engine/rows/sharing_check.py",
+        "scheduler/models/training/evaluation.py",
         "loadtests/bare_loop.py",
         "loadtests/step_process.py",
         "loadtests/chaos/saboteur/sitecustomize.py",
     }
     if name_of(path) not in allowed:
         assert not [imported for imported in imports(path) if imported.split(".")[0] in {"mlx", "mlx_lm"}]
+
+
+def test_what_serves_does_not_know_how_its_model_was_made() -> None:
+    """Training is left out of the wheel."""
+    for path in (path for package in ("scheduler", "api", "loadtests") for path in modules(package)):
+        if "training" not in path.parts:
+            assert not [name for name in imports(path) if name.startswith("scheduler.models.training")]
+            assert not [name for name in imports(path) if name.split(".")[0] == "torch"]
 
 
 def test_the_parent_process_runs_without_mlx() -> None:

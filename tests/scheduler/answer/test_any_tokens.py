@@ -16,7 +16,7 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import SchedulerError
 from scheduler.events import FinishReason
-from scheduler.models.random_qwen3 import EMBEDDED, ensure_model, user_cache_folder
+from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, message_of, pipeline
 
@@ -57,8 +57,8 @@ def test_any_bytes_in_any_dialect_are_an_answer_or_an_error_of_ours(
 
 @pytest.fixture(scope="module")
 def real() -> HubTokenizer:
-    """The embedded model's, whose vocabulary is smaller than its model's."""
-    folder = ensure_model(EMBEDDED, "embedded", user_cache_folder(os.environ))
+    """A random model's, whose vocabulary is smaller than its model's."""
+    folder = ensure_model(TINY, "tiny", user_cache_folder(os.environ))
     return HubTokenizer(folder, model_type="qwen3")
 
 

@@ -18,10 +18,9 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.models.random_qwen3 import (
     BENCH_13M,
-    EMBEDDED,
     EOS_TOKEN_ID,
     MANIFEST,
-    embedded_model,
+    TINY,
     ensure_model,
     model_digest,
     random_weights,
@@ -45,7 +44,7 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_model(EMBEDDED, "embedded", tmp_path_factory.mktemp("cache"))
+    return ensure_model(TINY, "tiny", tmp_path_factory.mktemp("cache"))
 
 
 def greedy(model: Any, ids: list[int]) -> tuple[list[int], float]:
@@ -111,8 +110,8 @@ def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
 
 def test_weights_depend_on_the_seed_alone() -> None:
     """The first values are written down here: they are the same on every platform and NumPy."""
-    weights = random_weights(EMBEDDED)
-    again, other = random_weights(EMBEDDED), random_weights(replace(EMBEDDED, seed=EMBEDDED.seed + 1))
+    weights = random_weights(TINY)
+    again, other = random_weights(TINY), random_weights(replace(TINY, seed=TINY.seed + 1))
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
     name = "model.layers.1.mlp.down_proj.weight"
     assert not np.array_equal(weights[name], other[name])
@@ -122,14 +121,14 @@ def test_weights_depend_on_the_seed_alone() -> None:
 def test_a_model_is_made_once(folder: Path) -> None:
     """The second call finds the first one's folder and writes nothing."""
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert ensure_model(EMBEDDED, "embedded", folder.parent) == folder
+    assert ensure_model(TINY, "tiny", folder.parent) == folder
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def test_another_shape_has_another_folder(folder: Path) -> None:
     """The folder's name carries the digest, so a new version never reads what an old one wrote."""
-    other = replace(EMBEDDED, layers=1)
-    assert model_digest(other) != model_digest(EMBEDDED)
+    other = replace(TINY, layers=1)
+    assert model_digest(other) != model_digest(TINY)
     assert ensure_model(other, "embedded", folder.parent) != folder
 
 
@@ -137,33 +136,33 @@ def test_another_shape_has_another_folder(folder: Path) -> None:
 @pytest.mark.parametrize("damage", ["taken", "cut"])
 def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, name: str, damage: str) -> None:
     """What a cleaner of temporary files or a full disk left behind is never taken for a good model."""
-    folder = ensure_model(EMBEDDED, "embedded", tmp_path)
+    folder = ensure_model(TINY, "tiny", tmp_path)
     whole = (folder / name).read_bytes()
     if damage == "taken":
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(whole[:100])
-    assert ensure_model(EMBEDDED, "embedded", tmp_path) == folder
+    assert ensure_model(TINY, "tiny", tmp_path) == folder
     assert (folder / name).read_bytes() == whole
 
 
 def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
     """Half-written folders have another name; the next maker removes them."""
-    folder = ensure_model(EMBEDDED, "embedded", tmp_path)
+    folder = ensure_model(TINY, "tiny", tmp_path)
     (folder / MANIFEST).unlink()
     half = tmp_path / f".{folder.name}.1-abcd.partial"
     folder.rename(half)
-    assert ensure_model(EMBEDDED, "embedded", tmp_path) == folder
+    assert ensure_model(TINY, "tiny", tmp_path) == folder
     assert not half.exists()
 
 
 def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
     """By the cache and by the command alike, whoever comes second takes what the first one made."""
     ensure = "import sys; from scheduler.models.random_qwen3 import *; import pathlib as p;"
-    ensure += "ensure_model(EMBEDDED, 'embedded', p.Path(sys.argv[1]))"
+    ensure += "ensure_model(TINY, 'tiny', p.Path(sys.argv[1]))"
     commands = [
         [sys.executable, "-c", ensure, str(tmp_path / "cache")],
-        [sys.executable, "-m", "scheduler.models.random_qwen3", "--shape", "embedded", str(tmp_path / "own")],
+        [sys.executable, "-m", "scheduler.models.random_qwen3", "--shape", "tiny", str(tmp_path / "own")],
     ]
     running = [subprocess.Popen(command) for command in commands for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0, 0, 0]
@@ -175,26 +174,21 @@ def test_a_folder_with_other_things_is_not_overwritten(tmp_path: Path) -> None:
     """`write_model` takes an empty folder or its own model, nothing else."""
     folder = tmp_path / "mine"
     folder.mkdir()
-    write_model(EMBEDDED, folder)
-    write_model(EMBEDDED, folder)
+    write_model(TINY, folder)
+    write_model(TINY, folder)
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["tie_word_embeddings"]) == ("qwen3", True)
     with pytest.raises(FileExistsError, match="is not this model"):
-        write_model(replace(EMBEDDED, layers=1), folder)
+        write_model(replace(TINY, layers=1), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_cache_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
-    """The embedded model then lives in a temporary folder, and the warning names the remedy."""
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """That names the place."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
     with pytest.raises(OSError, match="file"):
-        ensure_model(EMBEDDED, "embedded", in_the_way)
-    model = embedded_model(in_the_way)
-    assert model.warning is not None
-    assert str(in_the_way) in model.warning
-    assert "--cache" in model.warning
-    assert (model.path / "config.json").is_file()
+        ensure_model(TINY, "tiny", in_the_way)
 
 
 def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
@@ -202,9 +196,6 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
     xdg, home = str(tmp_path / "b"), str(tmp_path / "c")
     assert user_cache_folder({"XDG_CACHE_HOME": xdg, "HOME": home}) == Path(xdg) / "penstock"
     assert user_cache_folder({"HOME": home}).is_relative_to(home)
-    model = embedded_model(tmp_path)
-    assert model.warning is None
-    assert model.path.parent == tmp_path
 
 
 def test_the_parent_process_can_use_it_without_mlx(folder: Path) -> None:

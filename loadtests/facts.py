@@ -1,0 +1,54 @@
+"""Facts in the prompts, so that an answer can be told right from wrong.
+
+A layer's facts are about one kind of thing, numbered, with a code each that nothing but the prompt can
+tell: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words
+around are.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass
+from typing import Final
+
+TOKENS: Final = 16
+"""Of one stated fact, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """The code of one thing."""
+
+    thing: str
+    code: str
+
+    @property
+    def stated(self) -> str:
+        return f"The code of {self.thing} is {self.code}."
+
+    @property
+    def question(self) -> str:
+        return f"What is the code of {self.thing}?"
+
+
+def drawn(kind: str, first: int, count: int, salt: str, *key: object) -> tuple[Fact, ...]:
+    """`count` facts, at most 100, about things of this kind, with numbers from `first` to `first` + 99."""
+    rng = random.Random("/".join(map(str, (salt, "facts", kind, *key))))
+    numbers = rng.sample(range(first, first + 100), count)
+    return tuple(Fact(f"{kind} {number}", _code(rng)) for number in numbers)
+
+
+def among(words: str, facts: tuple[Fact, ...]) -> str:
+    """The facts in their order, spread evenly over the text; all of it where there is no text."""
+    said = words.split(" ") if words else []
+    stretch = -(-len(said) // (len(facts) + 1)) or 1
+    parts: list[str] = []
+    for number, fact in enumerate(facts):
+        parts += [*said[number * stretch : (number + 1) * stretch], fact.stated]
+    return " ".join([*parts, *said[len(facts) * stretch :]])
+
+
+def _code(rng: random.Random) -> str:
+    first, second = rng.choices(string.ascii_uppercase, k=2)
+    return f"{first}{rng.randrange(10)}{second}-{rng.randrange(10)}"

@@ -1,0 +1,79 @@
+"""What the READMEs tell people to type can be typed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from api import settings
+from api.command_line import penstock
+from loadtests.command_line import bench
+
+ROOT = Path(__file__).parents[2]
+
+
+def commands() -> list[tuple[str, str]]:
+    """File and command of every line in a block of code that begins with one of ours."""
+    found = []
+    for readme in [ROOT / "README.md", *sorted(ROOT.glob("[a-z]*/**/README.md"))]:
+        for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.S | re.M):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.split("  #")[0].strip().removeprefix("$ ")
+                if re.match(r"(make|penstock|\.venv/bin/penstock|(\.venv/bin/)?python -m) ", command):
+                    found.append((str(readme.relative_to(ROOT)), command))
+    return found
+
+
+def test_there_are_commands() -> None:
+    """Else the next test would say nothing."""
+    assert len(commands()) > 15
+
+
+@pytest.mark.parametrize(("readme", "command"), commands())
+def test_commands_are_known_with_their_options(
+    readme: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is run: a target of the Makefile, a module, or options that our own parsers take."""
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    match words:
+        case ["make", target, *variables]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+            for variable in variables:
+                name, _, value = variable.partition("=")
+                assert re.search(rf"^{name} \?=", (ROOT / "Makefile").read_text(), re.M)
+                if name == "ARGS":
+                    served(shlex.split(value))
+        case ["python" | ".venv/bin/python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case [_, "serve", *options]:
+            served(options)
+        case [_, "bench", name, *options]:
+            subcommand = bench.get_command(click.Context(bench), name)
+            assert subcommand is not None
+            for file in (Path(word) for word in options if word.endswith(".json")):
+                file.parent.mkdir(exist_ok=True)
+                file.touch()
+            subcommand.make_context(name, options)
+        case _:
+            pytest.fail(f"{readme}: nobody knows {command!r}")
+
+
+def served(options: list[str]) -> None:
+    context = penstock.commands["serve"].make_context("serve", options)
+    settings.load({name: value for name, value in context.params.items() if value is not None})
+
+
+def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
+    """Weights take less than two thirds of it: prompts want the rest, and the system."""
+    rows = re.findall(
+        r"^\| (\d+) GB.*? \| `([\w-]+/[\w.-]+)` \| ([\d.]+) GB \|", (ROOT / "README.md").read_text(), re.M
+    )
+    assert len(rows) >= 4
+    for memory, _, weights in rows:
+        assert float(weights) < float(memory) * 2 / 3
