@@ -10,14 +10,14 @@ from tests.end_to_end.serving import Served, serving
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Served]:
-    """Random weights on real MLX under the embedded model's name, with every option at its default."""
+def random_weights() -> Iterator[Served]:
+    """Random weights on real MLX, with every option at its default."""
     with serving() as served:
         yield served
 
 
 @pytest.fixture(scope="session")
-def trained() -> Iterator[Served]:
+def embedded() -> Iterator[Served]:
     """The embedded model, which answers sensibly: `penstock serve` without an option."""
     with serving(trained=True) as served:
         yield served

@@ -24,10 +24,10 @@ START_SECONDS = 60
 
 
 def random_model() -> tuple[str, ...]:
-    """Random weights under the embedded model's name. What they say never ends by itself and hangs on every
+    """Random weights. What they say never ends by itself and hangs on every
     token before it, which is what most tests need; those that want sense serve the embedded model."""
     folder = ensure_model(TINY, "tiny", user_cache_folder(os.environ))
-    return ("--model", str(folder), "--served-model-name", "penstock-embedded")
+    return ("--model", str(folder), "--served-model-name", "random")
 
 
 @dataclass

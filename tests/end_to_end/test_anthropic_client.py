@@ -17,18 +17,16 @@ ASK: Any = {"role": "user", "content": "hello"}
 
 
 @pytest.fixture
-def client(embedded: Served) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+def client(random_weights: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=random_weights.url, api_key="unused", max_retries=0) as client:
         yield client
 
 
 def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> None:
     """What came from the cache is no input; together they are what `count_tokens` said."""
-    counted = client.messages.count_tokens(model="penstock-embedded", system="Be kind.", messages=[ASK])
+    counted = client.messages.count_tokens(model="random", system="Be kind.", messages=[ASK])
     for first in (True, False):
-        message = client.messages.create(
-            model="penstock-embedded", max_tokens=12, system="Be kind.", messages=[ASK]
-        )
+        message = client.messages.create(model="random", max_tokens=12, system="Be kind.", messages=[ASK])
         assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 12)
         cached = message.usage.cache_read_input_tokens
         assert cached is not None
@@ -40,7 +38,7 @@ def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> No
 def test_it_streams_what_it_creates(client: anthropic.Anthropic) -> None:
     """Greedy: the client's accumulated message is the whole one."""
     ask: dict[str, Any] = {
-        "model": "penstock-embedded",
+        "model": "random",
         "max_tokens": 40,
         "messages": [ASK, {"role": "assistant", "content": "Well"}],
         "extra_body": GREEDY,
@@ -56,7 +54,7 @@ def test_it_streams_what_it_creates(client: anthropic.Anthropic) -> None:
 def test_the_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     """Found in what the model says without it."""
     ask: dict[str, Any] = {
-        "model": "penstock-embedded",
+        "model": "random",
         "max_tokens": 40,
         "messages": [ASK],
         "extra_body": GREEDY,
@@ -70,14 +68,14 @@ def test_the_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     assert stopped.content[0].text == block.text[: block.text.index(stop)]
 
 
-def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, embedded: Served) -> None:
+def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, random_weights: Served) -> None:
     """Though many more tokens were asked for."""
-    before = embedded.metric("penstock_requests_total", 'outcome="cancelled"')
-    with client.messages.stream(model="penstock-embedded", max_tokens=20_000, messages=[ASK]) as stream:
+    before = random_weights.metric("penstock_requests_total", 'outcome="cancelled"')
+    with client.messages.stream(model="random", max_tokens=20_000, messages=[ASK]) as stream:
         for _, event in zip(range(5), stream, strict=False):
             assert event.type
-    eventually(lambda: embedded.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
-    eventually(lambda: embedded.metric("penstock_running_slots") == 0)
+    eventually(lambda: random_weights.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
+    eventually(lambda: random_weights.metric("penstock_running_slots") == 0)
 
 
 def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
@@ -85,29 +83,29 @@ def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="'claude-9' is not served here"):
         client.messages.create(model="claude-9", max_tokens=5, messages=[ASK])
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
-        client.messages.create(
-            model="penstock-embedded", max_tokens=5, messages=[ASK], extra_body={"temperature": 1.5}
-        )
+        client.messages.create(model="random", max_tokens=5, messages=[ASK], extra_body={"temperature": 1.5})
     huge: Any = {"role": "user", "content": "x" * (17 << 20)}
     with pytest.raises(anthropic.RequestTooLargeError) as large:
-        client.messages.create(model="penstock-embedded", max_tokens=5, messages=[huge])
+        client.messages.create(model="random", max_tokens=5, messages=[huge])
     assert isinstance(large.value.body, dict)
     assert large.value.body["type"] == "error"
 
 
 # The client leaves its own generators to the garbage collector when a stream has ended.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_async_client_runs_many_at_once_on_trio(embedded: Served) -> None:
+def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> None:
     """As agent frameworks use it: one client, many streams, trio underneath."""
 
     async def main() -> list[str]:
         texts: list[str] = []
-        async with anthropic.AsyncAnthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+        async with anthropic.AsyncAnthropic(
+            base_url=random_weights.url, api_key="unused", max_retries=0
+        ) as client:
 
             async def one(number: int) -> None:
                 asked: Any = {"role": "user", "content": f"agent {number % 4}"}
                 async with client.messages.stream(
-                    model="penstock-embedded", max_tokens=16, messages=[asked], extra_body=GREEDY
+                    model="random", max_tokens=16, messages=[asked], extra_body=GREEDY
                 ) as stream:
                     texts.append(await stream.get_final_text())
 

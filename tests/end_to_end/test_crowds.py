@@ -120,12 +120,12 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
         eventually(lambda: _open_sockets(served.process.pid) < 8)
 
 
-def test_real_rows_are_freed_when_their_clients_leave(embedded: Served) -> None:
+def test_real_rows_are_freed_when_their_clients_leave(random_weights: Served) -> None:
     """The same on MLX: a hundred clients leave in the middle, and the cache's bytes return to zero."""
 
     async def crowd() -> None:
         async def one(number: int) -> None:
-            async with await trio.open_tcp_stream("127.0.0.1", embedded.port) as connection:
+            async with await trio.open_tcp_stream("127.0.0.1", random_weights.port) as connection:
                 await connection.send_all(request_bytes(f"client {number}", max_tokens=5000))
                 with trio.move_on_after(0.02 * (number % 25)):
                     while await connection.receive_some():
@@ -137,7 +137,7 @@ def test_real_rows_are_freed_when_their_clients_leave(embedded: Served) -> None:
 
     started = time.monotonic()
     trio.run(crowd)
-    eventually(lambda: idle(embedded), 20)
+    eventually(lambda: idle(random_weights), 20)
     # 100 answers of 5,000 tokens would take minutes.
     assert time.monotonic() - started < 60
 

@@ -42,14 +42,14 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
     )
 
 
-def test_it_says_what_runs_and_the_printed_curl_line_streams(trained: Served) -> None:
+def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -> None:
     """Model, BLAS, engine, address, and one line to paste that shows a sensible answer arriving."""
-    said = "\n".join(trained.lines)
+    said = "\n".join(embedded.lines)
     assert re.search(r"^model +embedded", said, re.M)
     assert re.search(r"^blas +\S", said, re.M)
     assert re.search(r"^engine +mlx .* float32", said, re.M)
-    assert re.search(rf"^listening +{re.escape(trained.url)}", said, re.M)
-    (line,) = [line for line in trained.lines if line.startswith("try ")]
+    assert re.search(rf"^listening +{re.escape(embedded.url)}", said, re.M)
+    (line,) = [line for line in embedded.lines if line.startswith("try ")]
     command = shlex.split(line.removeprefix("try").strip())
     assert command[0] == "curl"
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

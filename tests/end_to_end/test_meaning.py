@@ -71,19 +71,19 @@ def check(answers: dict[str, Answer]) -> None:
     assert {answer.finish_reason for answer in answers.values()} == {"stop"}
 
 
-def test_every_agent_gets_its_own_answer_from_a_shared_prompt(trained: Served) -> None:
+def test_every_agent_gets_its_own_answer_from_a_shared_prompt(embedded: Served) -> None:
     """All at once on a cold cache, and again on a warm one, where a token of each prompt is computed."""
     crowd = agents(seed=2)
     for warm in (False, True):
-        before = trained.metric("penstock_prefilled_tokens_total")
+        before = embedded.metric("penstock_prefilled_tokens_total")
         answers: dict[str, Answer] = {}
-        trio.run(ask_all, trained, crowd, answers)
+        trio.run(ask_all, embedded, crowd, answers)
         check(answers)
         if warm:
-            assert trained.metric("penstock_prefilled_tokens_total") - before <= 2 * AGENTS
+            assert embedded.metric("penstock_prefilled_tokens_total") - before <= 2 * AGENTS
 
 
-def test_a_shared_fact_is_found_by_everyone(trained: Served) -> None:
+def test_a_shared_fact_is_found_by_everyone(embedded: Served) -> None:
     """What is asked for lies in the cached part: eight agents, a pump each, in turn and at once."""
     rng = random.Random(2)
     codes = {number: code(rng) for number in range(1, 9)}
@@ -97,8 +97,8 @@ def test_a_shared_fact_is_found_by_everyone(trained: Served) -> None:
     async def main() -> dict[str, Answer]:
         answers: dict[str, Answer] = {}
         for agent in crowd:
-            await ask_all(trained, [agent], answers)
-        await ask_all(trained, crowd, answers)
+            await ask_all(embedded, [agent], answers)
+        await ask_all(embedded, crowd, answers)
         return answers
 
     answers = trio.run(main)

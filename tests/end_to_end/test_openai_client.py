@@ -14,8 +14,8 @@ from tests.end_to_end.serving import Served, eventually
 
 
 @pytest.fixture
-def client(embedded: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+def client(random_weights: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=random_weights.url + "/v1", api_key="unused", max_retries=0) as client:
         yield client
 
 
@@ -23,7 +23,7 @@ def test_it_completes(client: openai.OpenAI) -> None:
     """The typed object has text, reason and usage; asked again, all of the prompt but one token is cached."""
     for _ in range(2):
         answer = client.chat.completions.create(
-            model="penstock-embedded", messages=[{"role": "user", "content": "hello"}], max_tokens=12
+            model="random", messages=[{"role": "user", "content": "hello"}], max_tokens=12
         )
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].message.content
@@ -36,13 +36,13 @@ def test_it_completes(client: openai.OpenAI) -> None:
 def test_it_streams_what_it_completes(client: openai.OpenAI) -> None:
     """Greedy: the deltas join to the whole answer; the usage comes in the last chunk."""
     whole = client.chat.completions.create(
-        model="penstock-embedded",
+        model="random",
         messages=[{"role": "user", "content": "count"}],
         max_tokens=40,
         temperature=0,
     )
     stream = client.chat.completions.create(
-        model="penstock-embedded",
+        model="random",
         messages=[{"role": "user", "content": "count"}],
         max_tokens=40,
         temperature=0,
@@ -62,7 +62,7 @@ def test_a_seed_gives_the_same_answer_again(client: openai.OpenAI) -> None:
     """At temperature 1, and another seed gives another answer."""
     answers = [
         client.chat.completions.create(
-            model="penstock-embedded",
+            model="random",
             messages=[{"role": "user", "content": "dice"}],
             max_tokens=24,
             temperature=1,
@@ -79,7 +79,7 @@ def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
     """Greedy: the likeliest token is the chosen one; what is streamed is what comes whole; min_tokens are
     there whatever the model wants."""
     body: Any = {
-        "model": "penstock-embedded",
+        "model": "random",
         "messages": [{"role": "user", "content": "count"}],
         "max_completion_tokens": 30,
         "temperature": 0,
@@ -107,11 +107,11 @@ def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
     assert (whole.choices[0].message.content or "") in spelled
 
 
-def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, embedded: Served) -> None:
+def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, random_weights: Served) -> None:
     """Closing the stream frees the slot, though 20,000 more tokens were asked for."""
-    before = embedded.metric("penstock_requests_total", 'outcome="cancelled"')
+    before = random_weights.metric("penstock_requests_total", 'outcome="cancelled"')
     stream = client.chat.completions.create(
-        model="penstock-embedded",
+        model="random",
         messages=[{"role": "user", "content": "go on"}],
         max_tokens=20_000,
         stream=True,
@@ -119,15 +119,15 @@ def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, embedded: S
     for _, chunk in zip(range(5), stream, strict=False):
         assert chunk.choices
     stream.close()
-    eventually(lambda: embedded.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
-    eventually(lambda: embedded.metric("penstock_running_slots") == 0)
-    assert embedded.metric("penstock_kv_bytes") == 0
+    eventually(lambda: random_weights.metric("penstock_requests_total", 'outcome="cancelled"') == before + 1)
+    eventually(lambda: random_weights.metric("penstock_running_slots") == 0)
+    assert random_weights.metric("penstock_kv_bytes") == 0
 
 
 def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
-    """The embedded model babbles; certain is the shape: n answers, and no call where none may be."""
+    """Random weights babble; certain is the shape: n answers, and no call where none may be."""
     answer = client.chat.completions.create(
-        model="penstock-embedded",
+        model="random",
         messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well, "}],
         tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
         tool_choice="none",
@@ -151,12 +151,12 @@ def test_errors_have_their_types(client: openai.OpenAI) -> None:
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as bad:
         client.chat.completions.create(
-            model="penstock-embedded", messages=[{"role": "user", "content": "x"}], temperature=5
+            model="random", messages=[{"role": "user", "content": "x"}], temperature=5
         )
     assert (bad.value.param, bad.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as long:
         client.chat.completions.create(
-            model="penstock-embedded", messages=[{"role": "user", "content": "word " * 50_000}]
+            model="random", messages=[{"role": "user", "content": "word " * 50_000}]
         )
     assert long.value.code == "context_length_exceeded"
 
@@ -164,24 +164,24 @@ def test_errors_have_their_types(client: openai.OpenAI) -> None:
 def test_models_are_listed(client: openai.OpenAI) -> None:
     """By the client's own calls."""
     (model,) = client.models.list().data
-    assert model.id == "penstock-embedded"
-    assert client.models.retrieve("penstock-embedded").owned_by == "penstock"
+    assert model.id == "random"
+    assert client.models.retrieve("random").owned_by == "penstock"
 
 
 # The client leaves its own generators to the garbage collector when a stream has ended.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_async_client_runs_many_at_once_on_trio(embedded: Served) -> None:
+def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> None:
     """As agent frameworks use it: one client, many streams, trio underneath."""
 
     async def main() -> list[str]:
         answers: list[str] = []
         async with openai.AsyncOpenAI(
-            base_url=embedded.url + "/v1", api_key="unused", max_retries=0
+            base_url=random_weights.url + "/v1", api_key="unused", max_retries=0
         ) as client:
 
             async def one(number: int) -> None:
                 stream = await client.chat.completions.create(
-                    model="penstock-embedded",
+                    model="random",
                     messages=[{"role": "user", "content": f"agent {number % 4}"}],
                     max_tokens=16,
                     temperature=0,

@@ -12,16 +12,16 @@ import pytest
 
 from tests.end_to_end.serving import Served, eventually, serving
 
-MODEL = "penstock-embedded"
+MODEL = "random"
 
 
 @pytest.fixture
-def client(embedded: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+def client(random_weights: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=random_weights.url + "/v1", api_key="unused", max_retries=0) as client:
         yield client
 
 
-def test_completions_of_texts_and_of_their_tokens(client: openai.OpenAI, embedded: Served) -> None:
+def test_completions_of_texts_and_of_their_tokens(client: openai.OpenAI, random_weights: Served) -> None:
     """The same answer, whole and streamed, alone and beside others."""
     tokens = client.post("/../tokenize", body={"prompt": "Once upon"}, cast_to=dict)["tokens"]
     assert client.post("/../detokenize", body={"tokens": tokens}, cast_to=dict) == {"prompt": "Once upon"}
@@ -63,7 +63,7 @@ def test_responses_go_on_and_stream(client: openai.OpenAI) -> None:
     assert gone.value.code == "previous_response_not_found"
 
 
-def test_a_stream_is_cancelled_by_its_id(client: openai.OpenAI, embedded: Served) -> None:
+def test_a_stream_is_cancelled_by_its_id(client: openai.OpenAI, random_weights: Served) -> None:
     """From another connection; the stream then ends by itself."""
     stream = client.responses.create(model=MODEL, input="go on", max_output_tokens=20_000, stream=True)
     kinds = []
@@ -75,7 +75,7 @@ def test_a_stream_is_cancelled_by_its_id(client: openai.OpenAI, embedded: Served
             assert client.responses.cancel(response_id).status == "cancelled"
     assert kinds[-1] == "response.incomplete"
     assert client.responses.retrieve(response_id).status == "cancelled"
-    eventually(lambda: embedded.metric("penstock_running_slots") == 0)
+    eventually(lambda: random_weights.metric("penstock_running_slots") == 0)
 
 
 def test_keys_from_a_file_and_from_the_environment(tmp_path: Path) -> None:

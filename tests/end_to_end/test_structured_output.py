@@ -19,20 +19,20 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 BAD: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "strin"}}}
-MODEL = "penstock-embedded"
+MODEL = "random"
 SAY = "Where?"
 QUIET: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 @pytest.fixture
-def client(embedded: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
+def client(random_weights: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=random_weights.url + "/v1", api_key="unused", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-def claude(embedded: Served) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
+def claude(random_weights: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=random_weights.url, api_key="unused", max_retries=0) as client:
         yield client
 
 

@@ -26,14 +26,14 @@ RESULT = "21 degrees, sunny"
 
 
 @pytest.fixture
-def openai_client(trained: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=trained.url + "/v1", api_key="unused", max_retries=0) as client:
+def openai_client(embedded: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=embedded.url + "/v1", api_key="unused", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-def anthropic_client(trained: Served) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=trained.url, api_key="unused", max_retries=0) as client:
+def anthropic_client(embedded: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=embedded.url, api_key="unused", max_retries=0) as client:
         yield client
 
 

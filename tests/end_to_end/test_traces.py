@@ -74,7 +74,7 @@ def test_a_collector_gets_each_requests_spans_before_the_server_is_gone() -> Non
             ask(served)
         assert collector.paths == {"/v1/traces"}
         assert sorted(span.name for span in collector.spans) == [
-            "chat penstock-embedded",
+            "chat random",
             "decode",
             "prefill",
             "queue",

@@ -47,7 +47,7 @@ def crowd() -> Scenario:
 
 
 def drive(served: Served) -> RunRecord:
-    target = Target("penstock", served.url, "penstock-embedded", knows=EVERYTHING)
+    target = Target("penstock", served.url, "random", knows=EVERYTHING)
     driver = Driver(crowd(), target, default_client(60), "salt", tokens_per_word=1.5)
     return trio.run(driver.run)
 
