@@ -120,7 +120,7 @@ def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_di
             gave_way = partial(reached, served, "penstock_preemptions_total", 1)
             await trio.to_thread.run_sync(eventually, gave_way, 60)
             os.kill(served.engine_pid(), signal.SIGKILL)
-            restarted = partial(reached, served, "penstock_engine_restarts_total", 1)
+            restarted = partial(reached, served, "penstock_engine_deaths_total", 1)
             await trio.to_thread.run_sync(eventually, restarted, 60)
             neighbours.cancel()
         return answers
