@@ -111,7 +111,8 @@ async def test_wrong_answers_are_told_from_right_ones(autojump_clock: trio.testi
             return Script(cut_after=0)
         return Script(says=f"The code of {asked} is {'A1B-2' if number % 4 == 0 else right[0]}.")
 
-    run = await drive(ScriptedTarget(script), scenario(sessions=8, recall=True))
+    one_by_one = {"kind": "closed", "clients": 1}  # So that the target counts them as the record does.
+    run = await drive(ScriptedTarget(script), scenario(arrivals=one_by_one, sessions=8, recall=True))
     assert [request.correct for request in run.requests] == [False, True, True, True, False, True, True, None]
     figures = {figure.name: figure.value for figure in measure(run).figures}
     assert (figures["wrong"], figures["failed"]) == (2, 1)
