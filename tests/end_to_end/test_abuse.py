@@ -41,13 +41,16 @@ class Abusers:
         await connection.connect(("127.0.0.1", self.port))
         return trio.SocketStream(connection)
 
-    async def say(self, data: bytes, *, reset: bool = False) -> None:
-        """Send this on a connection of its own, read what comes, and go."""
+    async def say(self, data: bytes, *, reset: bool = False, stay: bool = False) -> None:
+        """Send this on a connection of its own, read what comes, and go. `stay`: until an answer begins,
+        without closing our side before, which a server may take for leaving."""
         async with await self.connect() as stream:
             answer = b""
             with suppress(trio.BrokenResourceError), trio.move_on_after(_PATIENCE_SECONDS):
                 await stream.send_all(data)
-                if not reset:
+                if stay:
+                    answer = bytes(await stream.receive_some())
+                elif not reset:
                     await stream.send_eof()
                     while len(answer) < 1 << 16 and (more := await stream.receive_some()):
                         answer += more
@@ -129,8 +132,9 @@ async def bodies_of_10_megabytes(abusers: Abusers) -> None:
     """Of good JSON, of bad JSON, and of nothing that is announced."""
     long = request_bytes("word " * (2 * _MEGABYTE))
     bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"
-    for data in (long, bad, long[: 5 * _MEGABYTE]):
-        await abusers.say(data)
+    await abusers.say(long, stay=True)
+    await abusers.say(bad, stay=True)
+    await abusers.say(long[: 5 * _MEGABYTE])
 
 
 async def pipelined_garbage(abusers: Abusers) -> None:
