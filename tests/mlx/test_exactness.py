@@ -113,7 +113,7 @@ def test_greedy_requests_are_exact(tiny: Tiny, seed: int, slots: int, prefill_ro
         assert tokens[submit.request_id] == _by_itself(tiny, submit)
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("seed", [11, 12])
 def test_cancels_of_others_change_nothing(tiny: Tiny, seed: int) -> None:
     """Half of them are cancelled at any moment, waiting, in prefill or decoding: the others have what
     they have alone, and those have the beginning of it."""
