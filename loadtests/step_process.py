@@ -64,8 +64,8 @@ def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
             max_tokens=[10_000] * len(rests),
             caches=[copy.deepcopy(kept) for _ in rests] if trunk else None,
         )
-        while len(generator._generation_batch) < len(rests):
-            generator.next()
+        while len(generator.next()[1]) < len(rests):
+            pass  # Until all of them decode.
         seconds = _timed(generator.next, job["steps"])
         held = generator.prompt_cache_nbytes
         generator.close()
@@ -101,8 +101,8 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
                 pass
         for number, rest in enumerate(rests, 2):
             backend.admit(Sequence.of(Submit(number, trunk + rest, 10_000, (), greedy)))
-        while len(backend._generator._generation_batch) < len(rests):
-            backend.step()
+        while len(backend.step().tokens) < len(rests):
+            pass
         seconds = _timed(backend.step, job["steps"])
         assert backend.prefixes is not None
         held = backend.kv_bytes() + backend.prefixes.nbytes

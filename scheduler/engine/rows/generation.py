@@ -29,8 +29,8 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
     _rows_sampler: RowsSampler | None = None
-    _beginning: frozenset[int] = frozenset()
-    """Rows whose next input is their prompt's last token, which is nothing to tell."""
+    _num_tokens: list[int]
+    """Of each row's answer; -1 while its next input is its prompt's last token, which is nothing to tell."""
 
     def begin(self, last_tokens: list[int], **rows: list[Any]) -> None:
         """Hold these rows, whose lists come as GenerationBatch names them; nothing is computed yet."""
@@ -41,10 +41,9 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         self._token_context = [None] * count  # For logits processors, which nobody has here.
         self._num_tokens = [-1] * count
         self._matchers = [_NO_STOPS.matcher() for _ in last_tokens]
-        self._beginning = frozenset(self.uids)
 
     def next(self) -> list[Any]:
-        beginning, self._beginning = self._beginning, frozenset()
+        beginning = {uid for uid, said in zip(self.uids, self._num_tokens, strict=True) if said < 0}
         answers: list[Any] = super().next()
         if not beginning:
             return answers
@@ -85,7 +84,6 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         if batch._rows_sampler is not None:
             batch._rows_sampler.leave()  # Its rows are ours now, and so are their counts.
         super().extend(batch)
-        self._beginning |= batch._beginning
 
     def filter(self, keep: list[int]) -> None:
         """Rows keep their places; the last ones move to those that have become free."""
