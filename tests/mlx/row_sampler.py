@@ -8,7 +8,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from scheduler.engine.sampling import position_key
+from scheduler.engine.draw import position_key
 from scheduler.link.messages import Sampling
 
 

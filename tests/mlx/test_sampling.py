@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 
 from scheduler.engine.backend import RequestRefused
-from scheduler.engine.sampling import RowSampling, RowsSampler, position_key
+from scheduler.engine.draw import position_key
+from scheduler.engine.sampling import RowSampling, RowsSampler
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Sampling
 from tests.contracts.check_backend import GREEDY, Journal, alone, prompt_of, request
@@ -248,9 +249,12 @@ _params = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@pytest.mark.parametrize("on_host", [False, True], ids=["in the graph", "on the host"])
+@settings(deadline=None, max_examples=100)
 @given(params=st.lists(_params, min_size=1, max_size=6), data=st.data())
-def test_all_rows_at_once_are_what_each_is_alone(params: list[Sampling], data: st.DataObject) -> None:
+def test_all_rows_at_once_are_what_each_is_alone(
+    on_host: bool, params: list[Sampling], data: st.DataObject
+) -> None:
     """Any mix of parameters, rows that come and go, some that begin in the middle: token for token what the
     row-by-row reading of mlx-lm's and vLLM's definitions gives."""
     numbers = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
@@ -270,7 +274,7 @@ def test_all_rows_at_once_are_what_each_is_alone(params: list[Sampling], data: s
         there = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
         if sampler is not None:
             sampler.leave()
-        sampler = RowsSampler([rows[i] for i in there])
+        sampler = RowsSampler([rows[i] for i in there], on_host)
         logits = mx.array(numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32))
         found: Any = sampler(logits, mx.array([histories[i][-1] for i in there])).tolist()
         for place, i in enumerate(there):
