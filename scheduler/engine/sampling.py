@@ -103,6 +103,8 @@ class RowsSampler:
         cut = any(cuts(row.params, vocabulary) for row in self._sampled)
         draw = HostDraw if on_host and cut else Draw
         self._draw = draw([row.params for row in self._sampled], vocabulary) if sampled else None
+        self.draws_on_host = on_host and (cut or bool(penalised))
+        """Whether a call waits for the logits."""
 
     def leave(self) -> None:
         if self._penalties is not None:

@@ -28,6 +28,8 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     prompt_cache: list[Any]
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
+    _pending: tuple[mx.array, mx.array] | None = None
+    """The last model call's logits and their inputs, while no token is drawn from them yet."""
     _rows_sampler: RowsSampler | None = None
     _num_tokens: list[int]
     """Of each row's answer; -1 while its next input is its prompt's last token, which is nothing to tell."""
@@ -53,9 +55,28 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         return [answer for answer in answers if answer.uid not in beginning]
 
     def _step(self) -> tuple[list[int], list[RowLogprobs | None]]:
-        self._current_tokens = self._next_tokens
-        inputs = self._current_tokens
+        self._draw_pending()
+        inputs = self._current_tokens = self._next_tokens
+        self._current_logprobs = self._next_logprobs
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        self._pending = logits, inputs
+        sampler = self._sampler_of(self.samplers)
+        if sampler.draws_on_host and not sampler.constrained:
+            # The draw waits for the model: it is the next step's beginning, and this step's tokens are routed
+            # while the model computes.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        else:
+            self._draw_pending()
+        tokens: Any = inputs.tolist()
+        for history, token in zip(self.tokens, tokens, strict=True):
+            history.append(token)
+        return tokens, self._current_logprobs
+
+    def _draw_pending(self) -> None:
+        """The tokens that follow from the last model call."""
+        if self._pending is None:
+            return
+        (logits, inputs), self._pending = self._pending, None
         sampler = self._sampler_of(self.samplers)
         if sampler.constrained:
             # A grammar's next mask follows from the token before it: it is made while the model computes, and
@@ -63,13 +84,8 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._next_tokens = sampler(logits, inputs)
-        self._current_logprobs = self._next_logprobs
         self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
         mx.async_eval(self._next_tokens, asked)  # type: ignore[no-untyped-call]
-        tokens: Any = inputs.tolist()
-        for history, token in zip(self.tokens, tokens, strict=True):
-            history.append(token)
-        return tokens, self._current_logprobs
 
     def _sampler_of(self, rows: Sequence[RowSampling]) -> RowsSampler:
         """The rows' parameters lie side by side on the device until the rows change."""
@@ -81,13 +97,18 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         return known
 
     def extend(self, batch: SampledBatch) -> None:
+        self._draw_pending()
         if batch._rows_sampler is not None:
             batch._rows_sampler.leave()  # Its rows are ours now, and so are their counts.
         super().extend(batch)
 
     def filter(self, keep: list[int]) -> None:
         """Rows keep their places; the last ones move to those that have become free."""
-        super().filter(_in_place(keep))
+        keep = _in_place(keep)
+        super().filter(keep)
+        if self._pending is not None:
+            logits, inputs = self._pending
+            self._pending = (logits[mx.array(keep)], inputs[mx.array(keep)]) if keep else None
 
 
 def _in_place(keep: Sequence[int]) -> list[int]:
