@@ -34,6 +34,8 @@ class StepResult:
     retired: abc.Sequence[Retired]
     computed_prefill_tokens: int = 0
     """Prompt tokens computed, what was padded included."""
+    prefill_seconds: float = field(default=0.0, compare=False)
+    """Of the step's time, what these took."""
     model_seconds: float = field(default=0.0, compare=False)
     """Of the step's time, what the model's evaluation took; the rest is bookkeeping around it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import assert_never
 
 import msgspec
@@ -194,12 +195,15 @@ class EngineLoop:
         started = self._clock()
         if self._awaited_since is not None:
             self._between_seconds += started - self._awaited_since
-        result = self._backend.step(self._pace.tokens(decoding, context))
+        result = self._backend.step(self._pace.tokens(decoding, len(self._slots) - decoding, context))
         ended = self._clock()
         seconds = ended - started
-        self._pace.observe(seconds, decoding, result.computed_prefill_tokens, context)
-        self._busy_seconds += seconds
         # The scripted back end tells of seconds that a virtual clock has not seen.
+        prefill_seconds = min(result.prefill_seconds, seconds)
+        self._pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, context)
+        # Rows whose prompts became whole in this step have decoded in it too.
+        self._pace.observe_decode(seconds - prefill_seconds, max(decoding, len(result.tokens)))
+        self._busy_seconds += seconds
         self._model_seconds += min(result.model_seconds, seconds)
         self._steps += 1
         self._generated_tokens += len(result.tokens)
@@ -211,27 +215,26 @@ class EngineLoop:
             if sequence.preemptions:
                 self._re_prefilled_tokens += prefill.done - sequence.prefilled_tokens
             sequence.prefilled_tokens = prefill.done
+        # A request that goes on after a preemption has told of its prompt already.
+        told = [
+            prefill for prefill in result.prefills if not self._slots[prefill.request_id].submit.done_tokens
+        ]
         for retired in result.retired:
             self._slots.release(retired.request_id)
         self._awaited_since = ended if self._slots else None
         for sequence in self._slots:
             sequence.in_place_tokens = self._backend.in_place_tokens(sequence.request_id)
-        return result
+        return replace(result, prefills=told)
 
     def _emit(self, result: StepResult) -> list[StepOutput | Inspection]:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[StepOutput | Inspection] = []
-        # A request that goes on after a preemption has told of its prompt already.
-        prefills = [told for told in result.prefills if self._is_first(told.request_id)]
-        if result.tokens or prefills or retired:
-            frames.append(StepOutput(list(result.tokens), prefills, retired, self._counters()))
+        if result.tokens or result.prefills or retired:
+            frames.append(StepOutput(list(result.tokens), list(result.prefills), retired, self._counters()))
         frames += self._inspections
         self._inspections = []
         return frames
-
-    def _is_first(self, request_id: int) -> bool:
-        return request_id not in self._slots or self._slots[request_id].submit.done_tokens == 0
 
     def _report(self) -> EngineReport:
         slots = [

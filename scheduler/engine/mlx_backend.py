@@ -6,7 +6,8 @@ What we rely on there, each held by a test in `tests/mlx/test_upstream.py`:
   that count upwards; it keeps the very list of caches until the row joins, and calls the first row's `merge`;
 - rows that join and leave keep what is theirs in every list of the batches;
 - `prefill_step_size` and `prefill_batch_size` are read at each step;
-- `next()` returns (prompt responses, generation responses), one decode step and one prefill chunk;
+- the parts that make a step, which `rows/generation.py` puts in another order: the prompt batch, its split,
+  the rows that join it, `GenerationBatch.next`;
 - `remove(uids)` works for rows in any stage; `prompt_cache_nbytes` is 0 when no row is left.
 
 Metal and CUDA take the same path through this file; only the CPU build was run by us.
@@ -270,30 +271,35 @@ class MlxBackend:
             self._regroup()
         self._share.divide(self._generator, prefill_tokens)
         started = time.perf_counter()
-        prompts, answers = self._generator.next()
-        model_seconds = time.perf_counter() - started
+        prompts = self._generator.read()
+        prefill_seconds = time.perf_counter() - started
+        chunks: list[int] = []
+        prefills: list[PrefillOut] = []
+        for prompt in prompts:
+            before = self._by_uid[prompt.uid].cached.done_tokens
+            prefills.append(self._progress(prompt))
+            if not prompt.end_of_prompt:  # The last token is computed with those that decode.
+                chunks.append(prefills[-1].done - before)
+        if self._regrouping:
+            self._regroup()  # What has been read is in place before its row is one of the long ones.
+        started = time.perf_counter()
+        begun, answers = self._generator.decode(wait=bool(chunks))
+        model_seconds = prefill_seconds + time.perf_counter() - started
+        prefills += [self._progress(prompt) for prompt in begun]
+        retired = self._fail_constrained()
         tokens: list[TokenOut] = []
-        retired: list[Retired] = []
         for answer in answers:
-            row = self._by_uid[answer.uid]
+            if (row := self._by_uid.get(answer.uid)) is None:
+                continue  # Failed just now.
             told = answer.logprobs
             tokens.append(TokenOut(row.request_id, answer.token, None if told is None else told.read()))
             if answer.finish_reason is not None:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
-        retired += self._fail_constrained()
-        chunks: list[int] = []
-        prefills: list[PrefillOut] = []
-        for prompt in prompts:
-            if prompt.uid not in self._by_uid:
-                continue  # Failed just now.
-            before = self._by_uid[prompt.uid].cached.done_tokens
-            prefills.append(self._progress(prompt))
-            if not prompt.end_of_prompt:  # The last token is computed with those that decode.
-                chunks.append(prefills[-1].done - before)
         self._rows.reserve(self.kv_bytes())
-        return StepResult(tokens, prefills, retired, len(chunks) * max(chunks, default=0), model_seconds)
+        computed = len(chunks) * max(chunks, default=0)
+        return StepResult(tokens, prefills, retired, computed, prefill_seconds, model_seconds)
 
     def _fail_constrained(self) -> list[Retired]:
         """Rows whose next token no grammar can choose. What they have said is kept by nobody."""

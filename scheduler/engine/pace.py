@@ -1,35 +1,68 @@
 """How many prompt tokens a step may compute: what fits between two tokens of those who decode.
 
-Learnt from the running engine, never configured: seconds of a decode step by rows, and prefill speed by chunk
-size and context length, each an exponential average in a bucket of its own (powers of two). A step is timed
-as a whole, because MLX computes asynchronously: what one part launches, another waits for.
+Learnt from the running engine, never configured: seconds of a decode step by its rows, and of a prefill chunk
+by its tokens and the context they are read in, each a line fitted through the latest steps.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TypeVar
+from operator import mul
 
 LEAST_TOKENS = 8
 """Whatever the target: a prefill that waits for ever is worse than a late token."""
 AUTOMATIC_RATIO = 3.5
-"""Without a target in time: a step with prefill may take so many times a step without. Prefill then has 5/7
-of the time, so that a long prompt takes 1.4 times what it would alone, and small chunks' losses on top."""
+"""Without a target in time: a step with prefill may take so many times a step without, of all that are there:
+who is read now decodes soon. Prefill then has 5/7 of the time, so that a long prompt takes 1.4 times what it
+would alone, and small chunks' losses on top."""
 _FIRST_TOKENS = 64
-_WEIGHT = 0.3
-_Key = TypeVar("_Key")
+_FADES = 0.93
+"""Of each step's weight with the next one: half of what is known is from the last ten."""
+_SWEEPS = 20
 
 
-@dataclass(slots=True)
-class _Average:
-    value: float
+class _Line:
+    """seconds = the sum of terms * factors, no term below 0: least squares of the relative errors, by
+    coordinate descent from where it was. A table by sizes would not do: where it holds only small chunks at
+    some context, tokens seem slow there, and chunks stay small; and of larger batches it says nothing.
 
-    def take(self, sample: float) -> None:
-        self.value += _WEIGHT * (sample - self.value)
+    What cannot be told apart is put down to the first term that can have it."""
+
+    def __init__(self, terms: int) -> None:
+        self._squares = [[0.0] * terms for _ in range(terms)]
+        self._products = [0.0] * terms
+        self._terms = [0.0] * terms
+
+    def __bool__(self) -> bool:
+        return any(self._terms)
+
+    def learn(self, seconds: float, factors: tuple[float, ...]) -> None:
+        for row, factor in enumerate(factors):
+            others = self._squares[row]
+            for column, other in enumerate(factors):
+                others[column] = _FADES * others[column] + factor * other / seconds**2
+            self._products[row] = _FADES * self._products[row] + factor / seconds
+        for _ in range(_SWEEPS):
+            for row, others in enumerate(self._squares):
+                if others[row]:
+                    error = self._products[row] - sum(map(mul, others, self._terms))
+                    self._terms[row] = max(0.0, self._terms[row] + error / others[row])
+
+    def seconds(self, factors: tuple[float, ...]) -> float:
+        spent: float = sum(map(mul, factors, self._terms))
+        return spent
 
 
-def _bucket(number: int) -> int:
-    return max(0, number).bit_length()
+def _rows(rows: int) -> tuple[float, ...]:
+    """One row first: of larger batches than were seen, no more is expected than is known."""
+    return 1.0, rows / 32
+
+
+def _chunk(tokens: int, context: int) -> tuple[float, ...]:
+    """In units in which the terms are of a kind. The tokens first: what one chunk alone has taken is put
+    down to its tokens, so that the next one is not larger than it may be."""
+    return tokens / 64, tokens * context / (1 << 18), 1.0
 
 
 @dataclass(slots=True)
@@ -39,69 +72,44 @@ class PrefillPace:
     most_tokens: int
     """Of one step while nobody decodes: large chunks are what the device computes best."""
     target_seconds: float | None = None
-    _decode: dict[int, _Average] = field(default_factory=dict)
-    _speeds: dict[tuple[int, int], _Average] = field(default_factory=dict)
+    _decode: _Line = field(default_factory=lambda: _Line(2))
+    _prefill: _Line = field(default_factory=lambda: _Line(3))
 
-    def tokens(self, decoding: int, context: int) -> int:
-        """The budget of the coming step, with `decoding` rows and prompts that have got to `context`."""
+    def tokens(self, decoding: int, reading: int, context: int) -> int:
+        """The budget of the coming step, with `decoding` rows and `reading` prompts of which the furthest has
+        got to `context`."""
         if decoding == 0:
             return self.most_tokens
-        step = self.decode_seconds(decoding)
-        if step is None:
+        if not self._decode or not self._prefill:
             return min(_FIRST_TOKENS, self.most_tokens)
-        target = self.target_seconds if self.target_seconds is not None else AUTOMATIC_RATIO * step
-        return max(LEAST_TOKENS, min(self.most_tokens, self._fitting(target - step, context)))
+        target = self.target_seconds
+        if target is None:
+            target = AUTOMATIC_RATIO * self._decode.seconds(_rows(decoding + reading))
+        left = target - self._decode.seconds(_rows(decoding)) - self._prefill.seconds(_chunk(0, context))
+        token = self._prefill.seconds(_chunk(1, context)) - self._prefill.seconds(_chunk(0, context))
+        fitting = left / token if token else math.inf
+        return max(LEAST_TOKENS, int(min(self.most_tokens, fitting)))
 
-    def observe(self, seconds: float, decoding: int, prefilled: int, context: int) -> None:
-        """A step took so long, with so many rows decoding and prompt tokens (padding too) computed."""
-        if seconds <= 0:
-            return  # A clock that stood still teaches nothing.
-        if prefilled == 0:
-            if decoding:
-                self._learn(self._decode, _bucket(decoding), seconds)
-            return
-        step = (self.decode_seconds(decoding) or 0.0) if decoding else 0.0
-        # At least a tenth: what is left after the decode step is a difference of two noisy numbers.
-        spent = max(seconds - step, 0.1 * seconds)
-        self._learn(self._speeds, (_bucket(prefilled), _bucket(context)), prefilled / spent)
+    def observe_decode(self, seconds: float, rows: int) -> None:
+        if seconds > 0 and rows:  # A clock that stood still teaches nothing.
+            self._decode.learn(seconds, _rows(rows))
+
+    def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
+        """`tokens`: what was padded included."""
+        if seconds > 0 and tokens:
+            self._prefill.learn(seconds, _chunk(tokens, context))
 
     def decode_seconds(self, decoding: int) -> float | None:
-        """What a step of so many rows takes; the nearest number of rows that is known speaks for it."""
-        if not self._decode:
-            return None
-        wanted = _bucket(decoding)
-        return self._decode[min(self._decode, key=lambda known: abs(known - wanted))].value
+        """What a step of so many rows takes."""
+        return self._decode.seconds(_rows(decoding)) if self._decode else None
 
     def speeds(self) -> dict[str, float]:
         """Tokens per second by "chunk/context", for operators."""
+        if not self._prefill:
+            return {}
         return {
-            f"{1 << chunk >> 1}/{1 << context >> 1}": round(average.value, 1)
-            for (chunk, context), average in sorted(self._speeds.items())
+            f"{tokens}/{context}": round(tokens / seconds, 1)
+            for tokens in (64, 256, 1024)
+            for context in (0, 1024, 8192)
+            if (seconds := self._prefill.seconds(_chunk(tokens, context)))
         }
-
-    def _fitting(self, seconds: float, context: int) -> int:
-        """The largest chunk whose learnt speed lets it end in `seconds`."""
-        best = 0
-        for chunk in range(_bucket(LEAST_TOKENS), _bucket(self.most_tokens) + 1):
-            speed = self._speed(chunk, _bucket(context))
-            if speed is None:
-                return _FIRST_TOKENS
-            # Of the chunk sizes of this bucket, the largest that fits.
-            fits = min(int(speed * seconds), (1 << chunk) - 1)
-            if fits >= 1 << (chunk - 1):
-                best = max(best, fits)
-        return best
-
-    def _speed(self, chunk: int, context: int) -> float | None:
-        if not self._speeds:
-            return None
-        # Context first: a speed of another chunk size errs by a factor of two, one of a short context by ten.
-        near = min(self._speeds, key=lambda known: (abs(known[1] - context), abs(known[0] - chunk)))
-        return self._speeds[near].value
-
-    @staticmethod
-    def _learn(table: dict[_Key, _Average], key: _Key, sample: float) -> None:
-        if key in table:
-            table[key].take(sample)
-        else:
-            table[key] = _Average(sample)

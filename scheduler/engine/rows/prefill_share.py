@@ -1,8 +1,10 @@
-"""How the rows in prefill share a step's prompt tokens, said to BatchGenerator before the step.
+"""How the rows in prefill share a step's prompt tokens, said to the generator before the step.
 
 It computes one chunk of equal size for each row of its prompt batch, padded to the longest: so the chunk is
-the budget divided by the rows. Rows join in order of arrival; beyond `base_rows` only such as end within
-this very step, so that a short prompt passes any number of long ones.
+the budget divided by the rows. Few rows share a small budget, because a prompt that waits for its turn is
+read sooner, on average, than one that is read with seven others. Short prompts take their turn first, but
+each prompt is passed by few; beside those that are being read there is room for such as end within this very
+step, or long before them. So a short prompt passes any number of long ones, and nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +17,12 @@ from scheduler.engine.rows.generation import is_read
 
 LEAST_CHUNK_TOKENS = 8
 """Of one row: its progress has a floor, however many share a step."""
+_TURN_TOKENS = 96
+"""So much of the budget for each row that is read at a time."""
+_MOST_PASSES = 16
+"""A prompt is passed by the next so many that are shorter."""
+_MUCH_SHORTER = 4
+"""A prompt of a fraction of what the others have left is read beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +36,41 @@ class PrefillShare:
 
     def divide(self, generator: Any, budget_tokens: int | None) -> None:
         """`budget_tokens` None: a chunk of `chunk_tokens` for each row."""
-        reading, waiting = generator._currently_processing, generator._unprocessed_sequences
-        joining = list(waiting)[: max(0, self.base_rows - len(reading))]
+        reading = [_tokens(row[0]) for row in generator._currently_processing]
+        waiting = list(generator._unprocessed_sequences)
         chunk_tokens = self.chunk_tokens
+        if budget_tokens is None or self.base_rows == 1:
+            joining = waiting[: max(0, self.base_rows - len(reading))]
+        else:
+            joining = self._next(reading, waiting, budget_tokens)
+            chosen = {sequence[0] for sequence in joining}
+            rest = [sequence for sequence in waiting if sequence[0] not in chosen]
+            generator._unprocessed_sequences = deque([*joining, *rest])
+        rows = len(reading) + len(joining)
         if budget_tokens is not None:
-            if self.base_rows > 1:
-                joining = self._with_short_ones(joining, list(waiting), len(reading), budget_tokens)
-                chosen = {sequence[0] for sequence in joining}
-                rest = [sequence for sequence in waiting if sequence[0] not in chosen]
-                generator._unprocessed_sequences = deque([*joining, *rest])
-            chunk_tokens = max(LEAST_CHUNK_TOKENS, budget_tokens // max(1, len(reading) + len(joining)))
+            chunk_tokens = max(LEAST_CHUNK_TOKENS, budget_tokens // max(1, rows))
         if not self.padded:
-            coming = [row[0] for row in reading] + [sequence[1] for sequence in joining]
+            coming = [row[0] for row in generator._currently_processing] + [row[1] for row in joining]
             chunk_tokens = min([chunk_tokens, *(len(pieces[0]) for pieces in coming if not is_read(pieces))])
-        generator.prefill_batch_size = max(self.base_rows, len(reading) + len(joining))
+        generator.prefill_batch_size = rows
         generator.prefill_step_size = generator._prompt_batch.prefill_step_size = chunk_tokens
 
-    def _with_short_ones(
-        self, joining: list[Any], waiting: list[Any], reading: int, budget_tokens: int
-    ) -> list[Any]:
-        rows = reading + len(joining)
-        for sequence in waiting[len(joining) :]:
-            if sum(map(len, sequence[1])) <= budget_tokens // (rows + 1):
+    def _next(self, reading: list[int], waiting: list[Any], budget_tokens: int) -> list[Any]:
+        """Who joins those that have `reading` tokens left."""
+        places = max(1, min(self.base_rows, budget_tokens // _TURN_TOKENS)) - len(reading)
+        # Ids count upwards in order of arrival.
+        first = min((sequence[0] for sequence in waiting), default=0)
+        joining: list[Any] = []
+        left = list(reading)
+        for sequence in sorted(waiting, key=lambda one: (one[0] > first + _MOST_PASSES, _tokens(one[1]))):
+            tokens = _tokens(sequence[1])
+            ends_now = tokens <= budget_tokens // (len(left) + 1)
+            passes = len(left) < self.base_rows and tokens * _MUCH_SHORTER <= min(left, default=0)
+            if len(joining) < places or ends_now or passes:
                 joining.append(sequence)
-                rows += 1
+                left.append(tokens)
         return joining
+
+
+def _tokens(pieces: list[list[int]]) -> int:
+    return sum(map(len, pieces))

@@ -9,25 +9,31 @@ from hypothesis import strategies as st
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 
 
+def _decode_seconds(rows: int) -> float:
+    return 0.010 + 0.0005 * rows if rows else 0.0
+
+
+def _prefill_seconds(tokens: int, context: int) -> float:
+    """The longer the context, the slower."""
+    return 0.002 + tokens * (0.0003 + 2e-8 * context) if tokens else 0.0
+
+
 def _seconds(decoding: int, tokens: int, context: int) -> float:
-    """A device: a decode step by rows, prefill by tokens, the longer the context the slower."""
-    step = 0.010 + 0.0005 * decoding if decoding else 0.0
-    return step + (0.002 + tokens * (0.0003 + 2e-8 * context) if tokens else 0.0)
+    return _decode_seconds(decoding) + _prefill_seconds(tokens, context)
 
 
 def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPace:
-    for _ in range(5):
-        pace.observe(_seconds(decoding, 0, 0), decoding, 0, 0)
     for context in contexts:
         for _ in range(12):
-            tokens = pace.tokens(decoding, context)
-            pace.observe(_seconds(decoding, tokens, context), decoding, tokens, context)
+            tokens = pace.tokens(decoding, 1, context)
+            pace.observe_prefill(_prefill_seconds(tokens, context), tokens, context)
+            pace.observe_decode(_decode_seconds(decoding), decoding)
     return pace
 
 
 def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
     """Nobody waits for a token: the device computes large chunks best."""
-    assert PrefillPace(most_tokens=1024).tokens(0, 5000) == 1024
+    assert PrefillPace(most_tokens=1024).tokens(0, 1, 5000) == 1024
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
@@ -39,7 +45,7 @@ def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
 def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: float | None) -> None:
     """Once it has seen such steps, one more takes about the target, or less; and never nothing."""
     pace = _taught(PrefillPace(2048, target), decoding, [context] * 3)
-    tokens = pace.tokens(decoding, context)
+    tokens = pace.tokens(decoding, 1, context)
     assert LEAST_TOKENS <= tokens <= 2048
     allowed = target if target is not None else AUTOMATIC_RATIO * _seconds(decoding, 0, 0)
     floor = _seconds(decoding, LEAST_TOKENS, context)
@@ -51,31 +57,72 @@ def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: flo
 def test_a_target_that_decoding_alone_exceeds_still_lets_prompts_go_on() -> None:
     """No prefill starves."""
     pace = _taught(PrefillPace(2048, target_seconds=0.001), 8, [0])
-    assert pace.tokens(8, 0) == LEAST_TOKENS
+    assert pace.tokens(8, 1, 0) == LEAST_TOKENS
 
 
 def test_before_anything_is_known_it_is_careful() -> None:
     """The first prompt among streams gets a small chunk, not a large one."""
     pace = PrefillPace(2048)
-    assert pace.tokens(8, 0) == 64
-    pace.observe(0.01, 8, 0, 0)
-    assert pace.tokens(8, 0) == 64
+    assert pace.tokens(8, 1, 0) == 64
+    pace.observe_decode(0.01, 8)
+    assert pace.tokens(8, 1, 0) == 64
 
 
 def test_it_follows_a_device_that_slows_down() -> None:
     """Heat, or another program: what was learnt is forgotten by and by."""
     pace = _taught(PrefillPace(2048, 0.1), 8, [0] * 3)
-    before = pace.tokens(8, 0)
+    before = pace.tokens(8, 1, 0)
     for _ in range(40):
-        tokens = pace.tokens(8, 0)
-        pace.observe(4 * _seconds(8, tokens, 0), 8, tokens, 0)
-    assert pace.tokens(8, 0) < before / 2
+        tokens = pace.tokens(8, 1, 0)
+        pace.observe_prefill(4 * _prefill_seconds(tokens, 0), tokens, 0)
+        pace.observe_decode(4 * _decode_seconds(8), 8)
+    assert pace.tokens(8, 1, 0) < before / 2
+
+
+def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
+    """A chunk has a cost of its own, so the last few tokens of a prompt are slow ones, and at their context
+    there may be no others. The next prompt's chunk is as large as ever."""
+
+    def prefill(tokens: int) -> float:
+        return 0.020 + 0.0003 * tokens
+
+    pace = PrefillPace(2048)
+    pace.observe_decode(0.020, 20)
+    for _ in range(40):
+        context = 0
+        while context < 265:
+            tokens = min(pace.tokens(20, 1, context), 265 - context)
+            pace.observe_prefill(prefill(tokens), tokens, context)
+            context += tokens
+    for context in (0, 100, 200, 260):
+        step = 0.020 + prefill(pace.tokens(20, 1, context))
+        assert step == pytest.approx(AUTOMATIC_RATIO * 0.020, rel=0.2)
+
+
+def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
+    """One decodes and thirty wait: their prompts are read in chunks that fit the step of thirty-one. Chunks
+    that fit the step of one would be small, and small chunks are slow; thirty would wait for one."""
+    pace = _taught(PrefillPace(2048), 1, [0])
+    for rows in (8, 16, 24):
+        pace.observe_decode(_decode_seconds(rows), rows)
+    step = _seconds(1, pace.tokens(1, 30, 0), 0)
+    assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
+
+
+def test_speeds_are_told_in_tokens_a_second() -> None:
+    """For operators: larger chunks are faster, longer contexts slower."""
+    pace = _taught(PrefillPace(2048), 8, [0, 1000, 8000])
+    speeds = pace.speeds()
+    assert speeds["1024/0"] == pytest.approx(1024 / (_seconds(0, 1024, 0)), rel=0.1)
+    assert speeds["1024/8192"] == pytest.approx(1024 / (_seconds(0, 1024, 8192)), rel=0.1)
+    assert speeds["64/0"] < speeds["1024/0"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_a_clock_that_stands_still_teaches_nothing(seconds: float) -> None:
     """Virtual clocks do."""
     pace = PrefillPace(512)
-    pace.observe(seconds, 4, 100, 0)
+    pace.observe_prefill(seconds, 100, 0)
+    pace.observe_decode(seconds, 4)
     assert pace.speeds() == {}
     assert pace.decode_seconds(4) is None
