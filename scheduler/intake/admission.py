@@ -123,7 +123,7 @@ class Admission:
         if now + _CAUTION * seconds >= deadline:
             raise DeadlineUnmeetable(
                 f"the request's timeout of {request.timeout_seconds:g} s cannot be met:"
-                f" it would wait about {seconds:.1f} s for its whole answer",
+                f" it would wait about {seconds:.1f} s for its whole answer, give or take a tenth",
                 param="timeout",
                 retry_after_seconds=self.retry_seconds(now),
             )
