@@ -68,10 +68,13 @@ async def follow(
         if wish.hang_up_after_seconds is not None
         else float("inf")
     )
+    seconds = wish.timeout_seconds
     try:
-        with patience:
+        with trio.move_on_after(float("inf") if seconds is None else seconds) as whole, patience:
             await _exchange(client, url, headers, body, wish, observed, patience)
-        if patience.cancelled_caught:
+        if whole.cancelled_caught:
+            observed.end(Outcome.TIMED_OUT, f"not answered within {seconds:g} s")
+        elif patience.cancelled_caught:
             observed.end(Outcome.HUNG_UP, "while waiting")
     except _HangUp:
         observed.end(Outcome.HUNG_UP, f"after {len(observed.stamps)} deltas")

@@ -271,6 +271,8 @@ class Driver:
         headers = {"x-session-id": session.id}
         if self._target.api_key is not None:
             headers["authorization"] = f"Bearer {self._target.api_key}"
+        if wish.timeout_seconds is not None:
+            headers["x-request-timeout"] = f"{wish.timeout_seconds:g}"
         body: dict[str, Any] = build_body(wish, self._target)
         try:
             await follow(client, self._url, headers, body, wish, observed)

@@ -166,6 +166,9 @@ class Population(_Part):
     can; answers then end where the model ends them, whatever `output.exact` says."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
+    timeout_seconds: float | None = Field(default=None, gt=0)
+    """The whole answer is of use within so long only: every target is told (`x-request-timeout`), most do not
+    listen, and the client leaves after it. None waits while anything comes."""
     read_bytes_per_second: float | None = Field(default=None, gt=0)
     """A reader this slow; None reads as fast as it comes."""
     measured: bool = True

@@ -51,12 +51,12 @@ def launch_of(option: str, value: str) -> Launch:
 def points(runs: Sequence[RunRecord], x: Axis, y: Axis) -> list[Point]:
     """One for each value's run. Where a population was also measured alone, x is a multiple of what it had
     then."""
-    unit = next((x.of(run) for run in runs if run.target == ALONE), None) or 1.0
+    unit = next((x.of(run) for run in runs if run.target == ALONE), 1.0)
     found = []
     for run in runs:
         if run.target != ALONE:
             across = x.of(run)
-            found.append(Point(run.target, across if across is None else across / unit, y.of(run)))
+            found.append(Point(run.target, across / unit if across is not None and unit else None, y.of(run)))
     return found
 
 

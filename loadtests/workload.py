@@ -47,6 +47,8 @@ class Ask:
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
     """While it waits for the first delta."""
+    timeout_seconds: float | None = None
+    """For the whole answer."""
     read_bytes_per_second: float | None = None
 
 
@@ -63,6 +65,7 @@ class Line:
     """`messages` are all of the conversation, and not what follows the last answer."""
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
+    timeout_seconds: float | None = None
     read_bytes_per_second: float | None = None
 
 
@@ -114,6 +117,7 @@ class Session:
             expected=line.expected,
             hang_up_after_deltas=line.hang_up_after_deltas,
             hang_up_after_seconds=line.hang_up_after_seconds,
+            timeout_seconds=line.timeout_seconds,
             read_bytes_per_second=line.read_bytes_per_second,
         )
 
@@ -224,6 +228,7 @@ class _Agent:
             expected=None if asked is None else asked.code,
             hang_up_after_deltas=deltas,
             hang_up_after_seconds=seconds,
+            timeout_seconds=population.timeout_seconds,
             read_bytes_per_second=population.read_bytes_per_second,
         )
 

@@ -253,7 +253,6 @@ class Scheduler:
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
             self._stall.woke(trio.current_time())
-            self._admission.rate.resume(trio.current_time())
         for record in records:
             self._queue.push(record, trio.current_time())
             self._expiry.watch(record)
@@ -296,8 +295,13 @@ class Scheduler:
         self._pump()
 
     def _pump(self) -> None:
-        for record in self._dispatcher.pump(trio.current_time()):
+        now = trio.current_time()
+        for record in self._dispatcher.pump(now):
             self._expiry.watch(record)
+        if self._dispatcher.has_room:
+            self._admission.rate.pause()
+        elif self._admission.rate.paused:
+            self._admission.rate.resume(now)
         self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
         change, self._change = self._change, trio.Event()
@@ -317,6 +321,8 @@ class Scheduler:
         self._dispatcher.engine_ready = True
         now = trio.current_time()
         self._stall.engine_ready(now)
+        # The time without an engine, or before the first, is no gap between two departures.
+        self._admission.rate.pause()
         if (storm := self._storm.reason(now)) is None:
             self._admission.unblock()
         else:

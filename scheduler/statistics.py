@@ -75,8 +75,8 @@ class RunningStatistics:
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share`: of the budget for keys and values, what engines may use since
-    one ran out of memory. `departures_per_second` is None until there is a measurement, and
-    `last_step_seconds` (its age) until there was a step."""
+    one ran out of memory. `departures_per_second`, of a full engine, is None until there is a measurement,
+    and `last_step_seconds` (its age) until there was a step."""
 
     draining: bool
     blocked: str | None

@@ -7,7 +7,7 @@ memory idle (vLLM reserves nothing and preempts more, SGLang a clipped share as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.row_bytes import RowBytes
@@ -42,25 +42,33 @@ class Memory:
             f" and there are {whole_bytes} (--kv-cache-bytes)"
         )
 
-    def fits(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> bool:
+    def room_bytes(self, running: Iterable[Sequence]) -> int:
+        """What these leave of the budget; below 0 where they have grown beyond it."""
+        held = sum(charged_bytes(row, self.row_bytes) for row in running)
+        return self.budget_bytes - self.pinned_bytes - held
+
+    def fits(
+        self,
+        sequence: Sequence,
+        known_tokens: int,
+        running: Collection[Sequence],
+        room_bytes: int | None = None,
+    ) -> bool:
         """Whether a request of which so much is kept may join these. It leaves in place what one of them
-        begins with, too; other kept tokens it copies."""
-        rows = list(running)
-        if not rows:
+        begins with, too; other kept tokens it copies. `room_bytes`: of these, where it is known already, as
+        where one after another is asked about."""
+        if not running:
             return True  # It has been found possible; what else is held will be evicted.
-        coming = _charge(sequence, left_in_place(sequence, known_tokens, rows), self.row_bytes)
-        return self._held_bytes(rows) + coming <= self.budget_bytes
+        coming = _charge(sequence, left_in_place(sequence, known_tokens, running), self.row_bytes)
+        return coming <= (self.room_bytes(running) if room_bytes is None else room_bytes)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence | None:
         """Who gives way now, if anyone must: the fewest tokens said, so that the least is computed again."""
         rows = list(running)
-        if len(rows) < 2 or self._held_bytes(rows) <= self.budget_bytes:
+        if len(rows) < 2 or self.room_bytes(rows) >= 0:
             return None
         movable = [row for row in rows if row.preemptions < MOST_PREEMPTIONS]
         return min(movable, key=lambda row: (row.generated_tokens, -row.request_id), default=None)
-
-    def _held_bytes(self, running: Iterable[Sequence]) -> int:
-        return self.pinned_bytes + sum(charged_bytes(row, self.row_bytes) for row in running)
 
 
 def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:

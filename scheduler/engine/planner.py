@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import Restorable
-from scheduler.engine.memory_plan import Memory, left_in_place
+from scheduler.engine.memory_plan import Memory, charged_bytes, left_in_place
 from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
 from scheduler.engine.sequence import Sequence
 
@@ -53,6 +53,9 @@ def plan(
     leaders = [] if restorable == "never" else [sequence for sequence in running if sequence.prefilling]
     keep: dict[int, int] = {}
     admit: list[Sequence] = []
+    rows = running.copy()
+    # Once, and not for each that waits: where memory binds, all of them are asked about before every step.
+    room_bytes = 0 if memory is None or not waiting else memory.room_bytes(rows)
     for sequence in waiting:
         if len(admit) == free_slots:
             break
@@ -65,17 +68,20 @@ def plan(
             if restorable == "anywhere":
                 keep[leader.request_id] = max(shared, keep.get(leader.request_id, 0))
                 known = shared
-        if memory is not None and not memory.fits(sequence, known, [*running, *admit]):
+        if memory is not None and not memory.fits(sequence, known, rows, room_bytes):
             if now - sequence.arrived_at > PATIENCE_SECONDS:
                 break  # Smaller ones have passed it for long enough: what they free is its, from now on.
             continue
         # Provisional: whoever admits it says how much was found in the end, and what of it is in place.
-        sequence.in_place_tokens = left_in_place(sequence, known, [*running, *admit])
+        sequence.in_place_tokens = left_in_place(sequence, known, rows)
         sequence.prefilled_tokens = known
         if restorable == "at_stops":
             followed = [other.shared_with(sequence) for other in waiting if other is not sequence]
             sequence.stops = stops_of(sequence.submit.boundaries, followed, known, len(sequence.tokens))
         admit.append(sequence)
+        rows.append(sequence)
+        if memory is not None:
+            room_bytes -= charged_bytes(sequence, memory.row_bytes)
         if restorable != "never":
             leaders.append(sequence)
     return Plan(tuple(Keep(request_id, tokens) for request_id, tokens in keep.items()), tuple(admit))

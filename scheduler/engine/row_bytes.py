@@ -29,5 +29,7 @@ class RowBytes:
     def held(self, tokens: int, in_place_tokens: int = 0) -> int:
         """Of a row of so many tokens that leaves the first so many of them in the prefix cache. Windows and
         states are always its own."""
-        growing = self.token_bytes * (tokens - in_place_tokens)
-        return growing + self.state_bytes + sum(w.token_bytes * min(tokens, w.tokens) for w in self.windows)
+        held = self.token_bytes * (tokens - in_place_tokens) + self.state_bytes
+        for window in self.windows:  # No sum: it is asked of every row before every step, and most have none.
+            held += window.token_bytes * min(tokens, window.tokens)
+        return held

@@ -13,10 +13,12 @@ _ENOUGH_DEPARTURES = 8
 
 
 class DrainRate:
-    """The mean gap between two departures, recent ones weighing more.
+    """The mean gap between two departures of a full engine, recent ones weighing more.
 
-    Weights fall with time and not with the count of departures: rows that were admitted together leave
-    together, and thirty gaps of nothing must not make the second before them unseen.
+    Only of a full one: where fewer are on board, gaps say how fast requests come, and a crowd that comes
+    behind a quiet hour would be told of waits many times its own. Weights fall with time and not with the
+    count of departures: rows that were admitted together leave together, and thirty gaps of nothing must not
+    make the second before them unseen.
     """
 
     def __init__(self) -> None:
@@ -25,14 +27,22 @@ class DrainRate:
         self._seen = 0
         self._since: float | None = None
 
+    @property
+    def paused(self) -> bool:
+        return self._since is None
+
+    def pause(self) -> None:
+        """The engine has room: until it has none, departures say nothing of how fast they could follow."""
+        self._since = None
+
     def resume(self, now: float) -> None:
-        """Work begins after a pause, and the pause says nothing of how fast requests leave."""
+        """The engine is full from now on, and what was before says nothing of how fast requests leave."""
         self._since = now
 
     def departed(self, now: float) -> None:
         if self._since is not None:
             gap = now - self._since
-            weight = 2.0 ** (-gap / _HALF_LIFE_SECONDS)
+            weight = math.exp2(-gap / _HALF_LIFE_SECONDS)
             if not self._seen:
                 # The guess has served its time.
                 self._seconds = self._departures = 0.0
@@ -46,9 +56,19 @@ class DrainRate:
         return self._seen >= _ENOUGH_DEPARTURES
 
     def gap_seconds(self, now: float) -> float:
-        """Between two departures; longer while the next one is overdue."""
-        gap = self._seconds / self._departures
-        return gap if self._since is None else max(gap, min(now - self._since, _LONGEST_RETRY_SECONDS))
+        """Between two departures; longer while the next one is overdue, as if it came now."""
+        silence = self._silence(now)
+        weight = math.exp2(-silence / _HALF_LIFE_SECONDS)
+        overdue = (self._seconds * weight + silence) / (self._departures * weight + 1.0)
+        return max(self._seconds / self._departures, overdue)
+
+    def wait_seconds(self, departures: float, now: float) -> float:
+        """Until so many have left. The silence until now counts once, and not for each of them: where a whole
+        batch leaves at once, it is long before all of them."""
+        return max(departures * self.gap_seconds(now), self._silence(now))
+
+    def _silence(self, now: float) -> float:
+        return 0.0 if self._since is None else min(now - self._since, _LONGEST_RETRY_SECONDS)
 
     def per_second(self, now: float) -> float | None:
         """None until there is a measurement."""
@@ -56,5 +76,5 @@ class DrainRate:
 
     def seconds_until(self, departures: int, now: float) -> float:
         """A whole number of seconds, at least 1: what a `Retry-After` header can carry."""
-        wait = departures * self.gap_seconds(now)
+        wait = self.wait_seconds(departures, now)
         return float(math.ceil(min(max(wait, 1.0), _LONGEST_RETRY_SECONDS)))

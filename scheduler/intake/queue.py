@@ -19,6 +19,7 @@ from scheduler.streams.record import StreamRecord
 
 _FIRST_OUTPUT_TOKENS = 256.0
 _SMOOTHING = 0.05
+"""Of each answer's length, but of the first twenty: those are averaged, for the guess is nobody's answer."""
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class IntakeQueue:
         self._prompt_tokens = 0
         self._prefixes = PrefixEstimate()
         self._output_tokens = _FIRST_OUTPUT_TOKENS
+        self._answers = 0
 
     @property
     def full(self) -> bool:
@@ -75,6 +77,10 @@ class IntakeQueue:
     def open_charges(self) -> int:
         """How many were popped and not settled yet."""
         return len(self._served)
+
+    def share_of_usual(self, max_tokens: int | None) -> float:
+        """How long an answer of at most so many tokens is beside the latest answers; at most 1."""
+        return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
 
     def waiting_of(self, tenant: str) -> int:
         return self._per_tenant.get(tenant, 0)
@@ -151,7 +157,9 @@ class IntakeQueue:
         if record.prefilled_tokens >= len(record.prepared.prompt):
             self._prefixes.computed(served.blocks)
         if record.output_tokens:
-            self._output_tokens += _SMOOTHING * (record.output_tokens - self._output_tokens)
+            self._answers += 1
+            weight = max(_SMOOTHING, 1 / self._answers)
+            self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """How many will be served before this one, as things stand; None if it is not here. O(queue)."""

@@ -37,6 +37,7 @@ class ScriptedTarget:
     script: Callable[[int, dict[str, Any]], Script] = lambda number, body: Script()
     bodies: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+    timeouts: list[str] = field(default_factory=list)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != "/v1/chat/completions":
@@ -47,6 +48,7 @@ class ScriptedTarget:
         self.bodies.append(body)
         headers = dict(scope["headers"])
         self.sessions.append(headers.get(b"x-session-id", b"").decode())
+        self.timeouts.append(headers.get(b"x-request-timeout", b"").decode())
         script = self.script(number, body)
         if script.status != 200:
             await _whole(send, script.status, {"error": {"message": "the script says no"}})

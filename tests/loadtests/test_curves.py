@@ -25,7 +25,8 @@ def test_a_figure_is_of_everybody_or_of_one_population() -> None:
 
 
 def test_x_is_in_multiples_of_what_the_population_had_alone() -> None:
-    """The reference run is no point of the curve; without one x is the figure itself."""
+    """The reference run is no point of the curve; without one x is the figure itself, and with one that has
+    no figure there is nothing to be a multiple of."""
     runs = [
         run(request(0, 0.0, 2.0, population="book"), target=ALONE, unmeasured=()),
         run(request(0, 0.0, 3.0, population="book"), target=DEFAULT, unmeasured=()),
@@ -34,6 +35,8 @@ def test_x_is_in_multiples_of_what_the_population_had_alone() -> None:
     x, y = Axis("ttft_p50@book"), Axis("ttft_p50@book")
     assert [(p.value, p.x, p.y) for p in points(runs, x, y)] == [(DEFAULT, 1.5, 3.0), ("20", 2.5, 5.0)]
     assert [p.x for p in points(runs[1:], x, y)] == [3.0, 5.0]
+    failed = run(request(0, 0.0, 2.0, population="other"), target=ALONE, unmeasured=())
+    assert [p.x for p in points([failed, *runs[1:]], x, y)] == [None, None]
 
 
 def test_the_default_leaves_the_option_out() -> None:

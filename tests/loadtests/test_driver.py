@@ -172,6 +172,24 @@ async def test_clients_leave_when_the_scenario_says(autojump_clock: trio.testing
 
 
 @trio_test
+async def test_clients_with_a_timeout_say_so_and_leave_when_it_is_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The whole answer counts, however steadily it comes: recorded as a failure of the target. Without one
+    no target is told anything."""
+    target = ScriptedTarget(lambda number, body: Script(deltas=5 if number % 2 else 50))
+    run = await drive(target, scenario(timeout_seconds=1.25))
+    assert target.timeouts == ["1.25"] * 4
+    by_outcome = {outcome: [r for r in run.requests if r.outcome is outcome] for outcome in Outcome}
+    whole, left = by_outcome[Outcome.OK], by_outcome[Outcome.TIMED_OUT]
+    assert (len(whole), len(left)) == (2, 2)
+    assert all(request.ended_at - request.sent_at == pytest.approx(1.25) for request in left)
+    assert {(len(request.stamps), request.detail) for request in left} == {(8, "not answered within 1.25 s")}
+    await drive(other := ScriptedTarget(), scenario())
+    assert other.timeouts == [""] * 4
+
+
+@trio_test
 async def test_a_session_feeds_the_real_answers_back(autojump_clock: trio.testing.MockClock) -> None:
     """Turn two's messages are turn one's, the server's own answer, and something new."""
     target = ScriptedTarget()

@@ -1,7 +1,7 @@
 """Qwen3 in PyTorch, as mlx-lm computes it: a function of tensors under their Hugging Face names.
 
 Written out because what is trained must be what is served, and to train is all that it can do: no cache,
-no batching of unequal lengths. `evaluation.py` compares its logits with mlx-lm's.
+no batching of unequal lengths. `tests/scheduler/models/test_training.py` compares its logits with mlx-lm's.
 """
 
 from __future__ import annotations

@@ -168,6 +168,25 @@ def test_a_hit_is_charged_for_what_it_computes() -> None:
     assert not memory.fits(newcomer, 400, [stranger])
 
 
+@given(
+    running=st.lists(st.integers(1, 60), max_size=4),
+    waiting=st.lists(st.integers(1, 60), min_size=1, max_size=8),
+    budget=st.integers(50, 400),
+)
+def test_who_is_admitted_together_fits_together(running: list[int], waiting: list[int], budget: int) -> None:
+    """As if one after the other had been asked about, each beside all that were let in before it."""
+    memory = Memory(budget_bytes=budget, row_bytes=_ONE, pinned_bytes=10)
+    rows = [_sequence(number, tokens) for number, tokens in enumerate(running)]
+    queue = [_sequence(100 + number, tokens) for number, tokens in enumerate(waiting)]
+    admitted = list(plan(queue, rows, 6, "never", lambda sequence: 0, memory).admit)
+    expected: list[Sequence] = []
+    for sequence in queue:
+        if len(expected) < 6 and memory.fits(sequence, 0, [*rows, *expected]):
+            expected.append(sequence)
+    assert admitted == expected
+    assert memory.room_bytes([*rows, *admitted]) >= 0 or not admitted or len([*rows, *admitted]) == 1
+
+
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
 def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) -> None:
     """All of a short answer, a clipped share of a long one, and what it has said in any case."""

@@ -68,6 +68,28 @@ def test_a_departure_that_is_overdue_counts() -> None:
     assert rate.seconds_until(1, now + 30) == 30
 
 
+def test_while_the_engine_has_room_departures_say_nothing() -> None:
+    """Ten a second while it was full, and since then one a minute, as they come."""
+    rate, now = steady(0.1)
+    for _ in range(20):
+        rate.pause()
+        now += 60
+        rate.departed(now)
+    assert rate.gap_seconds(now) == pytest.approx(0.1, rel=0.01)
+
+
+@given(batch=st.integers(4, 64), seconds=st.floats(0.5, 20), ahead=st.integers(1, 500))
+def test_just_before_a_batch_leaves_the_silence_counts_once(batch: int, seconds: float, ahead: int) -> None:
+    """It is long before them all, but they leave together: many ahead do not wait as long each."""
+    rate = DrainRate()
+    rate.resume(0.0)
+    for number in range(1, 21):
+        for _ in range(batch):
+            rate.departed(number * seconds)
+    wait = rate.wait_seconds(ahead, 20.99 * seconds)
+    assert 0.7 * ahead * seconds / batch <= wait <= seconds + 2 * ahead * seconds / batch
+
+
 @given(ahead=st.integers(0, 500))
 def test_more_ahead_is_never_a_shorter_wait(ahead: int) -> None:
     """Monotone in the number of departures to wait for."""
