@@ -98,21 +98,22 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    tracer = _tracer(settings, _names(settings, model)[0])
+    names = _names(settings, model)
+    tracer = _tracer(settings, names[0])
     scheduler = Scheduler(
         settings.scheduler_config(model.folder.path),
         Preparation(tokenizer, model.folder),
         ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
         WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
-        metrics=_metrics(settings, _names(settings, model)[0]),
-        model_name=_names(settings, model)[0],
+        metrics=_metrics(settings, names[0]),
+        model_name=names[0],
         tracer=tracer,
     )
     server = Server(
         make_app(
             scheduler,
-            ServedModel(_names(settings, model), int(time.time()), model.folder.context_tokens),
+            ServedModel(names, int(time.time()), model.folder.context_tokens),
             keep_alive_seconds=settings.comment_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
