@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from scheduler.answer.answer_format import AnswerFormat, answer_format, template_type
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
-from scheduler.errors import StartupError, TemplateFailed
+from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, token_floor
 from scheduler.request import ChatPrompt
 
@@ -44,7 +44,8 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, with special tokens recognised and none added. Thread-safe."""
+        """Token ids, with special tokens recognised and none added. Thread-safe. Raises InvalidRequest for a
+        text that the tokenizer cannot read."""
         ...
 
     def fewest_tokens(self, text: str) -> int:
@@ -141,7 +142,14 @@ class HubTokenizer:
 
     def encode(self, text: str) -> list[int]:
         # encode_batch_fast gives up the GIL, encode holds it (17 ms for 10k tokens).
-        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        try:
+            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # A panic of the library, which is written in Rust, is no Exception, and would end the server: so
+            # the expressions of many vocabularies give up at ten million spaces.
+            raise InvalidRequest(f"the model's tokenizer fails on this text: {error}") from error
         return ids
 
     def fewest_tokens(self, text: str) -> int:

@@ -129,12 +129,13 @@ async def slowloris(abusers: Abusers) -> None:
 
 
 async def bodies_of_10_megabytes(abusers: Abusers) -> None:
-    """Of good JSON, of bad JSON, of nothing that is announced; and 3 MB that are tokenized."""
+    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, and so many of them
+    that the tokenizer's library panics."""
     long = request_bytes("word " * (2 * _MEGABYTE))
     bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"
-    spaces = request_bytes(" " * 3 * _MEGABYTE)
+    spaces, too_many = (request_bytes(" " * count * _MEGABYTE) for count in (3, 10))
     async with trio.open_nursery() as nursery:
-        for body in (long, long, bad, spaces, spaces):
+        for body in (long, long, bad, spaces, too_many):
             nursery.start_soon(partial(abusers.say, body, stay=True))
     await abusers.say(long[: 5 * _MEGABYTE])
 
