@@ -11,7 +11,7 @@ _CLIENT_LEFT = "499"
 
 
 class HttpMetrics:
-    """ASGI middleware, outside of all others: refused keys are answers as well."""
+    """ASGI middleware, outside of the keys: a refusal is an answer as well."""
 
     def __init__(self, app: ASGIApp, requests: Counter) -> None:
         self._app = app

@@ -16,7 +16,6 @@ import msgspec
 import trio
 from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse, Response
-from prometheus_client import Histogram
 from starlette.types import Receive, Scope, Send
 
 from api import sse
@@ -27,6 +26,7 @@ from scheduler.errors import SchedulerError
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics
+from scheduler.telemetry.readings import buckets_of, value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5
@@ -104,7 +104,7 @@ class LiveStream(Response):
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """What the page shows of this moment. Buckets are totals: the page takes differences."""
+    """What the page shows of this moment. Buckets are totals by upper edge: the page takes differences."""
     statistics, report, metrics = scheduler.statistics(), scheduler.report(), scheduler.metrics
     queue = asdict(report.queue)
     queue["tenants"] = _tenants(report.queue.flows)
@@ -118,20 +118,23 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
             "stalled_seconds": statistics.stalled_seconds,
             "draining": statistics.draining,
         },
-        "slots": _value(metrics.slots),
+        "slots": value_of(metrics.slots),
         "queue": queue,
         "running": [asdict(one) for one in report.running],
-        "generated_tokens": _value(metrics.generated_tokens),
-        "prefilled_tokens": _value(metrics.prefilled_tokens),
-        "cached_tokens": _value(metrics.prefix_hit_tokens),
+        "generated_tokens": value_of(metrics.generated_tokens),
+        "prefilled_tokens": value_of(metrics.prefilled_tokens),
+        "cached_tokens": value_of(metrics.prefix_hit_tokens),
         "memory": {
-            "running_bytes": _value(metrics.kv_bytes),
-            "prefix_bytes": _value(metrics.prefix_bytes),
-            "budget_bytes": _value(metrics.kv_budget),
-            "weights_bytes": _value(metrics.weights_bytes),
+            "running_bytes": value_of(metrics.kv_bytes),
+            "prefix_bytes": value_of(metrics.prefix_bytes),
+            "budget_bytes": value_of(metrics.kv_budget),
+            "weights_bytes": value_of(metrics.weights_bytes),
         },
     }
-    histograms = {"ttft": _buckets(metrics.ttft), "itl": _buckets(metrics.itl)}
+    histograms = {
+        name: list(buckets_of(histogram)[0].items())
+        for name, histogram in (("ttft", metrics.ttft), ("itl", metrics.itl))
+    }
     result: dict[str, Any] = rounded(body) | histograms
     return result
 
@@ -155,18 +158,3 @@ def _tenants(flows: Iterable[FlowStatistics]) -> list[dict[str, Any]]:
         }
         for tenant, count in requests.most_common(TENANTS_SHOWN)
     ]
-
-
-def _value(instrument: Any) -> float:
-    """Of a gauge or counter without labels."""
-    return float(next(iter(instrument.collect())).samples[0].value)
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Upper edge and total up to it, over all labels."""
-    totals: dict[str, float] = {}
-    for family in histogram.collect():
-        for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                totals[sample.labels["le"]] = totals.get(sample.labels["le"], 0.0) + sample.value
-    return list(totals.items())

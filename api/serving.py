@@ -7,9 +7,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +16,7 @@ import click
 import structlog
 import trio
 
+from api import freed_memory
 from api.app import make_app
 from api.exposition import make_metrics_app
 from api.identity import Identity
@@ -26,6 +25,7 @@ from api.served_model import ServedModel
 from api.server.limits import Limits
 from api.server.server import Server
 from api.settings import ServeSettings
+from api.worker_threads import WorkerThreads
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
@@ -82,6 +82,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 
 async def _serve(settings: ServeSettings) -> None:
+    freed_memory.return_large_blocks()
     click.echo(f"penstock {version('penstock')}")
     keys = settings.keys()
     # Early, because a port in use should not be found out after a download.
@@ -97,21 +98,22 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    tracer = _tracer(settings, _names(settings, model)[0])
+    names = _names(settings, model)
+    tracer = _tracer(settings, names[0])
     scheduler = Scheduler(
         settings.scheduler_config(model.folder.path),
         Preparation(tokenizer, model.folder),
         ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
-        partial(_in_thread, trio.CapacityLimiter(max(2, os.cpu_count() or 1))),
+        WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
-        metrics=_metrics(settings, _names(settings, model)[0]),
-        model_name=_names(settings, model)[0],
+        metrics=_metrics(settings, names[0]),
+        model_name=names[0],
         tracer=tracer,
     )
     server = Server(
         make_app(
             scheduler,
-            ServedModel(_names(settings, model), int(time.time()), model.folder.context_tokens),
+            ServedModel(names, int(time.time()), model.folder.context_tokens),
             keep_alive_seconds=settings.comment_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
@@ -203,10 +205,6 @@ def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
     except ImportError as error:
         raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
     return otlp_spans(settings.otlp_endpoint, model_name)
-
-
-async def _in_thread(limiter: trio.CapacityLimiter, work: Callable[[], _T]) -> _T:
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
 def _url(listeners: list[trio.SocketListener]) -> str:

@@ -42,12 +42,19 @@ class PromptTooLong(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(
-        self, prompt_tokens: int, max_tokens: int | None, context_tokens: int, *, param: str
+        self,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        context_tokens: int,
+        *,
+        param: str,
+        counted: bool = True,
     ) -> None:
-        """`max_tokens` None: the prompt alone is too long."""
+        """`max_tokens` None: the prompt alone is too long; not `counted`: it has `prompt_tokens` or more."""
         if max_tokens is None:
+            tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
             message = (
-                f"the prompt has {prompt_tokens} tokens and the model's context is {context_tokens}:"
+                f"the prompt has {tokens} and the model's context is {context_tokens}:"
                 " no room is left for an answer"
             )
         else:

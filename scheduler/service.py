@@ -28,6 +28,7 @@ from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEn
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
+from scheduler.prompt.size import is_large
 from scheduler.recovery import Storm, count_death, lowered_share, poison
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.stall_watch import StallWatch
@@ -127,7 +128,10 @@ class Scheduler:
         try:
             self._admission.check(requests[0], arrived_at, choices)
             prepared = [
-                await self._offload(partial(self._preparation.prepare, request)) for request in requests
+                await self._offload(
+                    partial(self._preparation.prepare, request), large=is_large(request.prompt)
+                )
+                for request in requests
             ]
             # Again: others were admitted while these prompts were tokenized.
             self._admission.check_prepared(
@@ -151,7 +155,7 @@ class Scheduler:
 
     async def tokenize(self, prompt: Prompt) -> list[int]:
         """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
-        return await self._offload(lambda: self._preparation.tokenize(prompt))
+        return await self._offload(lambda: self._preparation.tokenize(prompt), large=is_large(prompt))
 
     async def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """The text of these ids. Raises InvalidRequest, of `field`."""

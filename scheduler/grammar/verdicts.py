@@ -26,8 +26,6 @@ class Verdicts:
         self._known: OrderedDict[str, str | None] = OrderedDict()
         self._lock = Lock()
         self.held_bytes = 0
-        self.hits = 0
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -35,10 +33,8 @@ class Verdicts:
     def of(self, grammar: str) -> str | None:
         with self._lock:
             if grammar in self._known:
-                self.hits += 1
                 self._known.move_to_end(grammar)
                 return self._known[grammar]
-            self.misses += 1
         complaint = self._complaint(grammar)
         with self._lock:
             if grammar not in self._known:

@@ -31,9 +31,9 @@ _T = TypeVar("_T")
 
 class Offload(Protocol):
     """Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
-    thread under a virtual clock would let the time jump)."""
+    thread under a virtual clock would let the time jump). `large` work takes much memory: one at a time."""
 
-    async def __call__(self, work: Callable[[], _T], /) -> _T: ...
+    async def __call__(self, work: Callable[[], _T], /, *, large: bool = False) -> _T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Preparation:
         """
         self._check_bias(request)
         self._check_tools(request.prompt)
-        prompt, opens_reasoning = self._token_ids(request.prompt)
+        prompt, opens_reasoning = self._token_ids(request.prompt, must_fit=True)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -102,7 +102,7 @@ class Preparation:
         Raises TemplateFailed, InvalidRequest.
         """
         self._check_tools(prompt)
-        return self._token_ids(prompt)[0]
+        return self._token_ids(prompt, must_fit=False)[0]
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """The text of these ids. Raises InvalidRequest for one outside of the vocabulary."""
@@ -139,8 +139,9 @@ class Preparation:
             return said.rfind(reasoning.start) > said.rfind(reasoning.end)
         return text.rstrip().endswith(reasoning.start)
 
-    def _token_ids(self, prompt: Prompt) -> tuple[list[int], bool]:
-        """The prompt, and whether the answer goes on with reasoning."""
+    def _token_ids(self, prompt: Prompt, *, must_fit: bool) -> tuple[list[int], bool]:
+        """The prompt, and whether the answer goes on with reasoning. What `must_fit` and certainly does not
+        is refused before it takes the memory of tokenizing it."""
         match prompt:
             case ChatPrompt():
                 text = self.tokenizer.render(prompt)
@@ -153,6 +154,10 @@ class Preparation:
                 assert_never(prompt)
         if not _is_unicode(text):
             raise InvalidRequest("a lone surrogate is no character", param=_field(prompt))
+        if must_fit and len(text) >= self._context_tokens:
+            fewest = self.tokenizer.fewest_tokens(text)
+            if fewest >= self._context_tokens:
+                raise PromptTooLong(fewest, None, self._context_tokens, param=_field(prompt), counted=False)
         return self.tokenizer.encode(text), self._opens_reasoning(prompt, text)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:

@@ -69,39 +69,41 @@ class Metrics:
         """`tenants` are those with a label of their own; the rest are "other", however many there are."""
         self.registry = CollectorRegistry()
         self.tenants = tuple(sorted(set(tenants)))
-        self.requests = Counter(
+        self.requests = self._counter(
             "penstock_requests",
             "Requests by their one terminal outcome.",
-            ["outcome"],
-            registry=self.registry,
+            "outcome",
         )
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
-        self.rejections = Counter(
+        self.rejections = self._counter(
             "penstock_rejections",
             'Requests refused before they were queued, by reason; each is also an outcome "rejected".',
-            ["reason"],
-            registry=self.registry,
+            "reason",
         )
         for reason in REJECTIONS:
             self.rejections.labels(reason)
-        self.build = Gauge(
+        self.build = self._gauge(
             "penstock_build_info",
             "Always 1; what runs is in the labels.",
-            ["version", "python", "mlx"],
-            registry=self.registry,
+            "version",
+            "python",
+            "mlx",
         )
-        self.model = Gauge(
+        self.model = self._gauge(
             "penstock_model_info",
             "1 since the first engine was ready; the model and where it runs are in the labels.",
-            ["model", "model_type", "device", "weights_dtype"],
-            registry=self.registry,
+            "model",
+            "model_type",
+            "device",
+            "weights_dtype",
         )
-        self.http_requests = Counter(
+        self.http_requests = self._counter(
             "penstock_http_requests",
             "HTTP answers begun, by route template and status; answers to clients that left before are 499.",
-            ["method", "route", "status"],
-            registry=self.registry,
+            "method",
+            "route",
+            "status",
         )
         self._declare_queue()
         self._declare_tenants()
@@ -187,14 +189,11 @@ class Metrics:
         )
         self.kv_cache_share.set(1)
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
-        self.engine_deaths = Counter(
-            "penstock_engine_deaths", "Engine processes that ended.", registry=self.registry
-        )
-        self.engine_restarts = Counter(
+        self.engine_deaths = self._counter("penstock_engine_deaths", "Engine processes that ended.")
+        self.engine_restarts = self._counter(
             "penstock_engine_restarts",
             "Those deaths by cause, read from its stderr and its exit status.",
-            ["cause"],
-            registry=self.registry,
+            "cause",
         )
         for cause in RESTART_CAUSES:
             self.engine_restarts.labels(cause)
@@ -204,10 +203,9 @@ class Metrics:
         self.poisonous = self._counter(
             "penstock_poisonous_requests", "Requests failed because engines died of them."
         )
-        self.late_tokens = Counter(
+        self.late_tokens = self._counter(
             "penstock_late_tokens",
             "Tokens that arrived for a request after its cancel was sent, and were dropped.",
-            registry=self.registry,
         )
         self.prefilled_tokens = self._counter("penstock_prefilled_tokens", "Prompt tokens computed.")
         self.generated_tokens = self._counter("penstock_generated_tokens", "Tokens generated.")
@@ -265,11 +263,10 @@ class Metrics:
             "penstock_prefix_hit_tokens", "Prompt tokens that were found there and not computed."
         )
         self.prefix_stored_tokens = self._counter("penstock_prefix_stored_tokens", "Tokens put there.")
-        self.prefix_evicted_tokens = Counter(
+        self.prefix_evicted_tokens = self._counter(
             "penstock_prefix_evicted_tokens",
             "Tokens let go of: for lack of room, because a session's newer turn came, or cleared by hand.",
-            ["reason"],
-            registry=self.registry,
+            "reason",
         )
         for reason in EVICTIONS:
             self.prefix_evicted_tokens.labels(reason)

@@ -19,11 +19,7 @@ def log_request(record: StreamRecord, now: float) -> None:
     """
     _log.info(
         "request",
-        id=record.prepared.request.public_id,
-        request_id=record.prepared.request.origin.request_id,
-        tenant=record.prepared.request.tenant,
-        session=record.prepared.request.session,
-        priority=record.prepared.request.priority,
+        **_whose(record.prepared.request),
         outcome=record.outcome,
         prompt_tokens=len(record.prepared.prompt),
         cached_tokens=record.cached_tokens,
@@ -42,14 +38,20 @@ def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) 
     """The one line of a request that was never queued."""
     _log.info(
         "request",
-        id=request.public_id,
-        request_id=request.origin.request_id,
-        tenant=request.tenant,
-        session=request.session,
-        priority=request.priority,
+        **_whose(request),
         outcome=outcome,
         refused=error.code if isinstance(error, SchedulerError) else type(error).__name__,
     )
+
+
+def _whose(request: GenerationRequest) -> dict[str, str | int | None]:
+    return {
+        "id": request.public_id,
+        "request_id": request.origin.request_id,
+        "tenant": request.tenant,
+        "session": request.session,
+        "priority": request.priority,
+    }
 
 
 def _between(start: float, end: float | None) -> float | None:

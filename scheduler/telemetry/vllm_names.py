@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Histogram
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.readings import buckets_of, value_of
 
 _LABELS = ("model_name", "engine")
 _REASONS = {
@@ -38,11 +39,11 @@ class VllmNames(Collector):
 
     def collect(self) -> Iterator[Metric]:
         metrics = self._metrics
-        yield self._gauge("num_requests_running", _value(metrics.running))
+        yield self._gauge("num_requests_running", value_of(metrics.running))
         # Who waits in our queue and who waits for a slot in the engine are one to a router.
-        yield self._gauge("num_requests_waiting", _value(metrics.queued) + _value(metrics.engine_waiting))
-        budget = _value(metrics.kv_budget)
-        yield self._gauge("kv_cache_usage_perc", _value(metrics.kv_bytes) / budget if budget else 0.0)
+        yield self._gauge("num_requests_waiting", value_of(metrics.queued) + value_of(metrics.engine_waiting))
+        budget = value_of(metrics.kv_budget)
+        yield self._gauge("kv_cache_usage_perc", value_of(metrics.kv_bytes) / budget if budget else 0.0)
         for name, counter in (
             ("prefix_cache_queries", metrics.prefix_query_tokens),
             ("prefix_cache_hits", metrics.prefix_hit_tokens),
@@ -51,7 +52,7 @@ class VllmNames(Collector):
             ("prompt_tokens_cached", metrics.prefix_hit_tokens),
             ("generation_tokens", metrics.generated_tokens),
         ):
-            yield self._counter(name, _value(counter))
+            yield self._counter(name, value_of(counter))
         yield self._by("prompt_tokens_by_source", "source", self._sources())
         yield self._by("request_success", "finished_reason", self._finished())
         for name, histogram in (
@@ -69,8 +70,8 @@ class VllmNames(Collector):
 
     def _sources(self) -> dict[str, float]:
         return {
-            "local_compute": _value(self._metrics.prefilled_tokens),
-            "local_cache_hit": _value(self._metrics.prefix_hit_tokens),
+            "local_compute": value_of(self._metrics.prefilled_tokens),
+            "local_cache_hit": value_of(self._metrics.prefix_hit_tokens),
             "external_kv_transfer": 0.0,
         }
 
@@ -100,22 +101,7 @@ class VllmNames(Collector):
 
     def _histogram(self, name: str, histogram: Histogram) -> Metric:
         """Label sets of ours are summed: theirs have none but the model."""
-        counts: dict[str, float] = {}
-        total = 0.0
-        for family in histogram.collect():
-            for sample in family.samples:
-                if sample.name.endswith("_bucket"):
-                    counts[sample.labels["le"]] = counts.get(sample.labels["le"], 0.0) + sample.value
-                elif sample.name.endswith("_sum"):
-                    total += sample.value
+        counts, total = buckets_of(histogram)
         theirs = HistogramMetricFamily(f"vllm:{name}", f"As vLLM's {name}.", labels=_LABELS)
         theirs.add_metric(self._labels, list(counts.items()), total)
         return theirs
-
-
-def _value(instrument: Counter | Gauge) -> float:
-    """Of one without labels."""
-    for family in instrument.collect():
-        for sample in family.samples:
-            return float(sample.value)
-    return 0.0

@@ -40,7 +40,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
     """It was never accepted: nothing is queued, and it counts as cancelled."""
     tokenizing = trio.Event()
 
-    async def stuck(work: Callable[[], _T]) -> _T:
+    async def stuck(work: Callable[[], _T], /, *, large: bool = False) -> _T:
         tokenizing.set()
         await trio.sleep(3600)
         return work()

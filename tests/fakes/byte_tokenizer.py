@@ -48,6 +48,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def fewest_tokens(self, text: str) -> int:
+        return len(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
 

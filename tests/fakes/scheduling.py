@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 FOLDER = ModelFolder(Path("none"), vocabulary=8192, context_tokens=40960, eos_token_ids=frozenset({EOS}))
 
 
-async def in_place(work: Callable[[], _T]) -> _T:
+async def in_place(work: Callable[[], _T], /, *, large: bool = False) -> _T:
     """Stands in for the worker thread, under which a virtual clock would run away."""
     await trio.lowlevel.checkpoint()
     return work()

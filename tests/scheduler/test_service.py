@@ -148,7 +148,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
     """There was room when each of them came; there is not when all of them are ready."""
     bench = Bench(lookahead=0, max_queue=1)
 
-    async def slow(work: Callable[[], _T]) -> _T:
+    async def slow(work: Callable[[], _T], /, *, large: bool = False) -> _T:
         await trio.sleep(1)
         return work()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, Sampling
+from scheduler.request import ChatPrompt, GenerationRequest, Sampling, TextPrompt
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import ask
 
@@ -45,6 +45,28 @@ def test_prompt_and_answer_fit_the_context_or_are_refused(
         assert caught.value.param == ("messages" if room < 1 else "max_tokens")
     else:
         assert prepare_in(context, request) == (prompt, max_tokens or room)
+
+
+class Unread(ByteTokenizer):
+    """Tells how few tokens a text is, and must not be asked for them."""
+
+    def encode(self, text: str) -> list[int]:
+        raise AssertionError("tokenized")
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt("x" * 100), ask("x" * 100).prompt], ids=["text", "chat"])
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(prompt: TextPrompt | ChatPrompt) -> None:
+    """Megabytes of text would take a hundred times their memory."""
+    with pytest.raises(PromptTooLong, match=r"at least \d+ tokens .* context is 100:") as caught:
+        Preparation(Unread(), folder(context=100)).prepare(GenerationRequest("test", prompt))
+    assert caught.value.prompt_tokens >= 100
+
+
+def test_a_text_to_be_counted_is_tokenized_however_long() -> None:
+    """`/tokenize` and `count_tokens` answer with what it is, not with whether it would fit."""
+    assert (
+        Preparation(ByteTokenizer(), folder(context=100)).tokenize(TextPrompt("x" * 300)) == [ord("x")] * 300
+    )
 
 
 def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from scheduler.errors import StartupError, TemplateFailed
+from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt
@@ -60,6 +60,14 @@ def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     )
     assert HubTokenizer(tmp_path).encode("Hi") == hub().encode("Hi")
+
+
+def test_a_text_that_the_library_panics_at_is_the_clients_error() -> None:
+    """Its expressions give up at so many spaces; that is no Exception, and would end the server."""
+    before = hub().encode("Hi there")
+    with pytest.raises(InvalidRequest, match=r"tokenizer fails on this text: .*retry-limit"):
+        hub().encode(" " * 10_100_000)
+    assert hub().encode("Hi there") == before
 
 
 def test_template_options_reach_the_template() -> None:

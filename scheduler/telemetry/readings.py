@@ -1,0 +1,24 @@
+"""What an instrument says now, for who shows it otherwise than a scrape does."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+
+def value_of(instrument: Counter | Gauge) -> float:
+    """Of one without labels."""
+    (family,) = instrument.collect()
+    return float(family.samples[0].value)
+
+
+def buckets_of(histogram: Histogram) -> tuple[dict[str, float], float]:
+    """How much was observed up to each upper edge, and the sum of it, over all labels."""
+    counts: dict[str, float] = {}
+    total = 0.0
+    (family,) = histogram.collect()
+    for sample in family.samples:
+        if sample.name.endswith("_bucket"):
+            counts[sample.labels["le"]] = counts.get(sample.labels["le"], 0.0) + sample.value
+        elif sample.name.endswith("_sum"):
+            total += sample.value
+    return counts, total
