@@ -40,14 +40,18 @@ def runs_in_place(paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_C
     while len(private) > 1:
         longest = max(private, key=private.__getitem__)
         next_longest = max(tokens for row, tokens in private.items() if row != longest)
-        runs, depth = paths[longest].runs, depths[longest]
-        if depth == len(runs):
+        runs, begun = paths[longest].runs, depths[longest]
+        best = taken = 0
+        # All the way down: a few tokens that everybody begins with stand before the rest, and save nothing.
+        for depth, (_, tokens) in enumerate(runs[begun:], begun + 1):
+            taken += tokens
+            saved = min(taken, private[longest] - next_longest) * (len(private) - 1)
+            saved -= (depth - begun) * group_cost_tokens
+            if saved > best:
+                best, depths[longest] = saved, depth
+        if not best:
             break
-        saved = min(runs[depth][1], private[longest] - next_longest) * (len(private) - 1)
-        if saved <= group_cost_tokens:
-            break
-        depths[longest] += 1
-        private[longest] -= runs[depth][1]
+        private[longest] -= sum(tokens for _, tokens in runs[begun : depths[longest]])
     return depths
 
 

@@ -44,6 +44,14 @@ def test_one_long_row_does_not_pad_the_others() -> None:
     assert set(runs_in_place(equal).values()) == {0}
 
 
+def test_what_all_begin_with_does_not_hide_a_long_row_s_rest() -> None:
+    """A template's few tokens come first on every path, and are worth nothing in place; the book behind them
+    is, and stands there with them."""
+    paths = {0: RowPath([(1, 3), (2, 5997)], 6001)}
+    paths |= {row: RowPath([(1, 3)], 100) for row in range(1, 9)}
+    assert runs_in_place(paths) == {0: 2} | dict.fromkeys(range(1, 9), 0)
+
+
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(
     paths=st.dictionaries(
