@@ -18,7 +18,7 @@ from scheduler.engine.backend import RequestRefused
 from scheduler.engine.sampling import RowSampling, RowsSampler, position_key
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Sampling
-from tests.contracts.check_backend import GREEDY, Journal, alone, prompt_of, request
+from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
 from tests.mlx.conftest import Tiny
 from tests.mlx.row_sampler import LogitsAdjustment, RowSampler
 
