@@ -1,6 +1,6 @@
 """What PyTorch computes from the embedded model's weights, kept so that tests need no PyTorch.
 
-With the `train` extra, `python -m tests.scheduler.models.torch_logits` writes `torch_logits.safetensors` again:
+With the `train` extra, `python -m tests.scheduler.models.torch_logits` writes `torch_logits.safetensors`:
 300 token ids, and at every position each 128th logit and the logarithm of the sum of all exponentials.
 """
 
