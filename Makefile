@@ -7,6 +7,7 @@ PYTHON ?= python3
 BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
+WORKERS ?= 2
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
@@ -28,8 +29,9 @@ chaos: $(VENV)/test
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
 
+# Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .

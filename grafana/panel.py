@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,3 +124,17 @@ def most(gauge: str, legend: str, by: str = "instance") -> Query:
 
 def share(part: str, whole: str, legend: str) -> Query:
     return Query(f"sum (rate({part}{{@}}[{RANGE}])) / sum (rate({whole}{{@}}[{RANGE}]))", legend)
+
+
+def stacked(
+    title: str, description: str, unit: str, ask: Callable[[str, str, str], Query], metric: str, *, by: str
+) -> Panel:
+    """A metric's parts by one label, on top of each other; `ask` is `rate` or `total`."""
+    return Panel(title, description, unit, [ask(metric, f"{{{{{by}}}}}", by)], stacked=True)
+
+
+def figure(
+    title: str, description: str, unit: str, query: Query, warn: float | None = None, bad: float | None = None
+) -> Panel:
+    """One number, small enough for six in a row."""
+    return Panel(title, description, unit, [query], kind="stat", width=4, warn=warn, bad=bad)

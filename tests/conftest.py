@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio.testing
 
-# Contracts assert outside test modules; without this their failures would show no values.
-pytest.register_assert_rewrite("tests.contracts")
+# These assert outside test modules too; without this their failures would show no values.
+pytest.register_assert_rewrite("tests.contracts", "tests.mlx", "tests.scheduler")
 
 
 @pytest.fixture

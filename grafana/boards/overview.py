@@ -3,80 +3,69 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import RANGE, Panel, Query, rate, total
+from grafana.panel import RANGE, Panel, Query, figure, rate, stacked, total
 
 OVERVIEW = Dashboard(
     "overview",
     "Overview",
     "Do agents wait, why, and what is there to do.",
     (
-        Panel(
+        figure(
             "Engines up",
             "Fewer than there are instances: requests wait for an engine that loads or restarts. See "
             "Engine and memory.",
             "short",
-            [total("penstock_engine_up", "up")],
-            kind="stat",
-            width=4,
+            total("penstock_engine_up", "up"),
         ),
-        Panel(
+        figure(
             "Waiting",
             "Grows for minutes: more is asked than the engine can do. See Scheduler and fairness for "
             "whose it is.",
             "short",
-            [total("penstock_queued_requests", "waiting")],
-            kind="stat",
-            width=4,
+            total("penstock_queued_requests", "waiting"),
             warn=32,
             bad=256,
         ),
-        Panel(
+        figure(
             "Oldest waiting",
             "Beyond a minute agents are likely to give up and ask again, which makes it worse.",
             "s",
-            [Query("max(penstock_oldest_queued_seconds{@})", "oldest")],
-            kind="stat",
-            width=4,
+            Query("max(penstock_oldest_queued_seconds{@})", "oldest"),
             warn=10,
             bad=60,
         ),
-        Panel(
+        figure(
             "First token, p95",
             "Five-minute p95. Bad while nothing waits: prompts are long and cold. Bad while much "
             "waits: the queue.",
             "s",
-            [Query("max(instance:penstock_ttft_seconds:p95_5m{@})", "p95")],
-            kind="stat",
-            width=4,
+            Query("max(instance:penstock_ttft_seconds:p95_5m{@})", "p95"),
             warn=5,
             bad=10,
         ),
-        Panel(
+        figure(
             "Prefix cache hits",
             "Share of prompt tokens not computed. Agents' turns give 0.9 and more; low means "
             "evictions or salts.",
             "percentunit",
-            [Query("avg(instance:penstock_prefix_hit:ratio_rate5m{@})", "hits")],
-            kind="stat",
-            width=4,
+            Query("avg(instance:penstock_prefix_hit:ratio_rate5m{@})", "hits"),
         ),
-        Panel(
+        figure(
             "Stalled",
             "Seconds of silence of an engine that has work. More than a step takes: it hangs.",
             "s",
-            [Query("max(penstock_stalled_seconds{@})", "stalled")],
-            kind="stat",
-            width=4,
+            Query("max(penstock_stalled_seconds{@})", "stalled"),
             warn=10,
             bad=60,
         ),
-        Panel(
+        stacked(
             "Requests by outcome",
             "error: engine deaths and answers that failed. rejected: bounds were reached. deadline: "
             "too slow for clients.",
             "reqps",
-            [rate("penstock_requests_total", "{{outcome}}", by="outcome")],
-            stacked=True,
+            rate,
+            "penstock_requests_total",
+            by="outcome",
         ),
         Panel(
             "Tokens per second",
@@ -115,13 +104,14 @@ OVERVIEW = Dashboard(
                 )
             ],
         ),
-        Panel(
+        stacked(
             "HTTP answers by status",
             "401: keys. 429 and 503: bounds, draining or no engine. 499: clients left before the "
             "answer began. 5xx else: ours.",
             "reqps",
-            [rate("penstock_http_requests_total", "{{status}}", by="status")],
-            stacked=True,
+            rate,
+            "penstock_http_requests_total",
+            by="status",
         ),
         Panel(
             "HTTP answers by route",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+import trio.testing
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
@@ -18,7 +20,7 @@ from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 from scheduler.telemetry.metrics import OUTCOMES
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler
+from tests.fakes.scheduling import ask, make_scheduler
 
 
 class EngineObserver:
@@ -86,9 +88,12 @@ class Client:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     lingers: bool = False
     """Stay in the block after the final event."""
+    stays: float = math.inf
+    """Leave so many seconds after coming."""
     stream: RequestStream | None = None
 
     async def follow(self, scheduler: Scheduler) -> None:
+        self.scope.deadline = trio.current_time() + self.stays
         with self.scope:
             try:
                 async with scheduler.stream(self.request) as self.stream:
@@ -140,6 +145,20 @@ class Bench:
         while client.stream is None and client.refusal is None:
             await trio.lowlevel.checkpoint()
         return client
+
+    async def strand(self, nursery: trio.Nursery) -> Client:
+        """One with the beginning of a long answer, whose engine has just died."""
+        client = await self.come(nursery, Client(ask(max_tokens=1000)))
+        await self.wait_for(lambda: bool(client.text))
+        self.launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        return client
+
+    async def kill_after(self, seconds: float) -> None:
+        """The engine, if one is ready then."""
+        await trio.sleep(seconds)
+        if self.scheduler.statistics().engine.ready is not None:
+            self.launcher.kill()
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until the condition holds, looked at twenty times a step of the default plan."""

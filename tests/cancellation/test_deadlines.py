@@ -3,6 +3,8 @@ free within two steps."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 import trio.testing
@@ -213,9 +215,8 @@ def test_at_any_moment_among_others(
         clients: list[tuple[float | None, Client, float]] = []
 
         async def visit(number: int, allowed: float | None) -> None:
-            client = Client(ask(f"{number}", max_tokens=20, timeout_seconds=allowed))
-            if number < len(stays):
-                client.scope.deadline = trio.current_time() + stays[number]
+            request = ask(f"{number}", max_tokens=20, timeout_seconds=allowed)
+            client = Client(request, stays=stays[number] if number < len(stays) else math.inf)
             began = trio.current_time()
             await client.follow(bench.scheduler)
             clients.append((allowed, client, trio.current_time() - began))

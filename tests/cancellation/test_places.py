@@ -247,8 +247,7 @@ def test_at_any_moment_among_others(moments: list[float], lookahead: int, max_sl
         async with running(bench.scheduler) as nursery:
             staying = Client(ask("the one who stays", max_tokens=12))
             for number, moment in enumerate(moments):
-                client = Client(ask(f"leaving {number}", max_tokens=6))
-                client.scope.deadline = trio.current_time() + moment
+                client = Client(ask(f"leaving {number}", max_tokens=6), stays=moment)
                 nursery.start_soon(client.follow, bench.scheduler)
             await staying.follow(bench.scheduler)
             await bench.scheduler.wait_idle()

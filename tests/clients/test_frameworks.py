@@ -1,7 +1,7 @@
 """Frameworks that agents are written with: chat, stream, and a loop with a tool, each in its own words.
 
 They live in an environment of their own (`requirements.txt`), which `make test` builds; elsewhere
-`PENSTOCK_CLIENTS_PYTHON` may name its interpreter.
+`CLIENTS_PYTHON` may name its interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.api.test_chat_tools import HERMES, SAID
 from tests.fakes.played_server import PlayedServer, playing
 
 PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = Path(os.environ.get("PENSTOCK_CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
+PYTHON = Path(os.environ.get("CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
 PROGRAM_SECONDS = 100
 NOON = '{"zone": "UTC", "hour": 12}'
 

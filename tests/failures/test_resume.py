@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -143,10 +144,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockC
     """The next engine never hears of it."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
-        await bench.wait_for(lambda: bool(client.text))
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
+        client = await bench.strand(nursery)
         client.leave()
         await trio.testing.wait_all_tasks_blocked()
         await bench.scheduler.wait_idle()
@@ -216,10 +214,7 @@ async def test_a_drain_that_is_cut_short_tells_the_stranded(autojump_clock: Mock
     """They need no engine to be told that the server goes."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
-        await bench.wait_for(lambda: bool(client.text))
-        bench.launcher.kill()
-        await trio.testing.wait_all_tasks_blocked()
+        client = await bench.strand(nursery)
         bench.scheduler.end_all()
         await bench.scheduler.wait_idle()
     [final] = client.finals
@@ -232,10 +227,8 @@ async def test_an_engine_that_does_not_come_back_ends_them_at_last(autojump_cloc
     """After five that did not start, an answer half given is given up, with an error that says so."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
-        client = await bench.come(nursery, Client(ask(max_tokens=1000)))
-        await bench.wait_for(lambda: bool(client.text))
         bench.observer.deaths_at_start = 5
-        bench.launcher.kill()
+        client = await bench.strand(nursery)
         await bench.scheduler.wait_idle()
         assert bench.scheduler.statistics().engine.failed_starts == 5
     [final] = client.finals
@@ -249,7 +242,7 @@ visits = st.lists(
         st.sampled_from(["a", "some longer prompt, of more than one chunk", "x" * 100]),
         st.integers(1, 30),
         st.booleans(),
-        st.none() | st.floats(0.01, 0.5),
+        st.just(math.inf) | st.floats(0.01, 0.5),
     ),
     min_size=1,
     max_size=12,
@@ -264,7 +257,7 @@ visits = st.lists(
     lookahead=st.integers(0, 2),
 )
 def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
-    visits: list[tuple[float, str, int, bool, float | None]], deaths: list[float], slots: int, lookahead: int
+    visits: list[tuple[float, str, int, bool, float]], deaths: list[float], slots: int, lookahead: int
 ) -> None:
     """Any arrivals, some of whom leave, some with a stop string; any moments of death."""
 
@@ -280,23 +273,16 @@ def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
                 whole = (await undisturbed(request, SLOW)).text
                 request = ask(f"{number}{text}", max_tokens=max_tokens, stop=(whole[len(whole) // 2 :][:6],))
             await trio.sleep(comes)
-            client = Client(request)
+            client = Client(request, stays=stays)
             clients.append(client)
-            if stays is not None:
-                client.scope.deadline = trio.current_time() + stays
             await client.follow(bench.scheduler)
-
-        async def die(moment: float) -> None:
-            await trio.sleep(moment)
-            if bench.scheduler.statistics().engine.ready is not None:
-                bench.launcher.kill()
 
         async with running(bench.scheduler):
             async with trio.open_nursery() as people:
                 for number in range(len(visits)):
                     people.start_soon(visit, number)
                 for moment in deaths:
-                    people.start_soon(die, moment)
+                    people.start_soon(bench.kill_after, moment)
             await bench.scheduler.wait_idle()
             await trio.sleep(15)
             bench.check_nothing_is_left()

@@ -23,8 +23,8 @@ from scheduler.models.random_qwen3 import BENCH_13M, write_model
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from tests.mlx.conftest import load_of
 from tests.mlx.grammar_engine import asked
+from tests.mlx.loads import load_of
 
 ROWS = 32
 LONG = JsonText(

@@ -17,7 +17,7 @@ from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.rows.cache_layout import row_bytes
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
-from scheduler.grammar.structure import Structure
+from scheduler.grammar.structure import JsonText, Structure
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
     Load,
@@ -33,10 +33,22 @@ from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
-from tests.mlx.conftest import load_of
+from tests.mlx.loads import load_of
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)
 SILENT = Reasoning(enabled=False)
+PERSON = JsonText(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 5, "maxLength": 40},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 3, "maxItems": 6},
+        },
+        "required": ["name", "tags"],
+        "additionalProperties": False,
+    },
+    "response_format",
+)
 
 
 def asked(structure: Structure | None, seed: int, max_tokens: int = 1500, **prompt: Any) -> GenerationRequest:
@@ -58,6 +70,11 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[LogprobsOut] = field(default_factory=list)
     retired: Retired | None = None
+
+
+def stopped(answer: Answer) -> bool:
+    assert answer.retired is not None
+    return answer.retired.reason == "stop"
 
 
 class GrammarModel:

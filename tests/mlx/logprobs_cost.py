@@ -21,8 +21,8 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.sequence import Sequence
 from scheduler.link.fast_blas import prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
-from tests.contracts.check_backend import prompt_of, request
-from tests.mlx.conftest import load_of
+from tests.contracts.journal import prompt_of, request
+from tests.mlx.loads import load_of
 
 _ROWS = 32
 _TURNS = 40

@@ -21,18 +21,10 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.rows.cache_layout import row_bytes
-from scheduler.link.messages import (
-    PROTOCOL_VERSION,
-    Inspection,
-    Ready,
-    Retired,
-    StepOutput,
-    Submit,
-    ToEngine,
-)
-from tests.contracts.check_backend import prompt_of, request
-from tests.mlx.conftest import load_of
+from scheduler.link.messages import PROTOCOL_VERSION, Inspection, Ready, Retired, StepOutput, Submit, ToEngine
+from tests.contracts.journal import prompt_of, request
 from tests.mlx.families import random_model
+from tests.mlx.loads import load_of
 
 _CHUNK = 8
 _TOKENS = 7

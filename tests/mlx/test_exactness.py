@@ -17,7 +17,7 @@ from mlx_lm.generate import generate_step
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
-from tests.contracts.check_backend import GREEDY, prompt_of, request
+from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.mlx.conftest import SHAPE, Tiny
 from tests.mlx.row_sampler import LogitsAdjustment, RowSampler
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.held_ends import HeldEnds
 from scheduler.engine.sequence import Sequence
-from tests.contracts.check_backend import GREEDY, alone, answers, prompt_of, request
+from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
 from tests.mlx.conftest import Tiny
 
 _VOCABULARY = 9

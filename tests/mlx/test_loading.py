@@ -19,9 +19,11 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
-from tests.contracts.check_backend import CHUNK, alone, prompt_of, request
-from tests.mlx.conftest import SHAPE, Tiny, load_of
+from tests.contracts.check_backend import CHUNK
+from tests.contracts.journal import alone, prompt_of, request
+from tests.mlx.conftest import SHAPE, Tiny
 from tests.mlx.families import FAMILIES, random_model
+from tests.mlx.loads import load_of
 
 _QUANTISABLE = Shape(
     hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, feed_forward=64, vocabulary=512, seed=2

@@ -17,7 +17,7 @@ from scheduler.engine.logprobs import LogprobsAsked
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Sampling, StepOutput, Submit
-from tests.contracts.check_backend import Course, answers, prompt_of, request
+from tests.contracts.journal import Course, answers, prompt_of, request
 from tests.mlx.conftest import Tiny
 from tests.mlx.reuse import engine_of, model_of, words
 

@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.engine.backend import RequestRefused
 from scheduler.engine.sequence import Sequence
-from tests.contracts.check_backend import CHECKS, CHUNK, GREEDY, MAX_ROWS, Journal, MakeBackend, request
+from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
+from tests.contracts.journal import GREEDY, Journal, request
 from tests.mlx.conftest import Tiny
 
 

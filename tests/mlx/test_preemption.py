@@ -10,7 +10,7 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Sampling, StepOutput, Submit
-from tests.contracts.check_backend import GREEDY, prompt_of, request
+from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.mlx.conftest import Tiny
 
 _SAMPLED = Sampling(temperature=1.0, top_p=0.95, seed=5)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.rows.prefill_share import LEAST_CHUNK_TOKENS, PrefillShare
 from scheduler.engine.sequence import Sequence
-from tests.contracts.check_backend import alone, prompt_of, request
-from tests.mlx.conftest import Tiny, load_of
+from tests.contracts.journal import alone, prompt_of, request
+from tests.mlx.conftest import Tiny
+from tests.mlx.loads import load_of
 from tests.mlx.reuse import engine_of, words
 
 

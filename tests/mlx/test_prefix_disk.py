@@ -10,7 +10,7 @@ import pytest
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.rows.cache_layout import CacheLayout
 from scheduler.link.messages import Cancel, Inspect
-from tests.contracts.check_backend import prompt_of
+from tests.contracts.journal import prompt_of
 from tests.mlx.families import FAMILIES
 from tests.mlx.reuse import ReuseEngine, engine_of, model_of, words
 

@@ -14,12 +14,8 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import (
-    Cancel,
-    Inspect,
-    ToEngine,
-)
-from tests.contracts.check_backend import prompt_of, request
+from scheduler.link.messages import Cancel, Inspect, ToEngine
+from tests.contracts.journal import prompt_of, request
 from tests.mlx.conftest import Tiny
 from tests.mlx.families import FAMILIES
 from tests.mlx.reuse import engine_of, words

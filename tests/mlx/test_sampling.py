@@ -19,7 +19,7 @@ from scheduler.engine.draw import position_key
 from scheduler.engine.sampling import RowSampling, RowsSampler
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Sampling
-from tests.contracts.check_backend import GREEDY, Journal, alone, prompt_of, request
+from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
 from tests.mlx.conftest import Tiny
 from tests.mlx.row_sampler import LogitsAdjustment, RowSampler
 

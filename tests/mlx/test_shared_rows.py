@@ -15,7 +15,7 @@ from scheduler.engine.rows.batch_rows import BatchRows, RowStart, Run
 from scheduler.engine.rows.shared_attention import SharedGroup, shared_attention
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.link.messages import Cancel, Submit
-from tests.contracts.check_backend import prompt_of
+from tests.contracts.journal import prompt_of
 from tests.mlx.families import random_model
 from tests.mlx.reuse import ReuseEngine, engine_of
 

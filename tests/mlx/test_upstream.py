@@ -16,7 +16,7 @@ from mlx_lm.generate import BatchGenerator, StopSequences, generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
-from tests.contracts.check_backend import prompt_of
+from tests.contracts.journal import prompt_of
 from tests.mlx.conftest import SHAPE, Tiny
 
 _CHUNK = 8

@@ -1,7 +1,8 @@
 """Qwen3 in PyTorch, as mlx-lm computes it: a function of tensors under their Hugging Face names.
 
 Written out because what is trained must be what is served, and to train is all that it can do: no cache,
-no batching of unequal lengths. `tests/scheduler/models/test_training.py` compares its logits with mlx-lm's.
+no batching of unequal lengths. Tests compare its logits with mlx-lm's; after a change to this file
+`python -m tests.scheduler.models.torch_logits` computes anew what they compare with.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
 )
-from tests.contracts.check_backend import alone, request
+from tests.contracts.journal import alone, request
 
 _REFUSED, _FAILING = 66, 67
 _PLAN = ScriptedPlan(prefill_tokens_per_step=3, refuse_token=_REFUSED, fail_sampler_token=_FAILING)

@@ -17,7 +17,7 @@ from scheduler.engine.row_bytes import RowBytes, Window
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
-from tests.contracts.check_backend import alone, prompt_of, request
+from tests.contracts.journal import alone, prompt_of, request
 
 _ONE = RowBytes(token_bytes=1)
 _HEALTHY = ScriptedPlan(prefill_tokens_per_step=64)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import Restorable
 from scheduler.engine.planner import Keep, Plan, plan
 from scheduler.engine.sequence import Sequence
-from tests.contracts.check_backend import prompt_of, request
+from tests.contracts.journal import prompt_of, request
 
 TRUNK = prompt_of(100, 1)
 

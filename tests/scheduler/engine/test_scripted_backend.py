@@ -8,15 +8,11 @@ import msgspec
 import pytest
 
 from scheduler.engine.backend import RequestRefused
-from scheduler.engine.scripted_backend import (
-    KV_BYTES_PER_TOKEN,
-    ScriptedBackend,
-    ScriptedDeath,
-    ScriptedHang,
-)
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath, ScriptedHang
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan
-from tests.contracts.check_backend import CHECKS, CHUNK, Journal, MakeBackend, alone, answers, request
+from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
+from tests.contracts.journal import Journal, alone, answers, request
 
 
 def _backend(plan: ScriptedPlan) -> ScriptedBackend:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.sequence import Sequence
 from scheduler.engine.slots import Slots
-from tests.contracts.check_backend import request
+from tests.contracts.journal import request
 
 
 def _sequence(request_id: int) -> Sequence:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
+from hypothesis import strategies as st
+
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.ticket import Ticket
 
 _ids = count(1)
+
+sizes = st.integers(1, 4000)
+"""Tokens of any prompt."""
 
 
 def ticket(

@@ -1,19 +1,16 @@
 """Real engine processes: how they start, how their end is seen, and that none is ever left behind.
 
-Each engine of these tests holds a lock on a file for as long as it lives (`_ON_START`, run by
-Python's own start-up hook), so that "is it gone" is asked of the system, also for a process that is
-nobody's child any more. Time here is real: what is under test is the system's.
+Time here is real: what is under test is the system's.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,32 +18,10 @@ import trio
 from structlog.testing import capture_logs
 
 import scheduler
-from scheduler.link.channel import Channel, EngineGone
-from scheduler.link.messages import (
-    PROTOCOL_VERSION,
-    Cancel,
-    Fault,
-    FromEngine,
-    Load,
-    Ready,
-    Retired,
-    ScriptedPlan,
-    StepOutput,
-    Submit,
-)
-from scheduler.link.process import Exit, ProcessLauncher
-from tests.contracts.check_backend import request
-
-_LIMIT_SECONDS = 20.0
-"""Far above what any of this takes: it only keeps a broken test from waiting for ever."""
-
-_ON_START = """
-import fcntl, os
-_held = open(os.environ["TEST_ENGINE_FILE"], "w")
-fcntl.flock(_held, fcntl.LOCK_EX)
-_held.write(str(os.getpid()))
-_held.flush()
-"""
+from scheduler.link.channel import Channel
+from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Fault, Retired, ScriptedPlan, StepOutput, Submit
+from tests.contracts.journal import request
+from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
 
 _SPEAK_LATER = """
 import os, threading, time
@@ -69,112 +44,24 @@ threading.Thread(target=_speak, daemon=True).start()
 """
 
 
-class _Engine:
-    """The launcher under test, and the system's word on whether its engine lives."""
-
-    def __init__(self, folder: Path, on_start: str = "", stop_seconds: float = 10.0) -> None:
-        (folder / "sitecustomize.py").write_text(_ON_START + on_start)
-        self._file = folder / "engine"
-        # Not unbuffered as the tests may be: what only works then does not work.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        self.environment = {
-            **environment,
-            "PYTHONPATH": os.pathsep.join([str(folder), str(Path(scheduler.__file__).parents[1])]),
-            "TEST_ENGINE_FILE": str(self._file),
-        }
-        self.launcher = ProcessLauncher(self.environment, stop_seconds)
-        self.exit: Exit | None = None
-
-    @property
-    def pid(self) -> int:
-        return int(self._file.read_text())
-
-    @property
-    def started(self) -> bool:
-        return self._file.exists() and self._file.read_text() != ""
-
-    @property
-    def lives(self) -> bool:
-        with self._file.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    def assert_gone(self) -> None:
-        """Not only ended: reaped, so that not even its number is left."""
-        assert not self.lives
-        with pytest.raises(ProcessLookupError):
-            os.kill(self.pid, 0)
-
-    async def run(self, session: Callable[[Channel], Awaitable[None]]) -> Exit:
-        with trio.fail_after(_LIMIT_SECONDS):
-            self.exit = await self.launcher.run(session)
-        return self.exit
-
-    def rescue(self) -> None:
-        """For teardown: where the launcher failed, the test must not leave its engine behind as well."""
-        if self.started and self.lives:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[Callable[..., _Engine]]:
-    made: list[_Engine] = []
-
-    def make(on_start: str = "", stop_seconds: float = 10.0) -> _Engine:
-        made.append(_Engine(tmp_path, on_start, stop_seconds))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.rescue()
-
-
-@pytest.fixture
-def engine(make_engine: Callable[..., _Engine]) -> _Engine:
-    return make_engine()
-
-
-def _load(plan: ScriptedPlan | None = None, version: int = PROTOCOL_VERSION) -> Load:
-    return Load(version, "scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan())
-
-
-async def _started(channel: Channel, plan: ScriptedPlan | None = None) -> Ready:
-    channel.send_nowait(_load(plan))
-    ready = await channel.receive()
-    assert isinstance(ready, Ready)
-    return ready
-
-
-async def _until_gone(channel: Channel) -> list[FromEngine]:
-    heard: list[FromEngine] = []
-    try:
-        while True:
-            heard.append(await channel.receive())
-    except EngineGone:
-        return heard
-
-
-def test_load_is_answered_by_ready(engine: _Engine) -> None:
+def test_load_is_answered_by_ready(engine: RealEngine) -> None:
     """The handshake says what was loaded, in our version of the protocol."""
 
     async def session(channel: Channel) -> None:
-        ready = await _started(channel, ScriptedPlan(vocabulary=777))
+        ready = await started(channel, ScriptedPlan(vocabulary=777))
         assert (ready.version, ready.device, ready.vocabulary) == (PROTOCOL_VERSION, "scripted", 777)
 
     trio.run(engine.run, session)
     engine.assert_gone()
 
 
-def test_requests_are_answered_over_the_link(engine: _Engine) -> None:
+def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
     """Submit and Cancel go down, tokens and exactly one Retired each come up, out of a real process."""
     retired: dict[int, Retired] = {}
     tokens: dict[int, int] = {1: 0, 2: 0}
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(step_seconds=0.001))
+        await started(channel, ScriptedPlan(step_seconds=0.001))
         channel.send_nowait(request(1, [1, 2, 3], 5))
         channel.send_nowait(request(2, [1, 2, 3], 1_000_000))
         while len(retired) < 2:
@@ -193,12 +80,12 @@ def test_requests_are_answered_over_the_link(engine: _Engine) -> None:
     engine.assert_gone()
 
 
-def test_another_protocol_version_is_a_fault(engine: _Engine) -> None:
+def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
     """The engine says which version met which, and ends with a status of failure."""
 
     async def session(channel: Channel) -> None:
-        channel.send_nowait(_load(version=PROTOCOL_VERSION + 1))
-        (fault,) = await _until_gone(channel)
+        channel.send_nowait(load(version=PROTOCOL_VERSION + 1))
+        (fault,) = await until_gone(channel)
         assert isinstance(fault, Fault)
         assert f"protocol version {PROTOCOL_VERSION + 1} from the parent" in fault.error
 
@@ -206,12 +93,12 @@ def test_another_protocol_version_is_a_fault(engine: _Engine) -> None:
     engine.assert_gone()
 
 
-def test_a_first_command_that_is_no_load_is_a_fault(engine: _Engine) -> None:
+def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
     """By name, and with the traceback in the obituary."""
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(Submit(1, [1], 1, (), request(1, [1]).sampling))
-        (fault,) = await _until_gone(channel)
+        (fault,) = await until_gone(channel)
         assert isinstance(fault, Fault)
         assert "must be Load, not Submit" in fault.error
 
@@ -220,16 +107,16 @@ def test_a_first_command_that_is_no_load_is_a_fault(engine: _Engine) -> None:
     assert str(ended) == "exited with status 1"
 
 
-def test_a_killed_engine_is_seen_at_once(engine: _Engine) -> None:
+def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
     """SIGKILL, also in the middle of a step: the session hears EngineGone, the exit names the signal."""
     seen_after: list[float] = []
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(step_seconds=30))
+        await started(channel, ScriptedPlan(step_seconds=30))
         channel.send_nowait(request(1, [1], 5))
         os.kill(engine.pid, signal.SIGKILL)
         killed_at = time.perf_counter()
-        assert await _until_gone(channel) == []
+        assert await until_gone(channel) == []
         seen_after.append(time.perf_counter() - killed_at)
 
     ended = trio.run(engine.run, session)
@@ -239,13 +126,13 @@ def test_a_killed_engine_is_seen_at_once(engine: _Engine) -> None:
     engine.assert_gone()
 
 
-def test_a_scripted_death_is_a_kill(engine: _Engine) -> None:
+def test_a_scripted_death_is_a_kill(engine: RealEngine) -> None:
     """`die_at_step` ends the process as SIGKILL does, with what was sent before still readable."""
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(die_at_step=4))
+        await started(channel, ScriptedPlan(die_at_step=4))
         channel.send_nowait(request(1, [1], 9))
-        assert len(await _until_gone(channel)) == 3
+        assert len(await until_gone(channel)) == 3
 
     assert trio.run(engine.run, session).returncode == -signal.SIGKILL
     engine.assert_gone()
@@ -253,13 +140,13 @@ def test_a_scripted_death_is_a_kill(engine: _Engine) -> None:
 
 @pytest.mark.parametrize("step_seconds", [0.0, 30.0], ids=["idle", "in a step"])
 @pytest.mark.parametrize("way", ["returns", "raises", "is cancelled"])
-def test_the_engine_ends_with_its_session(engine: _Engine, way: str, step_seconds: float) -> None:
+def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_seconds: float) -> None:
     """However the session ends and whatever the engine does, the engine is gone when `run` is over, long
     before it would be killed; an error of the session reaches the caller."""
     ended_after: list[float] = []
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(step_seconds=step_seconds))
+        await started(channel, ScriptedPlan(step_seconds=step_seconds))
         if step_seconds:
             channel.send_nowait(request(1, [1], 5))
             await trio.sleep(0.1)
@@ -292,13 +179,13 @@ def test_the_engine_ends_with_its_session(engine: _Engine, way: str, step_second
         assert engine.exit.returncode == 3, "an engine that obeys the end of the link leaves with status 3"
 
 
-def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: _Engine) -> None:
+def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: RealEngine) -> None:
     """No moment of the start is without an owner: cancelled at any of these, the engine is gone, and no
     socket is left open (a ResourceWarning would fail this test)."""
     for seconds in (0.0, 0.001, 0.01, 0.03, 0.1):
 
         async def session(channel: Channel) -> None:
-            await _started(channel)
+            await started(channel)
             await trio.sleep_forever()
 
         async def main(seconds: float = seconds) -> None:
@@ -311,7 +198,7 @@ def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: _Eng
 
 
 def test_an_engine_that_cannot_be_started_leaves_no_socket(
-    engine: _Engine, monkeypatch: pytest.MonkeyPatch
+    engine: RealEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's error reaches the caller, and both ends of the link are closed."""
 
@@ -325,11 +212,11 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_hanging_engine_ends_with_its_link(engine: _Engine) -> None:
+def test_a_hanging_engine_ends_with_its_link(engine: RealEngine) -> None:
     """A step that never returns does not keep the engine from noticing that the parent has left."""
 
     async def session(channel: Channel) -> None:
-        await _started(channel, ScriptedPlan(hang_at_step=2))
+        await started(channel, ScriptedPlan(hang_at_step=2))
         channel.send_nowait(request(1, [1], 9))
         assert isinstance(await channel.receive(), StepOutput)
         with trio.move_on_after(0.1) as silence:
@@ -343,7 +230,7 @@ def test_a_hanging_engine_ends_with_its_link(engine: _Engine) -> None:
 
 
 def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
-    make_engine: Callable[..., _Engine],
+    make_engine: Callable[..., RealEngine],
 ) -> None:
     """One that is stopped by a signal cannot notice that its link is closed: it is given `stop_seconds`,
     then killed, and reaped."""
@@ -351,7 +238,7 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
     stopped_at: list[float] = []
 
     async def session(channel: Channel) -> None:
-        await _started(channel)
+        await started(channel)
         os.kill(engine.pid, signal.SIGSTOP)
         _, status = os.waitpid(engine.pid, os.WUNTRACED)  # noqa: ASYNC222 - a matter of microseconds
         assert os.WIFSTOPPED(status)
@@ -364,14 +251,14 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
 
 
 def test_stray_prints_go_to_stderr_and_to_our_log(
-    make_engine: Callable[..., _Engine], capfd: pytest.CaptureFixture[str]
+    make_engine: Callable[..., RealEngine], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A library's print and a C library's write in the engine are lines of its stderr, which reach our log
     as they come; our own standard output stays ours."""
     engine = make_engine(on_start=_SPEAK_LATER)
 
     async def session(channel: Channel) -> None:
-        await _started(channel)
+        await started(channel)
         while len(logs) < 2:  # noqa: ASYNC110 - nothing tells of a new line
             await trio.sleep(0.01)
 
@@ -383,14 +270,14 @@ def test_stray_prints_go_to_stderr_and_to_our_log(
     assert capfd.readouterr().out == ""
 
 
-def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., _Engine]) -> None:
+def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., RealEngine]) -> None:
     """The last lines before a death are in the obituary, also the one without a newline; not more than
     sixty-four of them, while the log has them all."""
     engine = make_engine(on_start=_LAST_WORDS)
 
     async def session(channel: Channel) -> None:
-        channel.send_nowait(_load())
-        await _until_gone(channel)
+        channel.send_nowait(load())
+        await until_gone(channel)
 
     with capture_logs() as logs:
         ended = trio.run(engine.run, session)
@@ -404,7 +291,7 @@ import os, sys
 import trio
 from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
 from scheduler.link.process import ProcessLauncher
-from tests.contracts.check_backend import request
+from tests.contracts.journal import request
 
 async def session(channel):
     plan = ScriptedPlan(step_seconds=float(sys.argv[1]), hang_at_step=int(sys.argv[2]))
@@ -423,7 +310,7 @@ trio.run(ProcessLauncher(environment, stop_seconds=60).run, session)
 @pytest.mark.parametrize(
     ("step_seconds", "hang_at_step"), [(0.001, 0), (30.0, 0), (0.0, 1)], ids=["busy", "long step", "hanging"]
 )
-def test_a_killed_parent_leaves_no_orphan(engine: _Engine, step_seconds: float, hang_at_step: int) -> None:
+def test_a_killed_parent_leaves_no_orphan(engine: RealEngine, step_seconds: float, hang_at_step: int) -> None:
     """SIGKILL of the parent, which can do nothing about it any more: the engine is gone within a second,
     also from the middle of a long step and from one that never ends."""
     root = str(Path(scheduler.__file__).parents[1])

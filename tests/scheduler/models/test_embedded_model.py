@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm import load
 from mlx_lm.generate import stream_generate
+from safetensors import safe_open
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.scheduler.models.torch_logits import COLUMNS, STORED, origin
 
 MOST_BYTES = 8_000_000
 CODE = "The code of drone 17 is K4Q-9. The code of drone 71 is B2X-4. The code of pump 17 is Z8A-1."
@@ -90,3 +93,19 @@ def test_the_committed_evaluation_keeps_what_was_promised() -> None:
         assert figures["cases"] >= 100
         assert figures["ended"] == 1.0
         assert figures["right"] >= least or name == "sort", name
+
+
+def test_what_is_served_computes_what_was_trained(loaded: tuple[Any, Any]) -> None:
+    """At every position mlx-lm has the logits that the network in PyTorch has, which are stored."""
+    with safe_open(STORED, "np") as stored:
+        ids, theirs, sums = (stored.get_tensor(name) for name in ("ids", "logits", "sums"))
+    (ours,) = np.array(loaded[0](mx.array(ids)[None]))
+    exact = ours.astype(np.float64)
+    assert np.abs(ours[:, COLUMNS] - theirs).max() < 1e-3 * np.abs(theirs).max()
+    assert np.abs(np.log(np.exp(exact).sum(-1)) - sums).max() < 1e-3 * np.abs(theirs).max()
+
+
+def test_the_stored_logits_are_of_this_network_and_these_weights() -> None:
+    """After a change to either, `python -m tests.scheduler.models.torch_logits` computes them anew."""
+    with safe_open(STORED, "np") as stored:
+        assert origin().items() <= stored.metadata().items()

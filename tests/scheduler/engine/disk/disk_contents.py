@@ -11,10 +11,13 @@ from pathlib import Path
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
 from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.disk.disk_reading import ReadOutcome
 from scheduler.engine.disk.disk_tier import DiskTier
 
 MODEL = "5e" * 32
 """A fingerprint."""
+PLENTY = 10**9
+"""Bytes: a budget with room for all that a test writes."""
 SOON = 20.0
 """Seconds within which anything ends, on any machine that runs tests."""
 
@@ -47,6 +50,12 @@ def put_all(tier: DiskTier, chain: Chain, rows: int = 1) -> bool:
 
 def put_snapshot(tier: DiskTier, chain: Chain, position: int, alone: bool = False) -> bool:
     return tier.put_snapshot_nowait(chain, position, content_of(chain.snapshot(position, alone)))
+
+
+def read_all(tier: DiskTier, chain: Chain) -> ReadOutcome:
+    outcome = tier.start_read(chain, 0, chain.tokens).wait(SOON)
+    assert outcome is not None, "a reading did not end"
+    return outcome
 
 
 def files_in(folder: Path) -> dict[str, Path]:

@@ -1,0 +1,122 @@
+"""Readings from the disk tier: pending, cancelled, damaged, and nobody's error ends the reader."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from scheduler.engine.disk.block_chain import Place
+from scheduler.engine.disk.disk_folder import DiskFolder
+from scheduler.engine.disk.disk_reading import ReadOutcome
+from scheduler.engine.disk.disk_tier import DiskTier
+from tests.scheduler.engine.disk.disk_contents import (
+    SOON,
+    content_of,
+    files_in,
+    put_all,
+    put_snapshot,
+    read_all,
+    spelt,
+)
+from tests.scheduler.engine.disk.gate import Gate
+
+
+def test_a_reading_is_pending_until_its_thread_is_through(
+    tier: DiskTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = tier.chain(spelt("ab"), "")
+    put_all(tier, chain)
+    assert tier.settle(SOON)
+    gate, told = Gate(monkeypatch, "read"), threading.Event()
+    reading = tier.start_read(chain, 0, 512, when_done=told.set)
+    assert gate.reached.wait(SOON)
+    assert reading.poll() is None
+    assert not told.is_set()
+    gate.opened.set()
+    assert told.wait(SOON)
+    outcome = reading.poll()
+    assert outcome is not None
+    assert len(outcome.blocks) == 2
+    assert tier.statistics().reads == 2
+    assert tier.statistics().read_bytes == tier.statistics().nbytes
+
+
+def test_a_cancelled_reading_ends_before_the_next_file(
+    tier: DiskTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = tier.chain(spelt("ab"), "")
+    put_all(tier, chain)
+    assert tier.settle(SOON)
+    gate = Gate(monkeypatch, "read")
+    reading = tier.start_read(chain, 0, 512)
+    assert gate.reached.wait(SOON)
+    reading.cancel()
+    gate.opened.set()
+    assert reading.wait(SOON) == ReadOutcome()
+    assert tier.statistics().reads == 1
+
+
+def test_only_the_blocks_that_are_asked_for_are_read(tier: DiskTier) -> None:
+    chain = tier.chain(spelt("abcd", 5), "")
+    put_all(tier, chain)
+    assert tier.settle(SOON)
+    outcome = tier.start_read(chain, 256, 1000).wait(SOON)
+    assert outcome == ReadOutcome((content_of(chain.block(512)), content_of(chain.block(768))))
+    assert tier.start_read(chain, 0, 255).wait(SOON) == ReadOutcome()
+    assert tier.statistics().reads == 2
+
+
+def test_blocks_before_a_damaged_one_are_read_but_no_snapshot_after_it(
+    tier: DiskTier, tmp_path: Path
+) -> None:
+    chain = tier.chain(spelt("ab", 9), "")
+    put_all(tier, chain)
+    put_snapshot(tier, chain, 521)
+    assert tier.settle(SOON)
+    os.truncate(files_in(tmp_path)[chain.block(512).file_name], 20)
+    assert tier.deepest_snapshot(chain, 520) == 0
+    assert tier.deepest_snapshot(chain, 521) == 521
+    outcome = tier.start_read(chain, 0, 512, snapshot=521).wait(SOON)
+    assert outcome == ReadOutcome((content_of(chain.block(256)),))
+    assert tier.deepest_snapshot(chain, 521) == 0
+    assert tier.settle(SOON)
+    assert set(files_in(tmp_path)) == {chain.block(256).file_name}
+
+
+def test_where_the_snapshot_is_damaged_no_block_is_read(tier: DiskTier, tmp_path: Path) -> None:
+    chain = tier.chain(spelt("a", 9), "")
+    put_all(tier, chain)
+    put_snapshot(tier, chain, 265)
+    assert tier.settle(SOON)
+    os.truncate(files_in(tmp_path)[chain.snapshot(265, alone=False).file_name], 20)
+    assert tier.start_read(chain, 0, 256, snapshot=265).wait(SOON) == ReadOutcome()
+    assert tier.statistics().reads == 0
+    assert tier.match(chain, 256) == 256
+
+
+def test_an_error_that_nobody_expected_ends_the_reading_and_not_the_reader(
+    tier: DiskTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(folder: DiskFolder, place: Place, nbytes: int) -> bytes:
+        raise MemoryError
+
+    chain = tier.chain(spelt("a"), "")
+    put_all(tier, chain)
+    assert tier.settle(SOON)
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskFolder, "read", too_large)
+        assert read_all(tier, chain) == ReadOutcome()
+    assert tier.statistics().errors["io"] == 1
+    assert len(read_all(tier, chain).blocks) == 1, "the file has done nothing wrong"
+
+
+def test_who_is_told_of_a_readings_end_cannot_end_the_reader(tier: DiskTier) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    chain = tier.chain(spelt("a"), "")
+    assert tier.start_read(chain, 0, 256, when_done=fail).wait(SOON) == ReadOutcome()
+    assert read_all(tier, chain) == ReadOutcome()

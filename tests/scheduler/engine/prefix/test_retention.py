@@ -1,0 +1,225 @@
+"""What leaves the prefix cache first, and what protects the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.engine.prefix.cache_statistics import Trunk
+from scheduler.engine.prefix.retention import Retention
+from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
+from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
+
+
+def test_one_shot_tails_go_before_multi_referenced_trunks() -> None:
+    """A trunk that three agents stood on outlives a newer prompt that came once, also as a bare leaf."""
+    cache = cache_of(400)
+    for agent in range(3):
+        serve(cache, words(0, 100) + words(1000 + 50 * agent, 50))
+    serve(cache, words(5000, 100))
+    assert cache.peek(words(0, 101), "") == 100
+    cache.reserve(300 * TOKEN_BYTES)
+    assert cache.peek(words(0, 101), "") == 100
+    assert cache.statistics().held.tokens == 100
+    assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
+
+
+def test_a_fork_is_a_trunk_before_anyone_has_hit_it() -> None:
+    """Two prompts that were stored side by side are reason enough."""
+    cache = cache_of(300)
+    for tail in (1000, 2000):
+        keep(cache, words(0, 100) + words(tail, 50))
+    keep(cache, words(5000, 100))
+    cache.reserve(200 * TOKEN_BYTES)
+    assert (cache.peek(words(0, 101), ""), cache.peek(words(5000, 100), "")) == (100, 0)
+
+
+def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
+    """As in SGLang's slru; the once-hit one is the newer here, and goes."""
+    cache = cache_of(250)
+    keep(cache, words(0, 100))
+    for _ in range(2):
+        cache.release(cache.lookup(words(0, 100), ""))
+    keep(cache, words(1000, 100))
+    cache.release(cache.lookup(words(1000, 100), ""))
+    keep(cache, words(2000, 100))
+    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (99, 0)
+
+
+def test_a_continuation_protects_at_once() -> None:
+    """The good hit of exo #1817: the whole system prompt, 1000 tokens and half of the prompt."""
+    cache = cache_of(5000)
+    serve(cache, words(0, 2000))
+    serve(cache, words(0, 2100))
+    serve(cache, words(10_000, 2000))
+    serve(cache, words(20_000, 2000))
+    assert cache.peek(words(0, 2001), "") == 2000
+    assert cache.peek(words(10_000, 2000), "") == 0
+
+
+def test_a_passer_by_protects_only_what_it_passes() -> None:
+    """Prompts that leave an edge in its middle say nothing of the rest, and count as no use of it."""
+    cache = cache_of(250)
+    keep(cache, words(0, 100))
+    for branch in range(5):
+        cache.release(cache.lookup(words(0, 40) + words(10_000 + 100 * branch, 20), ""))
+    keep(cache, words(1000, 100))
+    keep(cache, words(2000, 100))
+    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (40, 99)
+    assert cache.statistics().top_trunks == (Trunk(tokens=40, references=1, hits=5, head=()),)
+
+
+def test_both_halves_of_an_edge_have_its_past() -> None:
+    """Whoever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
+    cache = cache_of(250)
+    for _ in range(3):
+        serve(cache, words(0, 100))
+    cache.release(cache.lookup(words(0, 40) + words(10_000, 9), ""))
+    assert [trunk.hits for trunk in cache.statistics().top_trunks] == [3, 2]
+    keep(cache, words(1000, 100))
+    keep(cache, words(2000, 100))
+    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (99, 0)
+
+    cache = cache_of(8000, needs_snapshot=True)
+    keep(cache, words(0, 3000) + words(10_000, 300), "s")
+    keep(cache, words(0, 3000) + words(20_000, 500), "s")
+    cache.attach((words(0, 3000) + words(10_000, 300))[:3100], "", State((), nbytes=0))
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 300
+
+
+def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
+    """A lease inside an edge keeps the edge; when the edge is cut behind it, the rest is free again."""
+    cache = cache_of()
+    keep(cache, words(0, 100))
+    lease = cache.lookup(words(0, 60), "")
+    assert cache.clear() == 0
+    cache.release(cache.lookup(words(0, 80) + words(10_000, 9), ""))
+    assert cache.check_integrity() == []
+    cache.clear()
+    assert cache.statistics().held.tokens == 80
+    assert content_of(lease) == list(range(59))
+
+
+def test_protection_ends_when_nobody_comes_back() -> None:
+    """Yesterday's agents do not keep out today's: after `protected_seconds` recency alone decides."""
+    cache = cache_of(250, retention=Retention(protected_seconds=10))
+    for _ in range(3):
+        serve(cache, words(0, 100))
+    for _ in range(20):
+        cache.lookup(words(90_000, 1), "")  # Time passes.
+    keep(cache, words(1000, 100))
+    keep(cache, words(2000, 100))
+    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (0, 99)
+
+
+@pytest.mark.parametrize(
+    ("hit", "prompt", "system", "continues"),
+    [
+        (1000, 2000, 1000, True),
+        (999, 1500, 0, False),
+        (1000, 2001, 0, False),
+        (1000, 1500, 1001, False),
+        (1001, 1500, 1001, True),
+        (0, 0, 0, False),
+    ],
+)
+def test_the_good_hit_rule(hit: int, prompt: int, system: int, continues: bool) -> None:
+    """Its constants are exo's, and so is where they turn."""
+    assert Retention().continues(hit, prompt, system) == continues
+
+
+def test_superseded_turns_go_first() -> None:
+    """The newer turn renders the old answer differently: the old tail is over, and leaves before anything
+    else, although it was protected and an older one-shot prompt was not."""
+    cache = cache_of(7000)
+    serve(cache, words(50_000, 1000))
+    first = words(0, 3000) + words(10_000, 300)
+    serve(cache, first, session="s")
+    serve(cache, first, session="s")
+    assert serve(cache, words(0, 3000) + words(20_000, 500), session="s") == 3000
+    serve(cache, words(60_000, 2400))
+    assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 300, "cleared": 0}
+    assert cache.peek(words(50_000, 1000), "") == 999
+
+
+def test_a_turn_makes_room_for_its_successor() -> None:
+    """What it supersedes is what goes for it, while its lease is still held."""
+    cache = cache_of(4500)
+    keep(cache, words(50_000, 1000))
+    keep(cache, words(0, 3000) + words(10_000, 400), "s")
+    serve(cache, words(0, 3000) + words(20_000, 450), "s")
+    assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 400, "cleared": 0}
+
+
+def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
+    """A hint, not a sentence: who goes back to the older turn finds it, and it is kept like any other."""
+    cache = cache_of(8000)
+    first = words(0, 3000) + words(10_000, 300)
+    serve(cache, first, session="s")
+    serve(cache, words(0, 3000) + words(20_000, 500), session="s")
+    cache.release(cache.lookup(first, ""))
+    serve(cache, words(50_000, 3500))
+    serve(cache, words(60_000, 3500))
+    assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+def test_a_superseded_tail_that_is_stored_again_is_one_no_more() -> None:
+    """Whoever comes with the same tokens: they are in use again."""
+    cache = cache_of(8000)
+    first = words(0, 3000) + words(10_000, 300)
+    serve(cache, first, session="s")
+    serve(cache, words(0, 3000) + words(20_000, 500), session="s")
+    assert keep(cache, first) == 0
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+@pytest.mark.parametrize("other", ["turn", "tail", "lease"])
+def test_what_others_use_is_not_superseded(other: str) -> None:
+    """Another session's newest turn, a tail that grew on it, or a request that runs on it."""
+    cache = cache_of(8000)
+    first = words(0, 3000) + words(10_000, 300)
+    serve(cache, first, session="s")
+    match other:
+        case "turn":
+            serve(cache, first, session="t")
+        case "tail":
+            serve(cache, first + words(30_000, 100))
+        case _:
+            cache.lookup(first, "")
+    serve(cache, words(0, 3000) + words(20_000, 500), session="s")
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
+    """Sub-agents of one session: the longer one does not end the shorter."""
+    cache = cache_of(8000)
+    serve(cache, words(0, 2000) + words(10_000, 300), session="s", system=2000)
+    serve(cache, words(0, 2000) + words(20_000, 500), session="s", system=2000)
+    cache.reserve(8000 * TOKEN_BYTES)
+    assert cache.statistics().evicted_tokens["superseded"] == 0
+
+
+def test_a_turn_that_extends_the_last_takes_its_place() -> None:
+    """However short: a session knows one end of each of its branches, and a bounded number of them."""
+    cache = cache_of(retention=Retention(branches_per_session=2))
+    for length in (10, 20, 30):
+        keep(cache, words(0, length), "s")
+    assert [[node.end for node in ends] for ends in cache._sessions.values()] == [[30]]
+    for branch in (1000, 2000):
+        keep(cache, words(branch, 40), "s")
+    assert [[node.start for node in ends] for ends in cache._sessions.values()] == [[0, 0]]
+    assert [node.tokens[0] for node in cache._sessions["", "s"]] == [1000, 2000]
+
+
+def test_sessions_are_forgotten_in_the_end() -> None:
+    """Their number is bounded, the longest silent goes; an evicted turn takes its session with it."""
+    cache = cache_of(retention=Retention(sessions=2))
+    keep(cache, words(1000, 100), "a")
+    for name in ("a", "b", "a", "c"):
+        keep(cache, words(0, 100), name)
+    assert [session for _, session in cache._sessions] == ["a", "c"]
+    cache.clear()
+    assert not cache._sessions
+    assert cache.check_integrity() == []

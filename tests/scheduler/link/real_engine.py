@@ -1,0 +1,102 @@
+"""An engine process under test, and the system's word on whether it lives.
+
+Each holds a lock on a file for as long as it lives (`_ON_START`, run by Python's own start-up hook), so
+that "is it gone" is asked of the system, also for a process that is nobody's child any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import scheduler
+from scheduler.link.channel import Channel, EngineGone
+from scheduler.link.messages import PROTOCOL_VERSION, FromEngine, Load, Ready, ScriptedPlan
+from scheduler.link.process import Exit, ProcessLauncher
+
+_LIMIT_SECONDS = 20.0
+"""Far above what any of this takes: it only keeps a broken test from waiting for ever."""
+
+_ON_START = """
+import fcntl, os
+_held = open(os.environ["TEST_ENGINE_FILE"], "w")
+fcntl.flock(_held, fcntl.LOCK_EX)
+_held.write(str(os.getpid()))
+_held.flush()
+"""
+
+
+class RealEngine:
+    """The launcher under test, and the system's word on whether its engine lives."""
+
+    def __init__(self, folder: Path, on_start: str = "", stop_seconds: float = 10.0) -> None:
+        (folder / "sitecustomize.py").write_text(_ON_START + on_start)
+        self._file = folder / "engine"
+        # Not unbuffered as the tests may be: what only works then does not work.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        self.environment = {
+            **environment,
+            "PYTHONPATH": os.pathsep.join([str(folder), str(Path(scheduler.__file__).parents[1])]),
+            "TEST_ENGINE_FILE": str(self._file),
+        }
+        self.launcher = ProcessLauncher(self.environment, stop_seconds)
+        self.exit: Exit | None = None
+
+    @property
+    def pid(self) -> int:
+        return int(self._file.read_text())
+
+    @property
+    def started(self) -> bool:
+        return self._file.exists() and self._file.read_text() != ""
+
+    @property
+    def lives(self) -> bool:
+        with self._file.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def assert_gone(self) -> None:
+        """Not only ended: reaped, so that not even its number is left."""
+        assert not self.lives
+        with pytest.raises(ProcessLookupError):
+            os.kill(self.pid, 0)
+
+    async def run(self, session: Callable[[Channel], Awaitable[None]]) -> Exit:
+        with trio.fail_after(_LIMIT_SECONDS):
+            self.exit = await self.launcher.run(session)
+        return self.exit
+
+    def rescue(self) -> None:
+        """For teardown: where the launcher failed, the test must not leave its engine behind as well."""
+        if self.started and self.lives:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def load(plan: ScriptedPlan | None = None, version: int = PROTOCOL_VERSION) -> Load:
+    return Load(version, "scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan())
+
+
+async def started(channel: Channel, plan: ScriptedPlan | None = None) -> Ready:
+    channel.send_nowait(load(plan))
+    ready = await channel.receive()
+    assert isinstance(ready, Ready)
+    return ready
+
+
+async def until_gone(channel: Channel) -> list[FromEngine]:
+    heard: list[FromEngine] = []
+    try:
+        while True:
+            heard.append(await channel.receive())
+    except EngineGone:
+        return heard
