@@ -12,6 +12,8 @@ from mlx_lm.utils import load_model
 from scheduler.engine import model_loading
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.rows.generation import SampledBatch
+from scheduler.engine.sampling import RowsSampler
 from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
 from tests.mlx.grammar_engine import GrammarModel
@@ -51,3 +53,11 @@ def tiny(tiny_folder: Path) -> Tiny:
 def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
     """With a whole vocabulary, for what is held to a grammar."""
     return GrammarModel(tmp_path_factory.mktemp("models") / "grammar")
+
+
+@pytest.fixture
+def device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Metal and CUDA do it: a step's tokens are told when they are the next one's inputs, and what is slow
+    on x86 alone stays in the graph."""
+    monkeypatch.setattr(SampledBatch, "pipelined", True)
+    monkeypatch.setattr(RowsSampler.__init__, "__defaults__", (False,))

@@ -192,3 +192,14 @@ def test_the_penalties_and_the_bias_are_felt(tiny: Tiny) -> None:
     tokens, _ = _together(tiny, [(0, submit) for submit in submits])
     assert tokens[4] == [77] * 24
     assert len({tuple(answer) for answer in tokens.values()}) == len(ways)
+
+
+@pytest.mark.usefixtures("device_of_its_own")
+def test_a_device_of_its_own_says_the_same(tiny: Tiny) -> None:
+    """Greedy and sampled requests that join and leave, where steps overlap with the routing of tokens."""
+    generator = random.Random(31)
+    submits = [*_greedy_requests(generator, 12), *_mixed_requests(generator, 24)[12:]]
+    arrivals = [(generator.randrange(15), submit) for submit in submits]
+    tokens, _ = _together(tiny, arrivals, slots=20)
+    for submit in submits:
+        assert tokens[submit.request_id] == _by_itself(tiny, submit)

@@ -21,6 +21,13 @@ def test_contract(check: Callable[[MakeBackend], None], prefill_rows: int, tiny:
     check(lambda: tiny.backend(max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK, prefill_rows=prefill_rows))
 
 
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.usefixtures("device_of_its_own")
+def test_contract_on_a_device_of_its_own(check: Callable[[MakeBackend], None], tiny: Tiny) -> None:
+    """The same where steps overlap with what is done about their tokens."""
+    check(lambda: tiny.backend(max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK, prefill_rows=8))
+
+
 @pytest.mark.parametrize("token", [-1, 512, 1 << 31])
 def test_a_bias_outside_the_vocabulary_is_refused(tiny: Tiny, token: int) -> None:
     """It would index outside an array on the device; nothing of the request stays behind."""

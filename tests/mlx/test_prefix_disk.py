@@ -56,7 +56,8 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
         second.submit(words(50, 6)),
     )
     state = family in {*_ALL} - {"llama", "qwen3", "deepseek_v3"}
-    assert again.cached >= (len(prompt) + len(cold.tokens) if state else 512)
+    # But for the answer's last token, which is computed when somebody goes on from it.
+    assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
     assert branch.cached >= (600 if state else 512)
     assert other.cached == 0
     assert second.backend.disk is not None

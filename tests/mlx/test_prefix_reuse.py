@@ -43,7 +43,8 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
     assert branch.cached == (40 if family in _PLAIN else 0)
     turn = [*first.prompt, *cold.tokens, *words(9, 5)]
     (followed,) = engine.ask(engine.submit(turn, boundaries=edges))
-    assert followed.cached >= len(first.prompt) + len(cold.tokens)
+    # But for the answer's last token, which is computed when somebody goes on from it.
+    assert followed.cached >= len(first.prompt) + len(cold.tokens) - 1
     if family in _PLAIN:
         assert again.cached == 80
 
