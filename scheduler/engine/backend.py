@@ -29,11 +29,13 @@ class RequestRefused(Exception):
 class StepResult:
     """What one step did. A row that ended has its last token in `tokens` and its end in `retired`."""
 
-    tokens: abc.Sequence[TokenOut]
-    prefills: abc.Sequence[PrefillOut]
-    retired: abc.Sequence[Retired]
+    tokens: abc.Sequence[TokenOut] = ()
+    retired: abc.Sequence[Retired] = ()
+    prefills: abc.Sequence[PrefillOut] = ()
     computed_prefill_tokens: int = 0
     """Prompt tokens computed, what was padded included."""
+    decoded_rows: int = field(default=0, compare=False)
+    """Rows of which a token was computed; it may be told by the next step."""
     prefill_seconds: float = field(default=0.0, compare=False)
     """Of the step's time, what these took."""
     model_seconds: float = field(default=0.0, compare=False)

@@ -36,7 +36,7 @@ from scheduler.link.messages import (
     ToEngine,
 )
 
-_NOTHING = StepResult((), (), ())
+_NOTHING = StepResult()
 
 
 class EngineLoop:
@@ -201,8 +201,7 @@ class EngineLoop:
         # The scripted back end tells of seconds that a virtual clock has not seen.
         prefill_seconds = min(result.prefill_seconds, seconds)
         self._pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, context)
-        # Rows whose prompts became whole in this step have decoded in it too.
-        self._pace.observe_decode(seconds - prefill_seconds, max(decoding, len(result.tokens)))
+        self._pace.observe_decode(seconds - prefill_seconds, result.decoded_rows)
         self._busy_seconds += seconds
         self._model_seconds += min(result.model_seconds, seconds)
         self._steps += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from scheduler.engine.prefix.radix_tree import KEY_BYTES
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 
@@ -59,8 +60,17 @@ class Memory:
         where one after another is asked about."""
         if not running:
             return True  # It has been found possible; what else is held will be evicted.
-        coming = _charge(sequence, left_in_place(sequence, known_tokens, running), self.row_bytes)
+        coming = self.coming_bytes(sequence, known_tokens, running)
         return coming <= (self.room_bytes(running) if room_bytes is None else room_bytes)
+
+    def coming_bytes(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> int:
+        """What it takes of the room: its own charge, and what is pinned for it and for nobody before it."""
+        in_place = pinned = 0
+        for row in running:
+            shared = min(known_tokens, sequence.shared_with(row))
+            in_place, pinned = max(in_place, shared), max(pinned, min(shared, row.in_place_tokens))
+        own = _charge(sequence, in_place, self.row_bytes)
+        return own + (in_place - pinned) * (self.row_bytes.token_bytes + KEY_BYTES)
 
     def victim(self, running: Iterable[Sequence]) -> Sequence | None:
         """Who gives way now, if anyone must: the fewest tokens said, so that the least is computed again."""

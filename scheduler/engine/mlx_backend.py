@@ -267,6 +267,8 @@ class MlxBackend:
         self._rows.settle(row.cached for row in self._by_uid.values())
 
     def step(self, prefill_tokens: int | None = None) -> StepResult:
+        if owed := self._generator.settle():
+            return StepResult(*self._told(owed))
         if self._regrouping:
             self._regroup()
         self._share.divide(self._generator, prefill_tokens)
@@ -283,9 +285,16 @@ class MlxBackend:
         if self._regrouping:
             self._regroup()  # What has been read is in place before its row is one of the long ones.
         started = time.perf_counter()
-        begun, answers = self._generator.decode(wait=bool(chunks))
+        begun, answers = self._generator.decode(at_once=bool(prompts))
         model_seconds = prefill_seconds + time.perf_counter() - started
         prefills += [self._progress(prompt) for prompt in begun]
+        decoded = self._generator.decoding + sum(answer.finish_reason is not None for answer in answers)
+        tokens, retired = self._told(answers)
+        self._rows.reserve(self.kv_bytes())
+        computed = len(chunks) * max(chunks, default=0)
+        return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
+
+    def _told(self, answers: list[Any]) -> tuple[list[TokenOut], list[Retired]]:
         retired = self._fail_constrained()
         tokens: list[TokenOut] = []
         for answer in answers:
@@ -297,9 +306,7 @@ class MlxBackend:
                 self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
                 self._forget(row)
                 retired.append(Retired(row.request_id, answer.finish_reason))
-        self._rows.reserve(self.kv_bytes())
-        computed = len(chunks) * max(chunks, default=0)
-        return StepResult(tokens, prefills, retired, computed, prefill_seconds, model_seconds)
+        return tokens, retired
 
     def _fail_constrained(self) -> list[Retired]:
         """Rows whose next token no grammar can choose. What they have said is kept by nobody."""

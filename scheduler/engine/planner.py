@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.backend import Restorable
-from scheduler.engine.memory_plan import Memory, charged_bytes, left_in_place
+from scheduler.engine.memory_plan import Memory, left_in_place
 from scheduler.engine.prefix.stops import SCAFFOLD_TOKENS, stops_of
 from scheduler.engine.sequence import Sequence
 
@@ -78,10 +78,10 @@ def plan(
         if restorable == "at_stops":
             followed = [other.shared_with(sequence) for other in waiting if other is not sequence]
             sequence.stops = stops_of(sequence.submit.boundaries, followed, known, len(sequence.tokens))
+        if memory is not None:
+            room_bytes -= memory.coming_bytes(sequence, known, rows)
         admit.append(sequence)
         rows.append(sequence)
-        if memory is not None:
-            room_bytes -= charged_bytes(sequence, memory.row_bytes)
         if restorable != "never":
             leaders.append(sequence)
     return Plan(tuple(Keep(request_id, tokens) for request_id, tokens in keep.items()), tuple(admit))

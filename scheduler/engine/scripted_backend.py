@@ -241,7 +241,7 @@ class ScriptedBackend:
             self._prefixes.reserve(self.kv_bytes())
         seconds = self._plan.step_seconds
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
-        return StepResult(tokens, prefills, retired, computed, prefill_seconds, seconds)
+        return StepResult(tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds)
 
     def _next_token(self, row: _Row) -> int:
         stops, may_end = row.submit.stop_token_ids, row.generated >= row.submit.min_tokens

@@ -12,7 +12,6 @@ from mlx_lm.utils import load_model
 from scheduler.engine import model_loading
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.rows.generation import SampledBatch
 from scheduler.engine.sampling import RowsSampler
 from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -57,7 +56,5 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
 
 @pytest.fixture
 def device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Metal and CUDA do it: a step's tokens are told when they are the next one's inputs, and what is slow
-    on x86 alone stays in the graph."""
-    monkeypatch.setattr(SampledBatch, "pipelined", True)
+    """As Metal and CUDA do it: what is slow on x86 alone stays in the graph."""
     monkeypatch.setattr(RowsSampler.__init__, "__defaults__", (False,))

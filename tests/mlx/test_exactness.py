@@ -196,7 +196,7 @@ def test_the_penalties_and_the_bias_are_felt(tiny: Tiny) -> None:
 
 @pytest.mark.usefixtures("device_of_its_own")
 def test_a_device_of_its_own_says_the_same(tiny: Tiny) -> None:
-    """Greedy and sampled requests that join and leave, where steps overlap with the routing of tokens."""
+    """Greedy and sampled requests that join and leave, where nothing is computed on the host."""
     generator = random.Random(31)
     submits = [*_greedy_requests(generator, 12), *_mixed_requests(generator, 24)[12:]]
     arrivals = [(generator.randrange(15), submit) for submit in submits]

@@ -24,7 +24,7 @@ def test_contract(check: Callable[[MakeBackend], None], prefill_rows: int, tiny:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.usefixtures("device_of_its_own")
 def test_contract_on_a_device_of_its_own(check: Callable[[MakeBackend], None], tiny: Tiny) -> None:
-    """The same where steps overlap with what is done about their tokens."""
+    """The same where nothing is computed on the host."""
     check(lambda: tiny.backend(max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK, prefill_rows=8))
 
 

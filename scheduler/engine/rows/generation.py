@@ -4,8 +4,11 @@ mlx-lm's step takes a log-softmax over the vocabulary, calls a sampler a row as 
 hands out the log-probabilities of every row. Everything else of BatchGenerator is its own, so its lists of
 log-probabilities hold for each row what `engine/logprobs.py` has of it, or None.
 
-Its `next` decodes first and reads prompts afterwards, so that a prompt which is whole waits for the others'
-next chunk before its first token. Here `read` comes first, and `decode` takes along what has been read.
+Its `next` decodes first and reads prompts afterwards, and tells a token when it is the next step's input: so
+the first token of a prompt waits for two chunks of others. Here `read` comes first, `decode` takes along what
+has been read, and as long as there are prompts to read tokens are told at once. Without, a step is submitted
+before the last one's tokens are told, because the device computes while they are routed and the next graph is
+built (0.89 of the time a step, also on a CPU).
 """
 
 from __future__ import annotations
@@ -14,12 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
 from scheduler.engine.logprobs import RowLogprobs
 from scheduler.engine.sampling import RowSampling, RowsSampler
 
-_NO_STOPS = StopSequences([])
 _CLEARED_STEPS = 512
 """Upstream's: so often MLX gives its freed buffers back."""
 
@@ -33,13 +35,12 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     prompt_cache: list[Any]
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
+    owes: bool = False
+    """Whether the next inputs have not been told yet. Rows do not join before they are."""
+    _undrawn: tuple[mx.array, mx.array] | None = None
+    """What the next inputs are still to be drawn from: logits, and their inputs."""
+    _telling: tuple[list[int], list[RowLogprobs | None]]
     _rows_sampler: RowsSampler | None = None
-    _num_tokens: list[int]
-    """Of each row's answer; -1 where inputs are what is told and the next is its prompt's last token."""
-    pipelined: bool = mx.default_device() != mx.cpu
-    """A device of its own computes a step while the tokens of the one before are routed: they are told when
-    they are the next step's inputs. MLX's CPU stream takes ten operations ahead and then waits, so nothing
-    is gained there, and tokens are told at once (0.94 of the time a step, and each token a step sooner)."""
 
     def begin(self, last_tokens: list[int], **rows: list[Any]) -> None:
         """Hold these rows, whose lists come as GenerationBatch names them; nothing is computed yet."""
@@ -48,40 +49,64 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         self._next_tokens = mx.array(last_tokens, dtype=mx.uint32)
         self._next_logprobs = [None] * count
         self._token_context = [None] * count  # For logits processors, which nobody has here.
-        self._num_tokens = [-1 if self.pipelined else 0] * count
-        self._matchers = [(_NO_STOPS if self.pipelined else stops).matcher() for stops in self.stop_sequences]
+        self._num_tokens = [0] * count
+        self._matchers = [stops.matcher() for stops in self.stop_sequences]
 
-    def next(self) -> list[Any]:
-        beginning = {uid for uid, said in zip(self.uids, self._num_tokens, strict=True) if said < 0}
-        answers: list[Any] = super().next()
-        if not beginning:
-            return answers
-        for place, uid in enumerate(self.uids):
-            if uid in beginning:
-                self._matchers[place] = self.stop_sequences[place].matcher()
-        return [answer for answer in answers if answer.uid not in beginning]
+    def settle(self) -> list[Any]:
+        """Tell what is owed."""
+        self._draw()
+        told: Any = self._next_tokens.tolist()
+        return self._tell(told, self._next_logprobs, owing=False)
 
-    def _step(self) -> tuple[list[int], list[RowLogprobs | None]]:
-        inputs, logprobs = self._next_tokens, self._next_logprobs
+    def step(self, at_once: bool) -> list[Any]:
+        """A token of each row is computed. `at_once`: and told; else those that were owed, if any were."""
+        self._draw()
+        owed, logprobs = self.owes, self._next_logprobs
+        inputs = self._submit()
+        if at_once:
+            assert not owed
+            return self.settle()
+        self.owes = True
+        return self._tell(inputs, logprobs, owing=True) if owed else []
+
+    def _submit(self) -> list[int]:
+        inputs = self._next_tokens
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        self._undrawn = logits, inputs
         sampler = self._sampler_of(self.samplers)
-        known: Any = None
+        if sampler.draws_on_host and not sampler.constrained:
+            # The draw waits for the model: it is left to whoever needs the tokens.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        else:
+            self._draw()
+        known: list[int] = inputs.tolist()  # type: ignore[assignment]
+        for history, token in zip(self.tokens, known, strict=True):
+            history.append(token)
+        return known
+
+    def _draw(self) -> None:
+        if self._undrawn is None:
+            return
+        (logits, inputs), self._undrawn = self._undrawn, None
+        sampler = self._sampler_of(self.samplers)
         if sampler.constrained:
             # A grammar's next mask follows from the token before it: it is made while the model computes, and
             # only the draw waits for it.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
-            known = inputs.tolist()
-            sampler.advance(known)
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._next_tokens = sampler(logits, inputs)
         self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
         mx.async_eval(self._next_tokens, asked)  # type: ignore[no-untyped-call]
-        known = inputs.tolist() if known is None else known
-        for history, token in zip(self.tokens, known, strict=True):
-            history.append(token)
-        if self.pipelined:
-            return known, logprobs
-        told: Any = self._next_tokens.tolist()
-        return told, self._next_logprobs
+
+    def _tell(self, tokens: list[int], logprobs: list[RowLogprobs | None], owing: bool) -> list[Any]:
+        self._telling = tokens, logprobs
+        self.owes = owing
+        answers: list[Any] = self.next()
+        return answers
+
+    def _step(self) -> tuple[list[int], list[RowLogprobs | None]]:
+        """What upstream's `next` tells, and who has ended with it."""
+        return self._telling
 
     def _sampler_of(self, rows: Sequence[RowSampling]) -> RowsSampler:
         """The rows' parameters lie side by side on the device until the rows change."""
@@ -99,7 +124,12 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
 
     def filter(self, keep: list[int]) -> None:
         """Rows keep their places; the last ones move to those that have become free."""
-        super().filter(_in_place(keep))
+        keep = _in_place(keep)
+        super().filter(keep)
+        if self._undrawn is not None:
+            logits, inputs = self._undrawn
+            self._undrawn = (logits[mx.array(keep)], inputs[mx.array(keep)]) if keep else None
+        self.owes = self.owes and bool(keep)
 
 
 def _in_place(keep: Sequence[int]) -> list[int]:
@@ -169,6 +199,10 @@ class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
         self._prompt_batch = PromptBatch.empty(model, None, prefill_step_size=self.prefill_step_size)
         self._generation_batch = SampledBatch.empty(model, None)
 
+    @property
+    def decoding(self) -> int:
+        return len(self._generation_batch.uids)
+
     def read(self) -> list[Any]:
         """A chunk of each prompt in prefill, with those that there is room for; what has become of each."""
         with mx.stream(self._stream):
@@ -190,18 +224,24 @@ class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
         told.append(PromptProcessingBatch.Response(uid, (row[1], total), not rest, False))
         return chunk
 
-    def decode(self, wait: bool = False) -> tuple[list[Any], list[Any]]:
-        """The prompts that are whole, which take part with their last token, and a token of each row. `wait`:
-        until it is computed, for the sake of what times the next part of a step."""
+    def settle(self) -> list[Any]:
+        """Tell the tokens that are owed, where prompts have come, which are not to wait for them."""
+        if not self._generation_batch.owes or not (self._currently_processing or self._unprocessed_sequences):
+            return []
+        with mx.stream(self._stream):
+            answers: list[Any] = self._generation_batch.settle()
+            return answers
+
+    def decode(self, at_once: bool) -> tuple[list[Any], list[Any]]:
+        """The prompts that are whole, which take part with their last token, and the tokens to tell."""
         with mx.stream(self._stream):
             begun = self._begin()
+            if not self._generation_batch.uids:
+                return begun, []
             self._counters.generation_steps += 1
             if self._counters.generation_steps % _CLEARED_STEPS == 0:
                 mx.clear_cache()
-            answers = self._generation_batch.next()
-            if wait and self._generation_batch.uids:
-                mx.eval(self._generation_batch._next_tokens)
-            return begun, answers
+            return begun, self._generation_batch.step(at_once or bool(begun))
 
     def _begin(self) -> list[Any]:
         ready = [at for at, (pieces, *_) in enumerate(self._currently_processing) if is_read(pieces)]

@@ -98,6 +98,22 @@ def test_everybody_finishes_within_the_bytes(
     assert not farm.backend.prefixes.check_integrity()
 
 
+def test_what_will_be_pinned_is_counted_before_it_is() -> None:
+    """A newcomer stands on what a running row has computed: as soon as it does, nobody can evict that. It
+    waits, if there is no room for the row and for what is kept of it."""
+    trunk = prompt_of(118, 0)
+    farm = _Farm(budget_tokens=420)
+    farm.turn([request(1, (trunk + prompt_of(282, 1))[:400], 1)])
+    for _ in range(4):
+        farm.turn([])
+    farm.turn([request(2, trunk + prompt_of(83, 2), 1)])
+    assert farm.held_bytes <= farm.budget_bytes
+    while not farm.loop.idle:
+        farm.turn([])
+        assert farm.held_bytes <= farm.budget_bytes
+    assert farm.ends.keys() == {1, 2}
+
+
 def test_growth_makes_the_youngest_answer_give_way() -> None:
     """The one with the fewest tokens said is computed again; it goes on where it was."""
     farm = _Farm(budget_tokens=1500)
