@@ -101,12 +101,12 @@ def test_everybody_finishes_within_the_bytes(
 def test_what_will_be_pinned_is_counted_before_it_is() -> None:
     """A newcomer stands on what a running row has computed: as soon as it does, nobody can evict that. It
     waits, if there is no room for the row and for what is kept of it."""
-    trunk = prompt_of(118, 0)
+    trunk = prompt_of(200, 0)
     farm = _Farm(budget_tokens=420)
-    farm.turn([request(1, (trunk + prompt_of(282, 1))[:400], 1)])
+    farm.turn([request(1, trunk + prompt_of(200, 1), 1)])
     for _ in range(4):
         farm.turn([])
-    farm.turn([request(2, trunk + prompt_of(83, 2), 1)])
+    farm.turn([request(2, trunk + prompt_of(1, 2), 1)])
     assert farm.held_bytes <= farm.budget_bytes
     while not farm.loop.idle:
         farm.turn([])
