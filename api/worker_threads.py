@@ -31,7 +31,18 @@ class WorkerThreads:
 
 
 async def _in_thread(work: Callable[[], _T], limiter: trio.CapacityLimiter) -> _T:
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+    return await trio.to_thread.run_sync(lambda: _alone(work), abandon_on_cancel=True, limiter=limiter)
+
+
+def _alone(work: Callable[[], _T]) -> _T:
+    """What goes wrong is one request's affair. A panic of a library that is written in Rust (tokenizers,
+    llguidance) is no Exception, and would end the server with everybody's streams."""
+    try:
+        return work()
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"a library failed: {error}") from error
 
 
 def _and_give_back(work: Callable[[], _T]) -> _T:

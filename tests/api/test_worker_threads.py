@@ -63,3 +63,17 @@ def test_what_large_work_raises_reaches_its_client() -> None:
 
     with pytest.raises(ValueError, match="too long"):
         trio.run(in_large_thread, WorkerThreads(), refuse)
+
+
+def test_a_library_s_panic_is_the_request_s_alone() -> None:
+    """It is no Exception, and would end the server; so it becomes one."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic() -> None:
+        raise Panic("assertion failed in Rust")
+
+    for large in (False, True):
+        with pytest.raises(RuntimeError, match="assertion failed in Rust"):
+            trio.run(partial(WorkerThreads(), panic, large=large))
