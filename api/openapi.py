@@ -29,10 +29,12 @@ ANTHROPIC_ERRORS = _errors(
     _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
 )
 
+_EVENT = {**_object(data=_TEXT), "properties": {"event": _TEXT, "data": _TEXT}}
 STREAMED: Responses = {
     200: {
         "description": "The answer; with `stream` true, its events as they come",
-        "content": {"text/event-stream": {"schema": _TEXT}},
+        # OpenAPI 3.2's word for what each event is: some read a `schema` as that, others as the whole text's.
+        "content": {"text/event-stream": {"itemSchema": _EVENT}},
     }
 }
 """`router.post(..., responses=STREAMED)`."""

@@ -127,12 +127,7 @@ class Scheduler:
         choices = sum(request.choices for request in requests)
         try:
             self._admission.check(requests[0], arrived_at, choices)
-            prepared = [
-                await self._offload(
-                    partial(self._preparation.prepare, request), large=is_large(request.prompt)
-                )
-                for request in requests
-            ]
+            prepared = [await self._prepare(request) for request in requests]
             # Again: others were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],
@@ -152,6 +147,10 @@ class Scheduler:
         finally:
             for record in records:
                 self._release(record)
+
+    async def _prepare(self, request: GenerationRequest) -> PreparedRequest:
+        work = partial(self._preparation.prepare, request)
+        return await self._offload(work, large=is_large(request.prompt))
 
     async def tokenize(self, prompt: Prompt) -> list[int]:
         """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
@@ -302,10 +301,7 @@ class Scheduler:
         now = trio.current_time()
         for record in self._dispatcher.pump(now):
             self._expiry.watch(record)
-        if self._dispatcher.has_room:
-            self._admission.rate.pause()
-        elif self._admission.rate.paused:
-            self._admission.rate.resume(now)
+        self._admission.rate.follow(now, full=not self._dispatcher.has_room)
         self.observe_queue()
         self.metrics.in_engine.set(len(self._multiplexer))
         change, self._change = self._change, trio.Event()

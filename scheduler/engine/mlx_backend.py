@@ -285,18 +285,23 @@ class MlxBackend:
         if self._regrouping:
             self._regroup()  # What has been read is in place before its row is one of the long ones.
         started = time.perf_counter()
-        begun, answers = self._generator.decode(at_once=bool(prompts))
+        at_once = bool(prompts)
+        begun, answers = self._generator.decode(at_once)
         model_seconds = prefill_seconds + time.perf_counter() - started
         prefills += [self._progress(prompt) for prompt in begun]
         decoded = self._generator.decoding + sum(answer.finish_reason is not None for answer in answers)
+        # A token that is told at once was drawn without the mask that could not be made; one that was owed is
+        # of the step before.
+        failed = self._fail_constrained() if at_once else []
         tokens, retired = self._told(answers)
+        retired = [*failed, *retired, *self._fail_constrained()]
         self._rows.reserve(self.kv_bytes())
         computed = len(chunks) * max(chunks, default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
 
     def _told(self, answers: list[Any]) -> tuple[list[TokenOut], list[Retired]]:
-        retired = self._fail_constrained()
         tokens: list[TokenOut] = []
+        retired: list[Retired] = []
         for answer in answers:
             if (row := self._by_uid.get(answer.uid)) is None:
                 continue  # Failed just now.

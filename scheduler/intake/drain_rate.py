@@ -27,10 +27,6 @@ class DrainRate:
         self._seen = 0
         self._since: float | None = None
 
-    @property
-    def paused(self) -> bool:
-        return self._since is None
-
     def pause(self) -> None:
         """The engine has room: until it has none, departures say nothing of how fast they could follow."""
         self._since = None
@@ -38,6 +34,13 @@ class DrainRate:
     def resume(self, now: float) -> None:
         """The engine is full from now on, and what was before says nothing of how fast requests leave."""
         self._since = now
+
+    def follow(self, now: float, *, full: bool) -> None:
+        """As the engine is now."""
+        if not full:
+            self.pause()
+        elif self._since is None:
+            self.resume(now)
 
     def departed(self, now: float) -> None:
         if self._since is not None:

@@ -62,6 +62,8 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/held_ends.py",
         "scheduler/engine/logprobs.py",
         "scheduler/engine/model_loading.py",
+        "scheduler/engine/draw.py",
+        "scheduler/engine/penalties.py",
         "scheduler/engine/sampling.py",
         "scheduler/engine/rows/batch_rows.py",
         "scheduler/engine/rows/padded_rows.py",

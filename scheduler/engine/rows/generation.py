@@ -233,7 +233,8 @@ class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
             return answers
 
     def decode(self, at_once: bool) -> tuple[list[Any], list[Any]]:
-        """The prompts that are whole, which take part with their last token, and the tokens to tell."""
+        """The prompts that are whole, which take part with their last token, and the tokens to tell: at once,
+        as it must be where any were read, or those that are owed."""
         with mx.stream(self._stream):
             begun = self._begin()
             if not self._generation_batch.uids:
@@ -241,7 +242,7 @@ class RowsGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
             self._counters.generation_steps += 1
             if self._counters.generation_steps % _CLEARED_STEPS == 0:
                 mx.clear_cache()
-            return begun, self._generation_batch.step(at_once or bool(begun))
+            return begun, self._generation_batch.step(at_once)
 
     def _begin(self) -> list[Any]:
         ready = [at for at, (pieces, *_) in enumerate(self._currently_processing) if is_read(pieces)]
