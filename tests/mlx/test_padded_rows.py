@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.padded_rows import PaddedRows
 
 _HEADS, _SIZE = 2, 3
@@ -107,6 +108,27 @@ def test_who_comes_and_goes_moves_nobody_else(newcomer: int) -> None:
         rows.append(*_block([[1]] * len(rows.padding)))
         rows.join(_Oracle([[7] * newcomer]).rows)
         rows.select([0, len(rows.padding) - 1, *range(2, len(rows.padding) - 1)])
+        mx.synchronize()  # As between two steps.
+        assert _address(rows) == before
+
+
+def test_a_row_that_was_asked_for_is_not_its_successor() -> None:
+    """Who ends is asked for, leaves, and is copied to where it is kept; the last row has its place by then.
+    The others are not copied for its sake."""
+    rows = PaddedRows([0] * 8, coming_tokens=200)
+    rows.append(*_block([[number] * 60 for number in range(1, 9)]))
+    before = _address(rows)
+    for last in (7, 6, 5):
+        ended = rows.row(1)
+        rows.select([0, last, *range(2, last)])
+        assert ended[0] is not None
+        assert ended[1] is not None
+        kept = KvSegment([(ended[0][..., :60, :], ended[1][..., :60, :])], 60)
+        del ended
+        keys, values = kept.layers[0]
+        assert mx.array_equal(keys, mx.full((1, _HEADS, 60, _SIZE), 2 if last == 7 else last + 2))
+        assert mx.array_equal(values, -keys)
+        rows.append(*_block([[9]] * last))
         mx.synchronize()  # As between two steps.
         assert _address(rows) == before
 

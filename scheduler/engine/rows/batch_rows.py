@@ -65,13 +65,13 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """One layer of one row as it is in the batch. Nothing is copied before it is evaluated; hold it no
-    longer than until the next step, which would have to copy the whole batch for its sake."""
+    """One layer of one row as it was in the batch when it was asked for. Nothing is copied before it is
+    evaluated; hold it no longer than until the next step, which would have to copy the whole batch for its
+    sake."""
 
     keys: mx.array | None
-    """None where all of the row is shared."""
+    """Of this row alone; None where all of it is shared."""
     values: mx.array | None
-    row: int
     first: int
     shared_tokens: int
 
@@ -82,10 +82,7 @@ class RowView:
         assert self.values is not None
         base = self.first - self.shared_tokens
         span = slice(base + start, base + end)
-        return (
-            self.keys[self.row : self.row + 1, :, span],
-            self.values[self.row : self.row + 1, :, span],
-        )
+        return self.keys[..., span, :], self.values[..., span, :]
 
 
 class BatchRows:
@@ -151,8 +148,8 @@ class BatchRows:
 
     def extract(self, idx: int) -> Any:
         """A view of the row, where upstream lines up a copy of all of it."""
-        private = self._private
-        return RowView(private.keys, private.values, idx, private.padding[idx], tokens_of(self.paths[idx]))
+        keys, values = self._private.row(idx)
+        return RowView(keys, values, self._private.padding[idx], tokens_of(self.paths[idx]))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
         """For BatchGenerator's split, whose sides each drop some rows."""

@@ -58,6 +58,13 @@ class PaddedRows:
         self.keys[row : row + 1, :, start : start + keys.shape[2]] = keys
         self.values[row : row + 1, :, start : start + keys.shape[2]] = values
 
+    def row(self, row: int) -> tuple[mx.array | None, mx.array | None]:
+        """(1, heads, columns, size) of one row as it is now, padding and room included. Slices, not our
+        arrays: those are written into as soon as the row leaves and another takes its place."""
+        if self.keys is None or self.values is None:
+            return None, None
+        return self.keys[row : row + 1], self.values[row : row + 1]
+
     def twin(self) -> PaddedRows:
         """The same rows; what they hold is shared until one of the two writes."""
         twin = PaddedRows(self.padding, self.end, self._coming_tokens)
