@@ -23,6 +23,8 @@ _CLIENTS = 8
 _LEAVER_EVERY = 7
 """So many requests, and one whose client leaves in the middle."""
 _LEAVES_AFTER_SECONDS = 0.3
+_PATIENT = ("--stall-seconds", "30")
+"""Engines are killed here and never made to hang: on a busy machine a slow one is not to be taken for that."""
 _SAMPLE_SECONDS = 2.0
 _SLACK = {
     "server: resident bytes": 24e6,
@@ -73,7 +75,7 @@ class Soak:
 async def run(plan: SoakPlan, note: Callable[[str], None]) -> Soak:
     """Raises LaunchError where the server does not start."""
     soak = Soak()
-    arguments = [*SERVER, "--kv-cache-bytes", str(plan.kv_cache_bytes)]
+    arguments = [*SERVER, *_PATIENT, "--kv-cache-bytes", str(plan.kv_cache_bytes)]
     async with (
         victim(arguments) as server,
         httpx.AsyncClient(timeout=600.0, limits=httpx.Limits(max_connections=None), trust_env=False) as http,

@@ -1,4 +1,4 @@
-"""What is kept of a prefix is what computing that prefix gives, whatever happened to the row it was taken from.
+"""What is kept of a prefix is what computing it gives, whatever happened to the row it was taken from.
 
 Rows of different ages share a batch, and the place of one that ends is taken by another: what is kept of the
 one must not be the other's.
