@@ -24,7 +24,7 @@ _LEAVER_EVERY = 7
 """So many requests, and one whose client leaves in the middle."""
 _LEAVES_AFTER_SECONDS = 0.3
 _PATIENT = ("--stall-seconds", "30")
-"""Engines are killed here and never made to hang: on a busy machine a slow one is not to be taken for that."""
+"""Engines are killed here, never made to hang: on a busy machine a slow one is not to be taken for that."""
 _SAMPLE_SECONDS = 2.0
 _SLACK = {
     "server: resident bytes": 24e6,
