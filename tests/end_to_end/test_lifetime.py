@@ -21,6 +21,17 @@ from tests.end_to_end.raw_client import Answer, ask, request_bytes
 from tests.end_to_end.serving import Served, eventually, serving, start
 
 
+async def _eventually_holds(served: Served, requests: int) -> None:
+    def holds() -> bool:
+        waiting, running = (
+            served.metric("penstock_queued_requests"),
+            served.metric("penstock_engine_requests"),
+        )
+        return waiting + running == requests
+
+    await trio.to_thread.run_sync(eventually, holds)
+
+
 def gone(pid: int) -> bool:
     """No such process, or one that has ended and waits for somebody to ask how."""
     try:
@@ -115,7 +126,7 @@ def test_ctrl_c_lets_running_answers_finish() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one)
-                await trio.sleep(0.3)
+                await _eventually_holds(served, 1)
                 served.process.send_signal(signal.SIGINT)
                 await trio.sleep(0.2)
                 late = await ask(served.port)
@@ -157,15 +168,15 @@ def test_what_waits_in_the_queue_is_drained_too() -> None:
         async def main() -> list[Answer]:
             answers: list[Answer] = []
 
-            async def one() -> None:
-                answers.append(await ask(served.port, max_tokens=20))
+            async def one(max_tokens: int = 20) -> None:
+                answers.append(await ask(served.port, max_tokens=max_tokens))
 
             async with trio.open_nursery() as nursery:
-                for _ in range(10):
+                nursery.start_soon(one, 400)
+                await _eventually_holds(served, 1)
+                for _ in range(9):
                     nursery.start_soon(one)
-                await trio.to_thread.run_sync(
-                    eventually, lambda: served.metric("penstock_queued_requests") >= 3
-                )
+                await _eventually_holds(served, 10)
                 served.process.send_signal(signal.SIGTERM)
             return answers
 
@@ -186,7 +197,7 @@ def test_what_the_drain_cuts_off_is_told_so() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one)
-                await trio.sleep(0.3)
+                await _eventually_holds(served, 1)
                 served.process.send_signal(signal.SIGTERM)
             return answers[0]
 
