@@ -8,13 +8,17 @@ The cut-offs are mlx-lm's (top-p, min-p and top-k, on the untempered distributio
 that is kept. Tokens of exactly equal probability there are all kept, where mlx-lm drops some.
 
 `Draw` stays in MLX's graph. `HostDraw` is for processors on which MLX's exp, log and sort are slow
-(`rows/softmax.py`): with cut-offs, 32 rows of 8,192 tokens take a third of the time there.
+(`rows/softmax.py`): with cut-offs, 32 rows of 8,192 tokens take a third of the time there. There both have
+their random numbers from the host, made while the model computes: without cut-offs, the same rows take a third
+then, too, and a row draws the same whether its neighbours have cut-offs or not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -46,19 +50,54 @@ def cuts(params: Sampling, vocabulary: int) -> bool:
     return bool(0.0 < params.top_p < 1.0 or params.min_p > 0.0 or 0 < params.top_k < vocabulary)
 
 
+def gumbel(keys: Sequence[int], vocabulary: int) -> mx.array:
+    """(keys, vocabulary) float32 of the standard Gumbel distribution, each row by its key."""
+    return -mx.log(-mx.log(_uniform(keys, vocabulary)))
+
+
+def host_gumbel(keys: Sequence[int], vocabulary: int) -> mx.array:
+    """The same, evaluated on a thread of its own and by NumPy: while the model computes, for both do not wait
+    for it."""
+    with mx.stream(_beside()):
+        uniform = _uniform(keys, vocabulary)
+        mx.eval(uniform)
+    with np.errstate(divide="ignore"):  # Of zeros, which are never chosen.
+        return mx.array(-np.log(-np.log(np.array(uniform, copy=False))))
+
+
+@cache
+def _beside() -> mx.Stream:
+    return mx.new_stream(mx.Device(mx.cpu))
+
+
+def _uniform(keys: Sequence[int], vocabulary: int) -> mx.array:
+    pairs = mx.array([(key >> 32, key & _MASK_32) for key in keys], dtype=mx.uint32)
+    return mx.vmap(lambda key: mx.random.uniform(shape=(vocabulary,), key=key))(pairs)
+
+
+Noise: TypeAlias = Callable[[Sequence[int], int], mx.array]
+
+
 class Draw:
     """How the sampled rows of one batch draw; made anew when they change."""
 
-    def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
+    def __init__(self, rows: Sequence[Sampling], vocabulary: int, noise: Noise) -> None:
         self._seeds = [params.seed for params in rows]
         self._vocabulary = vocabulary
+        self._noise = noise
         self._heat = column([1.0 / params.temperature for params in rows])
         cut = [i for i, params in enumerate(rows) if cuts(params, vocabulary)]
         self._cut = mx.array(cut) if 0 < len(cut) < len(rows) else None
         """The rows that cut something off; None: all or none."""
         self._cuts = _Cuts([rows[i] for i in cut], vocabulary) if cut else None
 
-    def __call__(self, logits: mx.array, positions: Sequence[int]) -> mx.array:
+    def noise(self, positions: Sequence[int]) -> mx.array:
+        """What a call needs beside the logits. Asked for first, because it follows from nothing else."""
+        return self._noise(
+            [position_key(*at) for at in zip(self._seeds, positions, strict=True)], self._vocabulary
+        )
+
+    def __call__(self, logits: mx.array, noise: mx.array) -> mx.array:
         """(rows,) uint32, of float32 (rows, vocabulary), by the Gumbel-max rule."""
         scores = logits * self._heat
         if self._cuts is not None:
@@ -66,35 +105,27 @@ class Draw:
             if self._cut is not None:
                 floor = put(mx.full((len(self._seeds), 1), _NEVER), self._cut, floor)
             scores = mx.where(logits >= floor, scores, _NEVER)
-        noise = -mx.log(-mx.log(self._uniform(positions)))
         return mx.argmax(scores + noise, axis=-1).astype(mx.uint32)
-
-    def _uniform(self, positions: Sequence[int]) -> mx.array:
-        """(rows, vocabulary), each row by its key."""
-        keys = [position_key(*at) for at in zip(self._seeds, positions, strict=True)]
-        pairs = mx.array([(key >> 32, key & _MASK_32) for key in keys], dtype=mx.uint32)
-        return mx.vmap(lambda key: mx.random.uniform(shape=(self._vocabulary,), key=key))(pairs)
 
 
 class HostDraw(Draw):
     """The same, evaluated and handed to NumPy a row at a time, which then stays in the processor's cache."""
 
-    def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
-        super().__init__(rows, vocabulary)
+    def __init__(self, rows: Sequence[Sampling], vocabulary: int, noise: Noise) -> None:
+        super().__init__(rows, vocabulary, noise)
         self._rows = rows
 
-    def __call__(self, logits: mx.array, positions: Sequence[int]) -> mx.array:
-        uniform = self._uniform(positions)
-        mx.eval(logits, uniform)
-        rows = zip(np.array(logits, copy=False), np.array(uniform, copy=False), self._rows, strict=True)
+    def __call__(self, logits: mx.array, noise: mx.array) -> mx.array:
+        mx.eval(logits, noise)
+        rows = zip(np.array(logits, copy=False), np.array(noise, copy=False), self._rows, strict=True)
         return mx.array([_token(*row) for row in rows], dtype=mx.uint32)
 
 
-def _token(logits: _Floats, uniform: _Floats, params: Sampling) -> int:
-    kept = np.flatnonzero(logits >= _floor(logits, params))
-    with np.errstate(divide="ignore"):  # Of zeros, which are never chosen.
-        noise = -np.log(-np.log(uniform[kept]))
-    return int(kept[(logits[kept] * np.float32(1.0 / params.temperature) + noise).argmax()])
+def _token(logits: _Floats, noise: _Floats, params: Sampling) -> int:
+    scores = logits * np.float32(1.0 / params.temperature) + noise
+    if (floor := _floor(logits, params)) > _NEVER:
+        scores[logits < floor] = _NEVER
+    return int(scores.argmax())
 
 
 def _floor(logits: _Floats, params: Sampling) -> float:

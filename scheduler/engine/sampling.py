@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from scheduler.engine.constraint import Constraint, allowed_tokens, hold_ends
-from scheduler.engine.draw import Draw, HostDraw, cuts, put
+from scheduler.engine.draw import Draw, HostDraw, cuts, gumbel, host_gumbel, put
 from scheduler.engine.held_ends import HeldEnds
 from scheduler.engine.logprobs import LogprobsAsked
 from scheduler.engine.penalties import HostPenalties, Penalties, TokenCounts, penalises
@@ -77,8 +77,8 @@ class RowsSampler:
     gives the rows their counts back."""
 
     def __init__(self, rows: Sequence[RowSampling], on_host: bool = EXP_IS_SLOW) -> None:
-        """`on_host`: let NumPy do what MLX is slow at; the device's pipeline stands still meanwhile, so rows
-        without penalties and cut-offs stay in the graph."""
+        """`on_host`: let NumPy do what MLX is slow at. What needs the logits stops the device's pipeline, so
+        rows without penalties and cut-offs stay in the graph but for their random numbers."""
         self.rows = tuple(rows)
         self._said = [row for row in rows if row.said is not None]
         penalised = [(i, row.params, row.said) for i, row in enumerate(rows) if row.said is not None]
@@ -101,8 +101,8 @@ class RowsSampler:
         self._drawn = mx.array([i for i, _ in sampled]) if 0 < len(sampled) < len(rows) else None
         vocabulary = rows[0].vocabulary if rows else 0
         cut = any(cuts(row.params, vocabulary) for row in self._sampled)
-        draw = HostDraw if on_host and cut else Draw
-        self._draw = draw([row.params for row in self._sampled], vocabulary) if sampled else None
+        draw, noise = HostDraw if on_host and cut else Draw, host_gumbel if on_host else gumbel
+        self._draw = draw([row.params for row in self._sampled], vocabulary, noise) if sampled else None
         self.draws_on_host = on_host and (cut or bool(penalised))
         """Whether a call waits for the logits."""
 
@@ -122,15 +122,16 @@ class RowsSampler:
     def __call__(self, logits: mx.array, inputs: mx.array) -> mx.array:
         """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
         all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
+        noise = None if self._draw is None else self._draw.noise([row.position for row in self._sampled])
         if self._biased is not None and self._bias is not None:
             logits = logits.astype(mx.float32).at[self._biased].add(self._bias)
         if self._penalties is not None:
             logits = self._penalties.apply(logits, inputs, [row.has_said for row in self._said])
         logits = self._constrained.apply(self._held_ends.apply(logits))
         tokens = mx.argmax(logits, axis=-1).astype(mx.uint32)
-        if self._draw is not None:
+        if self._draw is not None and noise is not None:
             chosen = logits if self._drawn is None else logits[self._drawn]
-            drawn = self._draw(chosen.astype(mx.float32), [row.position for row in self._sampled])
+            drawn = self._draw(chosen.astype(mx.float32), noise)
             tokens = drawn if self._drawn is None else put(tokens, self._drawn, drawn)
         for row in self.rows:
             row.position += 1

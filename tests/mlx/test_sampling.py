@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 
 from scheduler.engine.backend import RequestRefused
-from scheduler.engine.draw import position_key
+from scheduler.engine.draw import gumbel, host_gumbel, position_key
 from scheduler.engine.sampling import RowSampling, RowsSampler
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Sampling
@@ -67,6 +67,14 @@ def test_one_bit_changes_the_key_all_over() -> None:
         changed += [(key ^ position_key(seed, position ^ (1 << bit))).bit_count() for bit in range(40)]
     assert min(changed) >= 12
     assert 31 < sum(changed) / len(changed) < 33
+
+
+def test_the_host_s_random_numbers_are_the_graph_s() -> None:
+    """Up to the last bits of a logarithm, and those of each key by itself."""
+    keys = [position_key(seed, position) for seed in range(4) for position in range(4)]
+    host = np.array(host_gumbel(keys, 3000))
+    assert np.allclose(host, np.array(gumbel(keys, 3000)), rtol=1e-4, atol=1e-5)
+    assert np.array_equal(host[5:6], np.array(host_gumbel(keys[5:6], 3000)))
 
 
 def test_mlx_uses_all_bits_of_a_key() -> None:
