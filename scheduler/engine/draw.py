@@ -9,8 +9,8 @@ that is kept. Tokens of exactly equal probability there are all kept, where mlx-
 
 `Draw` stays in MLX's graph. `HostDraw` is for processors on which MLX's exp, log and sort are slow
 (`rows/softmax.py`): with cut-offs, 32 rows of 8,192 tokens take a third of the time there. There both have
-their random numbers from the host, made while the model computes: without cut-offs, the same rows take a third
-then, too, and a row draws the same whether its neighbours have cut-offs or not.
+their random numbers from the host, made while the model computes: without cut-offs, a third again, and a row
+draws the same whether its neighbours have cut-offs or not.
 """
 
 from __future__ import annotations
