@@ -33,6 +33,7 @@ from scheduler.engine.grammars import Grammars
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.rows import shared_attention, swiglu
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
 from scheduler.engine.rows.generation import RowsGenerator
@@ -41,7 +42,6 @@ from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_me
 from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
-from scheduler.engine.rows.shared_attention import take_over
 from scheduler.engine.rows.sharing_check import shares_exactly
 from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
@@ -56,8 +56,8 @@ from scheduler.link.messages import (
     TokenOut,
 )
 
-# Before any model's module is imported, and also where one was.
-take_over()
+shared_attention.take_over()
+swiglu.take_over()
 
 _PADDED_PREFILL_IS_EXACT = frozenset(
     {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}

@@ -15,7 +15,6 @@ Everything here is a composition of MLX operations and was run on the CPU build 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import base
 
+from scheduler.engine.rows.replacement import replace
 from scheduler.engine.rows.softmax import EXP_IS_SLOW, softmax_parts, weight
 
 _MOST_SCORES = 1 << 22 if EXP_IS_SLOW else 1 << 26
@@ -186,12 +186,5 @@ def _dispatch(
 
 
 def take_over() -> None:
-    """Make mlx-lm's models, loaded or not, call us. They import the function by name, so those that were
-    loaded before hold the original themselves."""
-    base.scaled_dot_product_attention = _dispatch
-    for name, module in list(sys.modules.items()):
-        if (
-            name.startswith("mlx_lm.models.")
-            and vars(module).get("scaled_dot_product_attention") is _ordinary
-        ):
-            module.scaled_dot_product_attention = _dispatch  # type: ignore[attr-defined]
+    """Make mlx-lm's models call us."""
+    replace(base, "scaled_dot_product_attention", _ordinary, _dispatch)
