@@ -29,7 +29,7 @@ _COEFFICIENTS = (
 _ROUNDING = 12582912.0
 """1.5 * 2**23: added to a float32, it leaves the nearest integer in the lowest bits."""
 _LEAST = -100.0
-"""2**-100 is nothing, for a weight, and times a value it is still a normal float32. With 2**-126, the smallest,
+"""2**-100 is nothing, for a weight, and times a value it is still a normal float32. With 2**-126, the least,
 the products were not, and where padding held anything, 32 rows took ten times as long for them (x86)."""
 _MANY_SCORES = 1 << 15
 """From so many on the host is faster, though the step waits for what has been asked so far: about 32 rows of
