@@ -33,6 +33,7 @@ from scheduler.engine.grammars import Grammars
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, compact
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.rows import shared_attention, swiglu
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
@@ -43,7 +44,6 @@ from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.sharing_check import shares_exactly
-from scheduler.engine.sampling import RowSampling
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,

@@ -1,8 +1,8 @@
 """Repetition, frequency and presence penalties, in vLLM's arithmetic: the repetition penalty divides positive
 and multiplies negative logits of every token in prompt or output; the others subtract by the output's counts.
 
-`Penalties` stays in MLX's graph. `HostPenalties` is for processors whose vectors NumPy uses and MLX does not
-(`rows/softmax.py`): 32 rows of 8,192 tokens take a fifth of the time there.
+`Penalties` stays in MLX's graph. `HostCounts` is for processors whose vectors NumPy uses and MLX does not
+(`host_choice.py`): of each row only the tokens that it has seen are looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.engine.draw import column, put
+from scheduler.engine.row_arrays import column, put
 from scheduler.link.messages import Sampling
 
 
@@ -74,44 +74,27 @@ class Penalties:
         return put(logits, self._index, chosen.astype(logits.dtype))
 
 
-class HostPenalties(Penalties):
-    """The same, evaluated and handed to NumPy; of each row only the tokens that it has seen."""
+@dataclass(slots=True, eq=False)
+class HostCounts:
+    """What one row has said."""
 
-    def __init__(self, rows: Sequence[tuple[int, Sampling, TokenCounts]]) -> None:
-        super().__init__(rows)
-        self._params = [params for _, params, _ in rows]
-        self._tokens = [np.flatnonzero(np.array(known.seen)) for known in self._rows]
-        self._host_counts: npt.NDArray[np.float32] = np.array(self._counts)
+    seen: npt.NDArray[np.intp]
+    """The tokens of prompt and output, each once."""
+    counts: npt.NDArray[np.float32]
+    """(vocabulary,): how often each token is in the output."""
 
-    def save(self) -> None:
-        seen = np.zeros_like(self._host_counts)
-        for row, tokens in enumerate(self._tokens):
-            seen[row, tokens] = 1.0
-        self._counts, self._seen = mx.array(self._host_counts), mx.array(seen)
-        super().save()
+    @classmethod
+    def of(cls, prompt: Sequence[int], output: Sequence[int], vocabulary: int) -> HostCounts:
+        counts = np.bincount(np.array(output, np.intp), minlength=vocabulary).astype(np.float32)
+        return cls(np.unique(np.array([*prompt, *output], np.intp)), counts)
 
-    def apply(self, logits: mx.array, inputs: mx.array, said: Sequence[bool]) -> mx.array:
-        chosen, inputs = logits[self._index].astype(mx.float32), inputs[self._index]
-        mx.eval(chosen, inputs)
-        numbers: npt.NDArray[np.float32] = np.array(chosen)
-        for row, (params, token, is_output) in enumerate(
-            zip(self._params, np.array(inputs), said, strict=True)
-        ):
-            if is_output:
-                if token not in (known := self._tokens[row]):
-                    self._tokens[row] = np.append(known, token)
-                self._host_counts[row, token] += 1.0
-            self._penalise(numbers[row], self._tokens[row], self._host_counts[row], params)
-        return put(logits, self._index, mx.array(numbers).astype(logits.dtype))
+    def add(self, token: int) -> None:
+        if not self.counts[token] and token not in self.seen:
+            self.seen = np.append(self.seen, token)
+        self.counts[token] += 1.0
 
-    @staticmethod
-    def _penalise(
-        logits: npt.NDArray[np.float32],
-        tokens: npt.NDArray[np.intp],
-        counts: npt.NDArray[np.float32],
-        params: Sampling,
-    ) -> None:
+    def penalise(self, logits: npt.NDArray[np.float32], params: Sampling) -> None:
         """In place. Python's numbers leave float32 as it is."""
-        seen, said = logits[tokens], counts[tokens]
-        seen = np.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
-        logits[tokens] = seen - params.frequency_penalty * said - params.presence_penalty * (said > 0)
+        chosen, said = logits[self.seen], self.counts[self.seen]
+        chosen = np.where(chosen > 0, chosen / params.repetition_penalty, chosen * params.repetition_penalty)
+        logits[self.seen] = chosen - params.frequency_penalty * said - params.presence_penalty * (said > 0)

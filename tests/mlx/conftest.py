@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_model
 
-from scheduler.engine import model_loading
+from scheduler.engine import model_loading, row_sampling
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.sampling import RowsSampler
 from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
 from tests.mlx.grammar_engine import GrammarModel
@@ -57,4 +56,4 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
 @pytest.fixture
 def device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Metal and CUDA do it: what is slow on x86 alone stays in the graph."""
-    monkeypatch.setattr(RowsSampler.__init__, "__defaults__", (False,))
+    monkeypatch.setattr(row_sampling, "NUMPY_IS_FASTER", False)

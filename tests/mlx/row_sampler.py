@@ -8,7 +8,9 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from scheduler.engine.draw import position_key
+from scheduler.engine import row_sampling
+from scheduler.engine.draw import Noise, gumbel, position_key
+from scheduler.engine.host_choice import host_gumbel
 from scheduler.link.messages import Sampling
 
 
@@ -19,9 +21,11 @@ def greedy(logprobs: mx.array) -> mx.array:
 class RowSampler:
     """Samples one row. Called once a position with (1, vocabulary) log-probabilities, in order."""
 
-    def __init__(self, params: Sampling, position: int = 0) -> None:
+    def __init__(self, params: Sampling, position: int = 0, noise: Noise | None = None) -> None:
+        """`noise` None: as the engine makes it here."""
         self._params = params
         self._position = position
+        self._noise = noise or (host_gumbel if row_sampling.NUMPY_IS_FASTER else gumbel)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         position = self._position
@@ -36,10 +40,10 @@ class RowSampler:
             logprobs = apply_min_p(logprobs, params.min_p)
         if 0 < params.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, params.top_k)
-        key = mx.random.key(position_key(params.seed, position))
         # One draw from the distribution, by the Gumbel-max rule.
         scores = logprobs * (1.0 / params.temperature)
-        return mx.argmax(scores + mx.random.gumbel(scores.shape, key=key), axis=-1)
+        noise = self._noise([position_key(params.seed, position)], scores.size)
+        return mx.argmax(scores + noise.reshape(scores.shape), axis=-1)
 
 
 class LogitsAdjustment:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 
 from scheduler.engine.backend import RequestRefused
-from scheduler.engine.draw import gumbel, host_gumbel, position_key
-from scheduler.engine.sampling import RowSampling, RowsSampler
+from scheduler.engine.draw import Noise, gumbel, position_key
+from scheduler.engine.host_choice import host_gumbel
+from scheduler.engine.row_sampling import RowSampling
+from scheduler.engine.sampling import RowsSampler
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Sampling
 from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
@@ -24,6 +26,7 @@ from tests.mlx.conftest import Tiny
 from tests.mlx.row_sampler import LogitsAdjustment, RowSampler
 
 _replace = msgspec.structs.replace
+_IN_BOTH = pytest.mark.parametrize("noise", [gumbel, host_gumbel], ids=["in the graph", "on the host"])
 _PLAIN = _replace(GREEDY, temperature=1.0)
 _VOCABULARY = 12
 _DRAWS = 20_000
@@ -69,12 +72,18 @@ def test_one_bit_changes_the_key_all_over() -> None:
     assert 31 < sum(changed) / len(changed) < 33
 
 
-def test_the_host_s_random_numbers_are_the_graph_s() -> None:
-    """Up to the last bits of a logarithm, and those of each key by itself."""
-    keys = [position_key(seed, position) for seed in range(4) for position in range(4)]
-    host = np.array(host_gumbel(keys, 3000))
-    assert np.allclose(host, np.array(gumbel(keys, 3000)), rtol=1e-4, atol=1e-5)
-    assert np.array_equal(host[5:6], np.array(host_gumbel(keys[5:6], 3000)))
+@_IN_BOTH
+def test_random_numbers_are_of_gumbel_s_distribution(noise: Noise) -> None:
+    """By the test of Kolmogorov and Smirnov, without a trace of the key or the token before, and each key's
+    by themselves."""
+    keys = [position_key(seed, position) for seed in range(30) for position in range(30)]
+    numbers = np.array(noise(keys, 300)).astype(np.float64)
+    assert np.array_equal(numbers[5:6], np.array(noise(keys[5:6], 300)))
+    cumulated = np.sort(np.exp(-np.exp(-numbers.ravel())))
+    distance = np.max(np.abs(cumulated - (np.arange(cumulated.size) + 0.5) / cumulated.size))
+    assert distance < 1.63 / np.sqrt(cumulated.size), "one in a hundred is further off"
+    for near, far in ((numbers[1:], numbers[:-1]), (numbers[:, 1:], numbers[:, :-1])):
+        assert abs(np.corrcoef(near.ravel(), far.ravel())[0, 1]) < 0.01
 
 
 def test_mlx_uses_all_bits_of_a_key() -> None:
@@ -98,29 +107,33 @@ _CUTS: list[dict[str, Any]] = [
 ]
 
 
+@_IN_BOTH
 @pytest.mark.parametrize("cuts", _CUTS, ids=str)
-def test_the_distribution_is_mlx_lm_s(cuts: dict[str, Any]) -> None:
+def test_the_distribution_is_mlx_lm_s(cuts: dict[str, Any], noise: Noise) -> None:
     """Tokens come with the probabilities of mlx-lm's sampler, and none comes that it would cut off."""
     params = _replace(_PLAIN, **cuts)
     logprobs = mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY))
     mx.random.seed(1)
     expected = _shares(_oracle(params)(logprobs))
     # One key for all rows of a batch is no use of ours, but it draws thousands from one distribution.
-    shares = _shares(RowSampler(params)(logprobs))
+    shares = _shares(RowSampler(params, noise=noise)(logprobs))
     assert 0.5 * np.abs(shares - expected).sum() < 0.02, "total variation"
-    kept = _shares(_oracle(_replace(params, temperature=50.0))(logprobs)) > 0
-    assert np.array_equal(_shares(RowSampler(_replace(params, temperature=50.0))(logprobs)) > 0, kept)
-    assert kept[np.array(_drawn([RowSampler(_replace(params, seed=seed)) for seed in range(100)]))].all()
+    hot = _replace(params, temperature=50.0)
+    kept = _shares(_oracle(hot)(logprobs)) > 0
+    assert np.array_equal(_shares(RowSampler(hot, noise=noise)(logprobs)) > 0, kept)
+    by_seed = _drawn([RowSampler(_replace(params, seed=seed), noise=noise) for seed in range(100)])
+    assert kept[np.array(by_seed)].all()
 
 
-def test_seeds_and_positions_draw_independently() -> None:
+@_IN_BOTH
+def test_seeds_and_positions_draw_independently(noise: Noise) -> None:
     """2000 seeds at one position, and 2000 positions of one seed, each give the whole distribution, and
     a draw says nothing about the one after it."""
     params = _replace(_PLAIN, top_p=0.9)
     mx.random.seed(1)
     expected = _shares(_oracle(params)(mx.broadcast_to(_logprobs(), (_DRAWS, _VOCABULARY))))
-    by_seed = _drawn([RowSampler(_replace(params, seed=seed)) for seed in range(2000)])
-    by_position = _drawn([RowSampler(params)] * 2000)
+    by_seed = _drawn([RowSampler(_replace(params, seed=seed), noise=noise) for seed in range(2000)])
+    by_position = _drawn([RowSampler(params, noise=noise)] * 2000)
     for drawn in (by_seed, by_position):
         assert 0.5 * np.abs(_shares(drawn) - expected).sum() < 0.05, "total variation"
         pairs = np.zeros((_VOCABULARY, _VOCABULARY))
@@ -269,12 +282,15 @@ def test_all_rows_at_once_are_what_each_is_alone(
     prompts = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(1, 6)))) for _ in params]
     begun = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(0, 4)))) for _ in params]
     rows = [
-        RowSampling(one, _VOCABULARY, prompt, output, len(output))
+        RowSampling(one, _VOCABULARY, prompt, output, len(output), on_host=on_host)
         for one, prompt, output in zip(params, prompts, begun, strict=True)
     ]
     histories = [[*prompt, *output] for prompt, output in zip(prompts, begun, strict=True)]
     oracles = [
-        (RowSampler(one, len(output)), LogitsAdjustment(one, len(prompt), _VOCABULARY))
+        (
+            RowSampler(one, len(output), host_gumbel if on_host else gumbel),
+            LogitsAdjustment(one, len(prompt), _VOCABULARY),
+        )
         for one, prompt, output in zip(params, prompts, begun, strict=True)
     ]
     sampler: RowsSampler | None = None
@@ -282,7 +298,7 @@ def test_all_rows_at_once_are_what_each_is_alone(
         there = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True))
         if sampler is not None:
             sampler.leave()
-        sampler = RowsSampler([rows[i] for i in there], on_host)
+        sampler = RowsSampler([rows[i] for i in there])
         logits = mx.array(numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32))
         found: Any = sampler(logits, mx.array([histories[i][-1] for i in there])).tolist()
         for place, i in enumerate(there):

@@ -20,7 +20,8 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
 from scheduler.engine.logprobs import RowLogprobs
-from scheduler.engine.sampling import RowSampling, RowsSampler
+from scheduler.engine.row_sampling import RowSampling
+from scheduler.engine.sampling import RowsSampler
 
 _CLEARED_STEPS = 512
 """Upstream's: so often MLX gives its freed buffers back."""

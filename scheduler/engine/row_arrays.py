@@ -1,0 +1,19 @@
+"""Arrays with an entry for each row of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+
+def column(values: Sequence[float]) -> mx.array:
+    """(rows, 1) float32."""
+    return mx.array(list(values), dtype=mx.float32)[:, None]
+
+
+def put(array: mx.array, index: mx.array, values: mx.array) -> mx.array:
+    """A copy of `array` with rows replaced."""
+    array = array[:]
+    array[index] = values
+    return array
