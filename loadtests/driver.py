@@ -268,7 +268,8 @@ class Driver:
         index = next(self._indices)
         self._sent += 1
         observed = self._in_flight[index] = Observed(sent_at=trio.current_time())
-        headers = {"x-session-id": session.id}
+        # A probe's or an earlier run's agents are others: the target may remember what those have had.
+        headers = {"x-session-id": f"{self._salt} {session.id}"}
         if self._target.api_key is not None:
             headers["authorization"] = f"Bearer {self._target.api_key}"
         if wish.timeout_seconds is not None:

@@ -59,13 +59,13 @@ class Band:
 
     def pop(self, now: float) -> Charge:
         """The next request, charged what it is expected to cost."""
-        tenant, least_tenant = self._tenants.choose(self._config.patience)
-        session, least_session = tenant.sessions.choose(self._config.patience)
+        tenant, tenants = self._tenants.choose(self._config.patience)
+        session, sessions = tenant.sessions.choose(self._config.patience)
         ticket = session.choose(self._config.window, now)
         self._tenants.serve(tenant)
         tenant.sessions.serve(session)
         self._take_out(ticket)
-        return self.ledger.dispatch(ticket, least_tenant, least_session, now)
+        return self.ledger.dispatch(ticket, tenants, sessions, now)
 
     def remove(self, ticket: Ticket, now: float) -> None:
         self._take_out(ticket)

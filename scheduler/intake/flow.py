@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from scheduler.intake.service_ledger import Account
+from scheduler.intake.service_ledger import Account, Rivals
 from scheduler.intake.ticket import Ticket
 
 SMALLEST_TOKENS = 256
@@ -108,20 +108,23 @@ class Turns(Generic[_F]):
         flow.passed_over_since = self._turn
         self.flows[name] = flow
 
-    def choose(self, patience: int) -> tuple[_F, float]:
-        """Whose turn it is, and the least service among all."""
+    def choose(self, patience: int) -> tuple[_F, Rivals]:
+        """Whose turn it is, and what all have."""
         # One pass by hand: two of min() with keys doubled what a whole turn costs with a thousand flows.
         flows = iter(self.flows.values())
         least = longest = next(flows)
         lowest, earliest = least.account.service, longest.passed_over_since
+        highest = lowest
         for flow in flows:
             service, since = flow.account.service, flow.passed_over_since
             if service < lowest or (service == lowest and since < least.passed_over_since):
                 least, lowest = flow, service
+            if service > highest:
+                highest = service
             if since < earliest:
                 longest, earliest = flow, since
         overdue = self._turn - earliest >= patience
-        return longest if overdue else least, lowest
+        return longest if overdue else least, Rivals(lowest, highest, len(self.flows))
 
     def serve(self, flow: _F) -> None:
         self._turn += 1

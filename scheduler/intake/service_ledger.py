@@ -9,8 +9,11 @@ Decay is forward: instead of shrinking every counter as time passes, a charge at
 cost nothing to keep; only what is shown is divided by the scale of the moment.
 
 An account that becomes active (its first request is queued) is lifted to the level that its siblings have
-reached, which is what the least served of them had when the last one was served: idleness is no credit, and a
-newcomer, or a session spawned a moment ago, has no more of a claim than anybody who has waited all along.
+reached: idleness is no credit, and a newcomer, or a session spawned a moment ago, has no more of a claim than
+anybody who has waited all along. The level is the virtual time of fair queueing (Demers, Keshav, Shenker
+1989): with every dispatch it rises by what each of those who waited would have had of it, between the least and
+the most that one of them has. The least alone would stand still as long as newcomers come faster than they are
+served, and who asks for the second time would wait for all of them.
 """
 
 from __future__ import annotations
@@ -40,6 +43,15 @@ class Account:
     running: int = 0
     reached: float = 0.0
     sessions: dict[str, Account] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Of the flows among which one was chosen: the least and the most service, and how many they are."""
+
+    least: float
+    most: float
+    flows: int
 
 
 @dataclass(slots=True)
@@ -110,15 +122,15 @@ class ServiceLedger:
             account.waiting -= 1
         self._forget_idle(ticket, now)
 
-    def dispatch(self, ticket: Ticket, least_tenant: float, least_session: float, now: float) -> Charge:
-        """It goes to the engine and is charged what it is expected to cost. `least_tenant` and
-        `least_session` are the least service among those it was chosen from: the levels reached."""
+    def dispatch(self, ticket: Ticket, tenants: Rivals, sessions: Rivals, now: float) -> Charge:
+        """It goes to the engine and is charged what it is expected to cost. `tenants` and `sessions`: those
+        that it was chosen from, as they were."""
         tenant, session = self._accounts(ticket)
-        self._root.reached = max(self._root.reached, least_tenant)
-        tenant.reached = max(tenant.reached, least_session)
-        # Not before: the two levels are counters too, and were read before it.
-        self._rebase(now)
         tokens = self.cost(ticket.uncached_tokens, ticket.output_tokens)
+        self._root.reached = _risen(self._root.reached, tenants, tokens * self._scale(now))
+        tenant.reached = _risen(tenant.reached, sessions, tokens * self._scale(now))
+        # Not before: what the flows have are counters too, and were read before it.
+        self._rebase(now)
         for account in (tenant, session):
             account.waiting -= 1
             account.running += 1
@@ -195,6 +207,11 @@ class ServiceLedger:
         del account.sessions[session]
         if not account.sessions:
             del self._root.sessions[tenant]
+
+
+def _risen(reached: float, waiting: Rivals, charged: float) -> float:
+    reached = max(reached, waiting.least)
+    return max(reached, min(reached + charged / waiting.flows, waiting.most))
 
 
 def _lifted(account: Account, parent: Account) -> float:

@@ -73,6 +73,34 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
 
 
 @pytest.mark.parametrize("level", ["tenants", "sessions"])
+def test_who_asks_again_is_passed_by_those_who_wait_but_not_by_all_who_are_still_to_come(level: str) -> None:
+    """Newcomers come twice as fast as anybody is served, each once. One that was served before waits for
+    those who were there, and then some; by the least account alone it would wait for all of them."""
+    server = Server(FairnessConfig(), seconds_per_token=0.0)
+    names = count()
+
+    def newcomers(number: int) -> None:
+        for _ in range(number):
+            name = f"newcomer {next(names)}"
+            server.push(ticket(name) if level == "tenants" else ticket("T", name))
+
+    def again() -> Ticket:
+        one = ticket("veteran") if level == "tenants" else ticket("T", "veteran")
+        server.push(one)
+        return one
+
+    again()
+    server.serve()
+    newcomers(20)
+    one = again()
+    for turn in count():
+        assert turn < 100
+        newcomers(2)
+        if server.serve() is one:
+            break
+
+
+@pytest.mark.parametrize("level", ["tenants", "sessions"])
 def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
     """Each comes with nothing on its account, which by the counters alone would be for ever less; and the
     same one, asking again and again, is served every so often, and not every time."""
