@@ -11,9 +11,9 @@ cost nothing to keep; only what is shown is divided by the scale of the moment.
 An account that becomes active (its first request is queued) is lifted to the level that its siblings have
 reached: idleness is no credit, and a newcomer, or a session spawned a moment ago, has no more of a claim than
 anybody who has waited all along. The level is the virtual time of fair queueing (Demers, Keshav, Shenker
-1989): with every dispatch it rises by what each of those who waited would have had of it, between the least and
-the most that one of them has. The least alone would stand still as long as newcomers come faster than they are
-served, and who asks for the second time would wait for all of them.
+1989): with every dispatch it rises by what each of those who waited would have had of it, between the least
+and the most that one of them has. The least alone would stand still as long as newcomers come faster than they
+are served, and who asks for the second time would wait for all of them.
 """
 
 from __future__ import annotations
