@@ -12,8 +12,8 @@ An account that becomes active (its first request is queued) is lifted to the le
 reached: idleness is no credit, and a newcomer, or a session spawned a moment ago, has no more of a claim than
 anybody who has waited all along. The level is the virtual time of fair queueing (Demers, Keshav, Shenker
 1989): with every dispatch it rises by what each of those who waited would have had of it, between the least
-and the most that one of them has. The least alone would stand still as long as newcomers come faster than they
-are served, and who asks for the second time would wait for all of them.
+and the most that one of them has. The least alone would stand still as long as newcomers come faster than
+they are served, and who asks for the second time would wait for all of them.
 """
 
 from __future__ import annotations
