@@ -57,6 +57,21 @@ def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -
     assert words in "; ".join(found(**changed).complaints())
 
 
+def test_an_error_that_is_the_model_s_own_is_an_answer_like_others() -> None:
+    """The undisturbed run ended with it, too. It must say the same before it, and answers with and without it
+    are not the same."""
+    undisturbed = {**UNDISTURBED, GREEDY: whole(GREEDY, error="malformed_tool_call")}
+
+    def complaints(**changed: Any) -> str:
+        disturbed = {**undisturbed, GREEDY: replace(undisturbed[GREEDY], **changed)}
+        return "; ".join(compare(ASKED, undisturbed, undisturbed, disturbed).complaints())
+
+    assert complaints() == ""
+    assert "greedy" in complaints(text="another")
+    assert "engine_lost" in complaints(error="engine_lost")
+    assert "greedy" in complaints(error=None)
+
+
 def test_a_question_that_was_never_answered_is_lost() -> None:
     """Not only one that was cut off."""
     disturbed = {number: answer for number, answer in UNDISTURBED.items() if number != GREEDY}
