@@ -12,6 +12,8 @@ import trio
 from loadtests.chaos.questions import Question
 from loadtests.client import EventSplitter
 
+_OF_THE_MODEL = "malformed_tool_call"
+
 
 @dataclass(slots=True)
 class Answer:
@@ -34,7 +36,13 @@ class Answer:
     @property
     def said(self) -> tuple[object, ...]:
         """What must be the same with and without deaths."""
-        return (self.text, self.reasoning, tuple(self.calls), self.finish_reason, self.output_tokens)
+        calls = tuple(self.calls)
+        return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it came to its end, or to where the model itself wrote a call that nobody can read."""
+        return self.ended if self.error is None else self.error == _OF_THE_MODEL
 
     def take(self, chunk: dict[str, Any]) -> None:
         """One event of a stream, or a whole answer."""

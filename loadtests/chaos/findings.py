@@ -27,8 +27,7 @@ class Findings:
     lost: list[int]
     """Neither an answer nor an error came to its end."""
     failed: dict[int, str]
-    """An error where the undisturbed run had none, or another: a model may write a call that nobody can read
-    all by itself, and then does so again."""
+    """An error that is not the model's own: a call that it writes, and nobody can read, is an answer."""
     disordered: dict[int, str]
     longer: list[int]
     """More tokens than were asked for: something was said twice."""
@@ -73,15 +72,11 @@ def compare(
     """`disturbed` has the poison's answers too; the others have the same questions without it."""
     plain = [question for question in questions if not question.poison]
     got = {question.number: disturbed.get(question.number, Answer()) for question in plain}
-    whole = {
-        number: answer
-        for number, answer in got.items()
-        if (answer.ended if answer.error is None else answer.error == undisturbed[number].error)
-    }
+    whole = {number: answer for number, answer in got.items() if answer.whole}
     parted = [
         question
         for question in plain
-        if question.number in whole and _differ(whole[question.number], undisturbed[question.number])
+        if question.number in whole and whole[question.number].said != undisturbed[question.number].said
     ]
     return Findings(
         asked=len(plain),
@@ -92,7 +87,7 @@ def compare(
         failed={
             number: answer.error
             for number, answer in got.items()
-            if answer.error is not None and answer.error != undisturbed[number].error
+            if answer.error is not None and not answer.whole
         },
         disordered={number: answer.disorder for number, answer in got.items() if answer.disorder is not None},
         longer=[
@@ -102,7 +97,9 @@ def compare(
         ],
         greedy_parted=[question.number for question in parted if question.greedy],
         sampled_parted=[question.number for question in parted if not question.greedy],
-        control_parted=[number for number, answer in control.items() if _differ(answer, undisturbed[number])],
+        control_parted=[
+            number for number, answer in control.items() if answer.said != undisturbed[number].said
+        ],
         poison=[
             disturbed.get(question.number, Answer()).error or "answered"
             for question in questions
@@ -110,10 +107,6 @@ def compare(
         ],
         longest_pause_seconds=max((answer.longest_pause_seconds for answer in got.values()), default=0.0),
     )
-
-
-def _differ(one: Answer, other: Answer) -> bool:
-    return (one.said, one.error) != (other.said, other.error)
 
 
 def count(strikes: Sequence[str]) -> dict[str, int]:

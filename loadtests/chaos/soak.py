@@ -109,8 +109,8 @@ async def _client(
             continue
         answer = await ask(http, url, question)
         soak.answers += 1
-        soak.failed += answer.error is not None or not answer.ended
-        if answer.error is None:
+        soak.failed += not answer.whole
+        if answer.whole:
             parted = answer.said != known.setdefault(question.number, answer).said
             soak.parted += parted
             soak.greedy_parted += parted and question.greedy

@@ -58,8 +58,7 @@ def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -
 
 
 def test_an_error_that_is_the_model_s_own_is_an_answer_like_others() -> None:
-    """The undisturbed run ended with it, too. It must say the same before it, and answers with and without it
-    are not the same."""
+    """What was said before it must be the same, answers with and without it are not, and others are failures."""
     undisturbed = {**UNDISTURBED, GREEDY: whole(GREEDY, error="malformed_tool_call")}
 
     def complaints(**changed: Any) -> str:
@@ -128,7 +127,7 @@ def test_an_answer_is_put_together_from_its_events() -> None:
     answer.take({"choices": [{"delta": {"tool_calls": [{"function": {"arguments": 'rd":1}'}}]}}]})
     answer.take({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     answer.take({"choices": [], "usage": {"completion_tokens": 7}})
-    assert answer.said == ("ac", "b", ('look_up {"word":1}',), "tool_calls", 7)
+    assert answer.said == ("ac", "b", ('look_up {"word":1}',), "tool_calls", 7, None)
     assert answer.disorder is None
     answer.take({"choices": [{"delta": {"content": "again"}}]})
     assert answer.disorder is not None
