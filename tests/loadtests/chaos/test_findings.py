@@ -58,7 +58,7 @@ def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -
 
 
 def test_an_error_that_is_the_model_s_own_is_an_answer_like_others() -> None:
-    """What was said before it must be the same, answers with and without it are not, and others are failures."""
+    """What was said before it must be the same, answers with and without it are not, others are failures."""
     undisturbed = {**UNDISTURBED, GREEDY: whole(GREEDY, error="malformed_tool_call")}
 
     def complaints(**changed: Any) -> str:
