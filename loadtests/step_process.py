@@ -23,6 +23,11 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+from scheduler.engine.backend import Backend
+from scheduler.engine.prefill import Prompt, share
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
+
 _VOCABULARY = 8192
 _MOST_ROWS = 64
 _CHUNK_TOKENS = 512
@@ -76,8 +81,6 @@ def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
 
 def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     from scheduler.engine import model_loading
-    from scheduler.engine.sequence import Sequence
-    from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
 
     load = Load(
         PROTOCOL_VERSION,
@@ -96,13 +99,11 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     def measure(job: Job) -> dict[str, Any]:
         trunk, rests = _prompts(job)
         if trunk:
-            backend.admit(Sequence.of(Submit(1, [*trunk, 1], 1, (), greedy)))
-            while not backend.step().retired:
-                pass
-        for number, rest in enumerate(rests, 2):
-            backend.admit(Sequence.of(Submit(number, trunk + rest, 10_000, (), greedy)))
-        while len(backend.step().tokens) < len(rests):
-            pass
+            _decode_all(backend, [Submit(1, [*trunk, 1], 1, (), greedy)])
+        _decode_all(
+            backend,
+            [Submit(number, trunk + rest, 10_000, (), greedy) for number, rest in enumerate(rests, 2)],
+        )
         seconds = _timed(backend.step, job["steps"])
         assert backend.prefixes is not None
         held = backend.kv_bytes() + backend.prefixes.nbytes
@@ -112,6 +113,18 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
         return {"seconds": seconds, "kv_bytes": held}
 
     return measure
+
+
+def _decode_all(backend: Backend, submits: list[Submit]) -> None:
+    """Admit these, and step until each of them has a token in a step."""
+    rows = [Sequence.of(submit) for submit in submits]
+    for row in rows:
+        backend.admit(row)
+    while True:
+        prompts = [Prompt.of(row, backend.begun) for row in rows if row.chunkable_tokens]
+        result = backend.step(share(prompts, _CHUNK_TOKENS * len(rows), backend.limits))
+        if len(result.tokens) == len(rows):
+            return
 
 
 def main() -> None:

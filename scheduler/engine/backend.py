@@ -7,22 +7,17 @@ Two implementations pass the same contract tests (`tests/contracts/check_backend
 from __future__ import annotations
 
 from collections import abc
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.plan import Restorable
+from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import DeviceMemory, PrefillOut, Ready, Retired, TokenOut
-
-Restorable: TypeAlias = Literal["anywhere", "at_stops", "never"]
-"""Where a prompt can be continued by another: after any token, where a state was kept, or nowhere (no
-prefixes are kept)."""
-
-
-class RequestRefused(Exception):
-    """This request can never run here; the message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +28,11 @@ class StepResult:
     retired: abc.Sequence[Retired] = ()
     prefills: abc.Sequence[PrefillOut] = ()
     computed_prefill_tokens: int = 0
-    """Prompt tokens computed, what was padded included."""
+    """Prompt tokens computed, padding included."""
     decoded_rows: int = field(default=0, compare=False)
-    """Rows of which a token was computed; it may be told by the next step."""
+    """Rows of which a token was computed; with overlap the next step returns it."""
     prefill_seconds: float = field(default=0.0, compare=False)
-    """Of the step's time, what these took."""
+    """Of the step's time, what the chunks took."""
     model_seconds: float = field(default=0.0, compare=False)
     """Of the step's time, what the model's evaluation took; the rest is bookkeeping around it."""
 
@@ -52,7 +47,11 @@ class DiskWatch(Protocol):
 
 
 class Backend(Protocol):
-    """A running batch. One thread calls it; a row is known by its request id."""
+    """A running batch. One thread calls it; a row is known by its request id.
+
+    It carries out plans and decides nothing. Of a sequence that it has admitted it alone writes `tokens`
+    (each token that it returns), `computed_tokens`, `cached_tokens` and `in_place_tokens`.
+    """
 
     def describe(self) -> Ready:
         """What was loaded."""
@@ -64,39 +63,68 @@ class Backend(Protocol):
         ...
 
     @property
+    def limits(self) -> PrefillLimits:
+        """What one step's prefill can do."""
+        ...
+
+    @property
     def prefixes(self) -> PrefixCache[Any, Any] | None:
-        """What is kept of prompts and answers; None where nothing is. The back end alone changes it,
-        except for `clear`."""
+        """The prefix cache; None where none is kept. The back end alone changes it, except for `clear`."""
         ...
 
     @property
     def restorable(self) -> Restorable: ...
 
-    def admit(self, sequence: Sequence) -> int:
-        """Join the running batch with the next step. How many tokens of its prompt were there already.
-
-        Raises RequestRefused, with nothing changed."""
+    @property
+    def begun(self) -> Container[int]:
+        """The rows in the middle of their prefill: each must have a chunk in every step."""
         ...
 
-    def in_place_tokens(self, request_id: int) -> int:
-        """How much of a running row lies in the prefix cache only, pinned there."""
+    @property
+    def has_pending(self) -> bool:
+        """Whether there are sampled tokens that no step has returned yet."""
+        ...
+
+    def check(self, sequence: Sequence) -> None:
+        """Raises RequestRefused for what could break in the batch or index outside of an array."""
+        ...
+
+    def preparing(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence has unfinished prerequisites: a disk read, a grammar that is being
+        compiled. Raises RequestRefused where it turns out that it cannot run."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """A waiting sequence was cancelled or refused."""
+        ...
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give it a row, with its prefix hit. Raises RequestRefused, with nothing changed."""
         ...
 
     def keep(self, request_id: int, tokens: int) -> None:
         """Put the first `tokens` computed tokens of a running row where others find them."""
         ...
 
-    def warming(self, sequence: Sequence) -> bool:
-        """Whether a waiting request should wait on: what is kept of its prompt is being read from disk, or
-        its grammar is being compiled."""
+    def remove(self, request_id: int) -> None:
+        """Take the row out of the batch now and free its cache; unknown ids are an error (KeyError). What was
+        computed is kept in the prefix cache."""
         ...
 
-    def forget(self, sequence: Sequence) -> None:
-        """A waiting request was cancelled or refused."""
+    def emit_pending(self) -> StepResult:
+        """Return the tokens that are sampled already, and compute nothing."""
         ...
 
-    def tend(self, idle: bool) -> bool:
-        """A little work that no step waits for. Whether there is more of it."""
+    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+        """Compute these chunks, and one token of each row whose prompt is whole by then.
+
+        A row ends by itself at one of its stop tokens or at its `max_tokens`. What breaks in one row alone
+        ends that row as "failed": an exception from here means that the whole batch is lost.
+        """
+        ...
+
+    def background(self, idle: bool) -> bool:
+        """One slice of background work, which no step waits for. Whether there is more of it."""
         ...
 
     @property
@@ -104,22 +132,8 @@ class Backend(Protocol):
         """The disk tier, to be reported."""
         ...
 
-    def remove(self, request_id: int) -> None:
-        """Leave the batch now and free the row's cache; unknown ids are an error (KeyError). What was
-        computed is kept for whoever asks again."""
-        ...
-
-    def step(self, prefill_tokens: int | None = None) -> StepResult:
-        """One token for each decoding row, and at most `prefill_tokens` prompt tokens, which all rows in
-        prefill share (None: a chunk for each of them).
-
-        A row ends by itself at one of its stop tokens or at its `max_tokens`. What could break in one row
-        alone is refused at admission: an exception from here means that the whole batch is lost.
-        """
-        ...
-
     def kv_bytes(self) -> int:
-        """Bytes of key-value cache held by all rows; 0 when there are none."""
+        """Bytes of KV cache held by all rows; 0 when there are none."""
         ...
 
     def memory(self) -> DeviceMemory:

@@ -10,8 +10,8 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from scheduler.engine.backend import RequestRefused
 from scheduler.engine.constraint import Constraint
+from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Submit
 
 KEPT = 64
@@ -50,9 +50,10 @@ class Grammars:
             for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
                 del self._compiled[grammar]
 
-    def constraint(self, submit: Submit) -> Constraint | None:
+    def constraint(self, sequence: Sequence) -> Constraint | None:
         """For a request that is about to run, as far as its answer has come; None where it has no grammar.
         Raises RequestRefused."""
+        submit = sequence.submit
         if not submit.grammar:
             return None
         if self._tokenizer is None:
@@ -61,7 +62,7 @@ class Grammars:
         matcher = awaited.result()
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
-        return Constraint(matcher.deep_copy(), submit.prompt[len(submit.prompt) - submit.done_tokens :])
+        return Constraint(matcher.deep_copy(), sequence.answer())
 
     def _future(self, grammar: str) -> Future[LLMatcher]:
         if grammar in self._compiled:

@@ -1,8 +1,7 @@
 """The engine's loop: drain, plan, step, emit.
 
-Plain and synchronous: `turn` takes the commands that have arrived and returns the frames to send.
-Who waits for commands and who sends the frames is the caller's affair (`__main__` over a socket, the
-tests over memory streams).
+Plain and synchronous: `turn` takes the commands that have arrived and returns the frames to send. `__main__`
+waits for commands and sends frames over a socket, the tests over memory streams.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import assert_never
 
 import msgspec
 
-from scheduler.engine.backend import Backend, RequestRefused, StepResult
-from scheduler.engine.memory_plan import Memory, charged_bytes
+from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.planner import plan
+from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.prefix.cache_report import CacheWatch, inspection
-from scheduler.engine.sequence import Sequence
-from scheduler.engine.slots import Slots
+from scheduler.engine.sequence import RequestRefused, Sequence, Slots
+from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     Cancel,
@@ -29,6 +28,7 @@ from scheduler.link.messages import (
     Inspect,
     Inspection,
     Load,
+    PlanReport,
     Retired,
     SlotReport,
     StepOutput,
@@ -60,18 +60,11 @@ class EngineLoop:
         self._retired: list[Retired] = []
         self._inspections: list[Inspection] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
-        self._tending = False
+        self._background = False
         self._row_bytes = backend.row_bytes
-        self._preemptions = 0
-        self._re_prefilled_tokens = 0
-        self._steps = 0
-        self._prefilled_tokens = 0
-        self._generated_tokens = 0
-        self._busy_seconds = 0.0
-        self._model_seconds = 0.0
-        self._between_seconds = 0.0
-        # When the last step ended, if it left rows that wait for the next one.
-        self._awaited_since: float | None = None
+        self._meter = StepMeter(pace)
+        self._admissions = 0
+        self._last_plan = StepPlan()
 
     @property
     def idle(self) -> bool:
@@ -81,27 +74,25 @@ class EngineLoop:
     @property
     def resting(self) -> bool:
         """Whether nothing can be done before a command comes."""
-        return self.idle and not self._tending
+        return self.idle and not self._background
 
     @property
     def pausing(self) -> bool:
-        """Whether there is no step to take, but something goes on that is to be looked after soon."""
+        """Whether there is no step to take, but background work is pending."""
         return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
         """One turn of the loop. Empty when nothing happened that the parent must hear of."""
         self._drain(commands)
-        self._preempt()
-        self._admit()
-        frames = self._emit(self._step())
-        self._tending = self._backend.tend(idle=not self._slots)
+        frames = self._emit(self._step(self._plan()))
+        self._background = self._backend.background(idle=not self._slots)
         return frames
 
     def _drain(self, commands: Iterable[ToEngine]) -> None:
         for command in commands:
             match command:
                 case Submit():
-                    self._receive(Sequence.of(command, self._clock()))
+                    self._receive(command)
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
@@ -114,34 +105,21 @@ class EngineLoop:
                 case _:
                     assert_never(command)
 
-    def _receive(self, sequence: Sequence) -> None:
-        memory = self._memory()
-        if memory is not None and (refusal := memory.refusal(sequence)) is not None:
-            self._retired.append(Retired(sequence.request_id, "refused", refusal))
+    def _receive(self, submit: Submit) -> None:
+        try:
+            sequence = Sequence.of(submit, self._clock())
+            self._backend.check(sequence)
+            memory = self._memory()
+            if memory is not None and (refusal := memory.refusal(sequence)) is not None:
+                raise RequestRefused(refusal)
+        except RequestRefused as refused:
+            self._retired.append(Retired(submit.request_id, "refused", str(refused)))
         else:
             self._waiting[sequence.request_id] = sequence
 
-    def _memory(self) -> Memory | None:
-        prefixes = self._backend.prefixes
-        if prefixes is None:
-            return None
-        return Memory(prefixes.budget_bytes, self._row_bytes, prefixes.pinned_bytes(), self._kv_cache_share)
-
-    def _preempt(self) -> None:
-        """Rows that have grown beyond the budget give way. What they had computed is kept as far as there is
-        room, and they are first in line to go on."""
-        prefixes = self._backend.prefixes
-        if prefixes is None:
-            return
-        held_bytes = sum(charged_bytes(row, self._row_bytes) for row in self._slots)
-        if held_bytes + prefixes.nbytes <= prefixes.budget_bytes:
-            return  # Every step asks. What is pinned is part of what is kept, and takes a walk to know.
-        while (memory := self._memory()) is not None and (victim := memory.victim(self._slots)) is not None:
-            self._backend.remove(victim.request_id)
-            self._slots.release(victim.request_id)
-            victim.go_on_later()
-            self._waiting = {victim.request_id: victim, **self._waiting}
-            self._preemptions += 1
+    def _refuse(self, sequence: Sequence, refusal: RequestRefused) -> None:
+        self._backend.forget(sequence)
+        self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
 
     def _cancel(self, request_id: int) -> None:
         if (waiting := self._waiting.pop(request_id, None)) is not None:
@@ -152,78 +130,103 @@ class EngineLoop:
             self._backend.remove(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
-    def _admit(self) -> None:
-        # Again after refusals: a refused request leaves its slot to the next in line in this very step.
-        refused = True
-        while refused and self._waiting and self._slots.free:
-            refused = False
-            todo = plan(
-                [waiting for waiting in self._waiting.values() if not self._backend.warming(waiting)],
-                self._slots,
-                self._slots.free,
-                self._backend.restorable,
-                self._cached_tokens,
-                self._memory(),
-                self._clock(),
-            )
-            for kept in todo.keep:
-                self._backend.keep(kept.request_id, kept.tokens)
-            for sequence in todo.admit:
+    def _plan(self) -> StepPlan:
+        if self.idle:
+            return StepPlan()
+        backend = self._backend
+        state = EngineState(
+            waiting=self._ready(),
+            running=list(self._slots),
+            begun=backend.begun,
+            free_slots=self._slots.free,
+            restorable=backend.restorable,
+            cached_tokens=self._cached_tokens,
+            memory=self._memory(),
+            pace=self._pace,
+            limits=backend.limits,
+            has_pending=backend.has_pending,
+            admissions=self._admissions,
+        )
+        return plan(state, self._clock())
+
+    def _ready(self) -> list[Sequence]:
+        """The waiting sequences that could join: those whose prerequisites are done."""
+        ready: list[Sequence] = []
+        for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
+            try:
+                if not self._backend.preparing(sequence):
+                    ready.append(sequence)
+            except RequestRefused as refusal:
                 del self._waiting[sequence.request_id]
-                try:
-                    sequence.cached_tokens = self._backend.admit(sequence)
-                    sequence.prefilled_tokens = sequence.cached_tokens
-                except RequestRefused as refusal:
-                    refused = True
-                    self._backend.forget(sequence)
-                    self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
-                else:
-                    self._slots.take(sequence)
+                self._refuse(sequence, refusal)
+        return ready
+
+    def _memory(self) -> Memory | None:
+        prefixes = self._backend.prefixes
+        if prefixes is None:
+            return None
+        return Memory(
+            prefixes.budget_bytes,
+            self._row_bytes,
+            prefixes.nbytes,
+            prefixes.pinned_bytes,
+            self._kv_cache_share,
+        )
 
     def _cached_tokens(self, sequence: Sequence) -> int:
         prefixes = self._backend.prefixes
         return 0 if prefixes is None else prefixes.peek(sequence.tokens, sequence.submit.salt)
 
-    def _step(self) -> StepResult:
-        if not self._slots:
-            self._awaited_since = None
-            return _NOTHING
-        decoding = sum(not sequence.prefilling for sequence in self._slots)
-        context = max(
-            (sequence.prefilled_tokens for sequence in self._slots if sequence.prefilling), default=0
-        )
-        started = self._clock()
-        if self._awaited_since is not None:
-            self._between_seconds += started - self._awaited_since
-        result = self._backend.step(self._pace.tokens(decoding, len(self._slots) - decoding, context))
-        ended = self._clock()
-        seconds = ended - started
-        # The scripted back end tells of seconds that a virtual clock has not seen.
-        prefill_seconds = min(result.prefill_seconds, seconds)
-        self._pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, context)
-        self._pace.observe_decode(seconds - prefill_seconds, result.decoded_rows)
-        self._busy_seconds += seconds
-        self._model_seconds += min(result.model_seconds, seconds)
-        self._steps += 1
-        self._generated_tokens += len(result.tokens)
-        for token in result.tokens:
-            self._slots[token.request_id].output.append(token.token)
-        for prefill in result.prefills:
-            sequence = self._slots[prefill.request_id]
-            self._prefilled_tokens += prefill.done - sequence.prefilled_tokens
-            if sequence.preemptions:
-                self._re_prefilled_tokens += prefill.done - sequence.prefilled_tokens
-            sequence.prefilled_tokens = prefill.done
-        # A request that goes on after a preemption has told of its prompt already.
-        told = [
-            prefill for prefill in result.prefills if not self._slots[prefill.request_id].submit.done_tokens
-        ]
+    def _step(self, todo: StepPlan) -> StepResult:
+        if todo.emit_pending:
+            result = self._backend.emit_pending()
+            self._meter.count(result, self._slots, {})
+        else:
+            self._last_plan = todo
+            for sequence in todo.preempt:
+                self._preempt(sequence)
+            for kept in todo.keep:
+                self._backend.keep(kept.request_id, kept.tokens)
+            for admit in todo.admit:
+                self._admit(admit)
+            result = self._compute(todo)
         for retired in result.retired:
             self._slots.release(retired.request_id)
-        self._awaited_since = ended if self._slots else None
-        for sequence in self._slots:
-            sequence.in_place_tokens = self._backend.in_place_tokens(sequence.request_id)
-        return replace(result, prefills=told)
+        if not self._slots:
+            self._meter.idle()
+        return result
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """What it has computed is kept as far as there is room, and it is first in line to go on."""
+        self._backend.remove(sequence.request_id)
+        self._slots.release(sequence.request_id)
+        sequence.requeue()
+        self._waiting = {sequence.request_id: sequence, **self._waiting}
+        self._meter.preemptions += 1
+
+    def _admit(self, admit: Admit) -> None:
+        sequence = admit.sequence
+        del self._waiting[sequence.request_id]
+        sequence.checkpoints, sequence.admission = admit.checkpoints, self._admissions
+        self._admissions += 1
+        try:
+            self._backend.admit(sequence)
+        except RequestRefused as refusal:
+            self._refuse(sequence, refusal)
+        else:
+            self._slots.take(sequence)
+
+    def _compute(self, todo: StepPlan) -> StepResult:
+        if not self._slots:
+            return _NOTHING
+        prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
+        started = self._clock()
+        result = self._backend.step(todo.chunks)
+        self._meter.measure(todo, result, started, self._clock())
+        self._meter.count(result, self._slots, prefilled)
+        # A sequence that goes on after a preemption has reported its prompt's progress already.
+        reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
+        return replace(result, prefills=reported)
 
     def _emit(self, result: StepResult) -> list[StepOutput | Inspection]:
         self._watch.look(idle=self.idle)
@@ -240,7 +243,7 @@ class EngineLoop:
             SlotReport(
                 sequence.request_id,
                 sequence.prefilled_tokens,
-                len(sequence.tokens),
+                sequence.prompt_tokens,
                 sequence.generated_tokens,
                 sequence.cached_tokens,
                 sequence.preemptions,
@@ -249,25 +252,44 @@ class EngineLoop:
             for sequence in self._slots
         ]
         decoding = sum(not sequence.prefilling for sequence in self._slots)
-        step_seconds = self._pace.decode_seconds(max(1, decoding))
-        return EngineReport(slots, len(self._waiting), step_seconds, self._pace.speeds(), self._steps)
+        return EngineReport(
+            slots,
+            len(self._waiting),
+            self._pace.decode_seconds(max(1, decoding)),
+            self._pace.speeds(),
+            self._meter.steps,
+            _plan_report(self._last_plan),
+        )
 
     def _counters(self) -> Counters:
+        meter = self._meter
         return Counters(
-            steps=self._steps,
-            prefilled_tokens=self._prefilled_tokens,
-            generated_tokens=self._generated_tokens,
-            busy_seconds=self._busy_seconds,
+            steps=meter.steps,
+            prefilled_tokens=meter.prefilled_tokens,
+            generated_tokens=meter.generated_tokens,
+            busy_seconds=meter.busy_seconds,
             running=len(self._slots),
             waiting=len(self._waiting),
-            preemptions=self._preemptions,
-            re_prefilled_tokens=self._re_prefilled_tokens,
+            preemptions=meter.preemptions,
+            re_prefilled_tokens=meter.re_prefilled_tokens,
             kv_bytes=self._backend.kv_bytes(),
             cache=self._watch.counters(),
-            model_seconds=self._model_seconds,
-            between_seconds=self._between_seconds,
+            model_seconds=meter.model_seconds,
+            between_seconds=meter.between_seconds,
             memory=self._backend.memory(),
             preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
-            row_tokens=sum(sequence.prefilled_tokens + len(sequence.output) for sequence in self._slots),
+            row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
         )
+
+
+def _plan_report(last: StepPlan) -> PlanReport:
+    return PlanReport(
+        preempted=[sequence.request_id for sequence in last.preempt],
+        admitted=[admit.sequence.request_id for admit in last.admit],
+        chunks={str(chunk.request_id): chunk.tokens for chunk in last.chunks},
+        decoding=len(last.decode),
+        reason=last.reason,
+        predicted_seconds=last.predicted_seconds,
+        target_seconds=last.target_seconds,
+    )

@@ -1,14 +1,5 @@
-"""The adapter to mlx-lm's BatchGenerator, written against 0.32.2; `rows/generation.py` is its subclass and
-`rows/prefill_share.py` sets its chunk.
-
-What we rely on there, each held by a test in `tests/mlx/test_upstream.py`:
-- `insert_segments(...)` takes per-row `caches`, `all_tokens`, `samplers`, `stop_sequences`, and returns uids
-  that count upwards; it keeps the very list of caches until the row joins, and calls the first row's `merge`;
-- rows that join and leave keep what is theirs in every list of the batches;
-- `prefill_step_size` and `prefill_batch_size` are read at each step;
-- the parts that make a step, which `rows/generation.py` puts in another order: the prompt batch, its split,
-  the rows that join it, `GenerationBatch.next`;
-- `remove(uids)` works for rows in any stage; `prompt_cache_nbytes` is 0 when no row is left.
+"""The back end that runs a model: a batch (`rows/batch.py`), its ties to the prefix cache, its grammars and
+disk.
 
 Metal and CUDA take the same path through this file; only the CPU build was run by us.
 """
@@ -16,35 +7,32 @@ Metal and CUDA take the same path through this file; only the CPU build was run 
 from __future__ import annotations
 
 import time
-from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import abc
+from collections.abc import Callable, Container
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
-from scheduler.engine.backend import RequestRefused, Restorable, StepResult
-from scheduler.engine.constraint import Constraint
+from scheduler.engine.backend import StepResult
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
+from scheduler.engine.plan import Restorable
+from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease, compact
+from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.rows import shared_attention, swiglu
+from scheduler.engine.rows.batch import Batch, Sampled
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
-from scheduler.engine.rows.cached_rows import CachedRow, CachedRows
-from scheduler.engine.rows.generation import RowsGenerator
+from scheduler.engine.rows.cached_rows import CachedRows, Row
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
-from scheduler.engine.rows.prefill_share import PrefillShare
 from scheduler.engine.rows.prefix_disk import PrefixDisk
 from scheduler.engine.rows.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.rows.sharing_check import shares_exactly
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
     DeviceMemory,
@@ -52,7 +40,6 @@ from scheduler.link.messages import (
     PrefillOut,
     Ready,
     Retired,
-    Submit,
     TokenOut,
 )
 
@@ -65,17 +52,6 @@ _PADDED_PREFILL_IS_EXACT = frozenset(
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
 by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
 through the state, so that answers change with the neighbours. Others take chunks of one length."""
-
-
-@dataclass(slots=True)
-class _Row:
-    """One request in the batch: its two ids and its ties to the prefix cache."""
-
-    uid: int
-    request_id: int
-    tokens: array[int]
-    cached: CachedRow
-    constraint: Constraint | None
 
 
 class MlxBackend:
@@ -94,12 +70,7 @@ class MlxBackend:
     ) -> None:
         self._description = description
         self._row_bytes = row_bytes
-        self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
-        self._by_uid: dict[int, _Row] = {}
-        self._by_request: dict[int, _Row] = {}
         self._grammars = grammars or Grammars(None)
-        self._constrained: dict[int, _Row] = {}
-        """By uid, of the rows those that are held to a grammar."""
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
@@ -111,17 +82,12 @@ class MlxBackend:
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
-        self._share = PrefillShare(
-            base_rows=min(load.prefill_rows, load.max_slots),
+        self._limits = PrefillLimits(
+            rows=min(load.prefill_rows, load.max_slots),
             chunk_tokens=load.prefill_chunk_tokens,
             padded=_padding_is_exact(model, description.model_type),
         )
-        self._generator = RowsGenerator(
-            model,
-            completion_batch_size=load.max_slots,
-            prefill_batch_size=self._share.base_rows,
-            prefill_step_size=self._share.chunk_tokens,
-        )
+        self._batch = Batch(model, load.max_slots)
 
     def describe(self) -> Ready:
         return self._description
@@ -140,207 +106,188 @@ class MlxBackend:
             return "never"
         return "at_stops" if self._needs_state else "anywhere"
 
-    def admit(self, sequence: Sequence) -> int:
-        submit = sequence.submit
-        self._refuse_unusable(submit)
-        sampling = self._sampling(submit)
-        cached = self._rows.start(submit, sequence.tokens)
-        row = _Row(-1, submit.request_id, sequence.tokens, cached, sampling.constraint)
-        known = cached.cached_tokens
-        (row.uid,) = self._generator.insert_segments(
-            [_segments(submit.prompt, known, sequence.stops)],
-            max_tokens=[submit.max_tokens - submit.done_tokens],
-            caches=[cached.layers],
-            all_tokens=[submit.prompt[:known]],
-            samplers=[sampling],
-            stop_sequences=[self._stops(submit.stop_token_ids)],
-        )
-        self._regrouping = True
-        self.forget(sequence)
-        self._by_uid[row.uid] = self._by_request[row.request_id] = row
-        if row.constraint is not None:
-            self._constrained[row.uid] = row
-        return known
+    @property
+    def limits(self) -> PrefillLimits:
+        return self._limits
 
-    def _sampling(self, submit: Submit) -> RowSampling:
-        begun = len(submit.prompt) - submit.done_tokens
-        constraint = self._grammars.constraint(submit)
-        try:
-            return RowSampling(
-                submit.sampling,
-                self._description.vocabulary,
-                submit.prompt[:begun],
-                submit.prompt[begun:],
-                submit.done_tokens,
-                submit.top_logprobs,
-                submit.min_tokens,
-                [token for token in submit.stop_token_ids if 0 <= token < self._description.vocabulary],
-                constraint,
-            )
-        except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
-            raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
+    @property
+    def begun(self) -> Container[int]:
+        return self._batch.begun
 
-    def _refuse_unusable(self, submit: Submit) -> None:
+    @property
+    def has_pending(self) -> bool:
+        return self._batch.has_pending
+
+    def check(self, sequence: Sequence) -> None:
         """What would index outside an array on the device, where nothing checks."""
-        vocabulary = self._description.vocabulary
-        if not submit.prompt:
+        vocabulary, submit = self._description.vocabulary, sequence.submit
+        if not sequence.tokens:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
-            # BatchGenerator raises for it from inside the batch's step.
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
             raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
-        if not 0 <= min(submit.prompt) <= max(submit.prompt) < vocabulary:
+        if max(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         for token, _ in submit.sampling.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
 
-    def _stops(self, token_ids: tuple[int, ...]) -> StopSequences:
-        if token_ids not in self._stop_sequences:
-            self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
-        return self._stop_sequences[token_ids]
+    def admit(self, sequence: Sequence) -> None:
+        sampling = self._sampling(sequence)
+        self.forget(sequence)
+        self._batch.add(self._rows.start(sequence, sampling))
+        self._regrouping = True
+
+    def _sampling(self, sequence: Sequence) -> RowSampling:
+        submit, vocabulary = sequence.submit, self._description.vocabulary
+        constraint = self._grammars.constraint(sequence)
+        try:
+            return RowSampling(
+                submit.sampling,
+                vocabulary,
+                sequence.prompt(),
+                sequence.answer(),
+                sequence.generated_tokens,
+                submit.top_logprobs,
+                submit.min_tokens,
+                [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
+                constraint,
+            )
+        except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
+            raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     @property
     def disk(self) -> PrefixDisk | None:
         return self._disk
 
-    def warming(self, sequence: Sequence) -> bool:
-        read = self._disk is not None and self._disk.warming(sequence)
-        return self._grammars.preparing(sequence.submit) or read
+    def preparing(self, sequence: Sequence) -> bool:
+        reading = self._disk is not None and self._disk.warming(sequence)
+        return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
         self._grammars.forget(sequence.request_id)
         if self._disk is not None:
             self._disk.forget(sequence.request_id)
 
-    def tend(self, idle: bool) -> bool:
+    def background(self, idle: bool) -> bool:
         return self._disk is not None and self._disk.advance(idle)
 
-    def in_place_tokens(self, request_id: int) -> int:
-        return self._by_request[request_id].cached.shared_tokens
-
     def keep(self, request_id: int, tokens: int) -> None:
-        self._keep(self._by_request[request_id], tokens)
+        self._keep(self._batch.rows[request_id], tokens)
 
     def remove(self, request_id: int) -> None:
-        self._remove(self._by_request[request_id])
-
-    def _remove(self, row: _Row) -> None:
+        row = self._batch.rows[request_id]
         self._keep(row)
-        self._generator.remove([row.uid])
-        self._forget(row)
+        self._drop(row)
 
-    def _keep(self, row: _Row, limit: int | None = None, session_end: bool = False) -> None:
-        """Keep the first `limit` tokens (or all) of what the row has in the batch."""
-        layers, tokens = self._generator.extract_cache([row.uid])[row.uid]
-        if tokens and len(tokens) > row.cached.cached_tokens:  # Else it has computed nothing yet.
-            whole = limit is None or limit == len(tokens)
-            self._put(row, tokens[:limit], layers, whole, session_end)
+    def _drop(self, row: Row) -> None:
+        self._batch.drop(row)
+        self._rows.release(row)
 
-    def _put(self, row: _Row, tokens: list[int], layers: Any, whole: bool, session_end: bool) -> None:
-        kept = compact(tokens)
-        self._rows.keep(row.cached, kept, layers, whole, session_end)
+    def _keep(self, row: Row, limit: int | None = None, session_end: bool = False) -> None:
+        """Keep the first `limit` tokens (or all) of what the row has computed itself."""
+        computed = row.sequence.computed_tokens
+        if row.joined and computed > row.sequence.cached_tokens:
+            whole = limit is None or limit == computed
+            self._put(
+                row, computed if limit is None else limit, self._batch.layers_of(row), whole, session_end
+            )
+
+    def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
+        kept = row.sequence.tokens[:tokens]
+        self._rows.keep(row, kept, layers, whole, session_end)
         if self._disk is not None and whole:
-            self._disk.note(kept, row.cached.submit.salt)
-
-    def _forget(self, row: _Row) -> None:
-        self._rows.end(row.cached)
-        del self._by_uid[row.uid], self._by_request[row.request_id]
-        self._constrained.pop(row.uid, None)
+            self._disk.note(kept, row.sequence.submit.salt)
 
     def _regroup(self) -> None:
         """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
         self._regrouping = False
-        shared = self._rows.regroup({uid: row.cached for uid, row in self._by_uid.items()})
-        by_batch: dict[int, dict[int, tuple[Lease[KvSegment, RowState], int]]] = {1: {}, 2: {}}
-        for uid, (stage, place) in self._generator._find_uids(shared).items():
-            cached = self._by_uid[uid].cached
-            if stage == 0:
-                self._rows.restart(cached, shared[uid])
-            elif cached.lease is not None:
-                by_batch[stage][place] = (cached.lease, shared[uid])
-        batches = {1: self._generator._prompt_batch, 2: self._generator._generation_batch}
-        for stage, leases in by_batch.items():
-            if leases:
-                self._layout.rebase(batches[stage].prompt_cache, leases)
-        self._rows.settle(row.cached for row in self._by_uid.values())
+        rows = list(self._batch.rows.values())
+        leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
+        for row, runs in self._rows.regroup(rows).items():
+            if not row.joined:
+                self._rows.restart(row, runs)
+            elif row.lease is not None:
+                leases[row] = (row.lease, runs)
+        self._batch.rebase(self._layout, leases)
+        self._rows.trim_leases(rows)
 
-    def step(self, prefill_tokens: int | None = None) -> StepResult:
-        if owed := self._generator.settle():
-            return StepResult(*self._told(owed))
+    def emit_pending(self) -> StepResult:
+        return StepResult(*self._outcome(self._batch.emit_pending()))
+
+    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
         if self._regrouping:
             self._regroup()
-        self._share.divide(self._generator, prefill_tokens)
+        sizes = self._sizes(chunks)
         started = time.perf_counter()
-        prompts = self._generator.read()
+        self._batch.prefill(sizes)
         prefill_seconds = time.perf_counter() - started
-        chunks: list[int] = []
-        prefills: list[PrefillOut] = []
-        for prompt in prompts:
-            before = self._by_uid[prompt.uid].cached.done_tokens
-            prefills.append(self._progress(prompt))
-            if not prompt.end_of_prompt:  # The last token is computed with those that decode.
-                chunks.append(prefills[-1].done - before)
+        prefills = [self._progress(row) for row in sizes]
         if self._regrouping:
-            self._regroup()  # What has been read is in place before its row is one of the long ones.
+            self._regroup()  # A whole prompt is in place before its row is one of the long ones.
+        starting = self._batch.starting()
+        # Rows join here, and prompts wait: no overlap while there are any.
+        overlap = not sizes and not starting
         started = time.perf_counter()
-        at_once = bool(prompts)
-        begun, answers = self._generator.decode(at_once)
+        sampled = self._batch.decode(overlap)
         model_seconds = prefill_seconds + time.perf_counter() - started
-        prefills += [self._progress(prompt) for prompt in begun]
-        decoded = self._generator.decoding + sum(answer.finish_reason is not None for answer in answers)
-        # A token that is told at once was drawn without the mask that could not be made; one that was owed is
-        # of the step before.
-        failed = self._fail_constrained() if at_once else []
-        tokens, retired = self._told(answers)
-        retired = [*failed, *retired, *self._fail_constrained()]
+        prefills += [self._progress(row) for row in starting]
+        decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
+        tokens, retired = self._outcome(sampled)
         self._rows.reserve(self.kv_bytes())
-        computed = len(chunks) * max(chunks, default=0)
+        computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
 
-    def _told(self, answers: list[Any]) -> tuple[list[TokenOut], list[Retired]]:
+    def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
+        """The plan's chunks. A prefix hit may have turned out longer than planned, so no chunk passes its
+        row's next checkpoint."""
+        sizes: dict[Row, int] = {}
+        for chunk in chunks:
+            row = self._batch.rows[chunk.request_id]
+            left = row.sequence.until_checkpoint(row.sequence.computed_tokens)
+            if left:
+                sizes[row] = min(chunk.tokens, left)
+        if sizes and not self._limits.padded:
+            sizes = dict.fromkeys(sizes, min(sizes.values()))
+        return sizes
+
+    def _outcome(self, sampled: abc.Sequence[Sampled]) -> tuple[list[TokenOut], list[Retired]]:
         tokens: list[TokenOut] = []
         retired: list[Retired] = []
-        for answer in answers:
-            if (row := self._by_uid.get(answer.uid)) is None:
-                continue  # Failed just now.
-            told = answer.logprobs
-            tokens.append(TokenOut(row.request_id, answer.token, None if told is None else told.read()))
-            if answer.finish_reason is not None:
-                self._put(row, answer.all_tokens, answer.prompt_cache, whole=True, session_end=True)
-                self._forget(row)
-                retired.append(Retired(row.request_id, answer.finish_reason))
-        return tokens, retired
+        for one in sampled:
+            sequence, logprobs = one.row.sequence, one.logprobs
+            tokens.append(
+                TokenOut(sequence.request_id, one.token, None if logprobs is None else logprobs.read())
+            )
+            if one.finish is not None:
+                self._put(one.row, sequence.computed_tokens, one.layers, whole=True, session_end=True)
+                self._rows.release(one.row)
+                retired.append(Retired(sequence.request_id, one.finish))
+        return tokens, [*retired, *self._fail_rows()]
 
-    def _fail_constrained(self) -> list[Retired]:
-        """Rows whose next token no grammar can choose. What they have said is kept by nobody."""
+    def _fail_rows(self) -> list[Retired]:
+        """End the rows whose next token cannot be chosen; their KV is not kept."""
         retired: list[Retired] = []
-        for row in list(self._constrained.values()):
-            if row.constraint is not None and row.constraint.failure is not None:
-                self._generator.remove([row.uid])
-                self._forget(row)
-                retired.append(Retired(row.request_id, "failed", row.constraint.failure))
+        for row in list(self._batch.rows.values()):
+            if (failure := row.sampling.failure) is not None:
+                self._drop(row)
+                retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired
 
-    def _progress(self, prompt: Any) -> PrefillOut:
-        """A chunk of one row's prompt is computed. Before its last token, and where a state is wanted, it
-        is kept."""
-        row = self._by_uid[prompt.uid]
-        total = len(row.tokens)
-        done = total - (prompt.progress[1] - prompt.progress[0])
-        row.cached.done_tokens = done
-        row.cached.layers = []  # Joined: the batch has its own.
-        # The last token is a segment of its own (BatchGenerator's rule). Kept before it is computed: the row
-        # can then begin its answer with its prompt in place, where it pads nobody.
-        whole = prompt.end_of_segment and done == total - 1
-        if whole or (self._needs_state and prompt.end_of_segment and not prompt.end_of_prompt):
+    def _progress(self, row: Row) -> PrefillOut:
+        """A chunk of a row's prompt is computed. Before its last token, and at a checkpoint, its state is
+        kept: the row can then begin its answer with its prompt in place, where it pads nobody."""
+        sequence = row.sequence
+        done = sequence.prefilled_tokens
+        whole = done == sequence.prompt_tokens - 1
+        if whole or (self._needs_state and done in sequence.checkpoints):
             self._keep(row, session_end=whole)
         self._regrouping |= whole
-        return PrefillOut(row.request_id, done, total, row.cached.cached_tokens)
+        return PrefillOut(sequence.request_id, done, sequence.prompt_tokens, sequence.cached_tokens)
 
     def kv_bytes(self) -> int:
-        return int(self._generator.prompt_cache_nbytes)
+        return self._batch.nbytes
 
     def memory(self) -> DeviceMemory:
         # 0.1 µs for the three: counters of MLX's allocator.
@@ -365,12 +312,6 @@ def _prefix_cache(
         )
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
     return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
-
-
-def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:
-    """The prompt from `start`, in the pieces after which BatchGenerator is to pause."""
-    edges = [start, *(stop for stop in stops if start < stop < len(prompt) - 1), len(prompt)]
-    return [prompt[begin:end] for begin, end in pairwise(edges)]
 
 
 def _padding_is_exact(model: Any, model_type: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from operator import mul
+from typing import Literal, TypeAlias
 
 LEAST_TOKENS = 8
 """Whatever the target: a prefill that waits for ever is worse than a late token."""
@@ -65,6 +66,20 @@ def _chunk(tokens: int, context: int) -> tuple[float, ...]:
     return tokens / 64, tokens * context / (1 << 18), 1.0
 
 
+BudgetReason: TypeAlias = Literal["no_decode", "unknown_speed", "within_target", "least_tokens"]
+"""Why a step's prefill budget is what it is: nobody decodes, so nobody waits for a token; nothing has been
+measured yet; it fits the inter-token target; or the target leaves less than the floor of LEAST_TOKENS."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBudget:
+    """How many prompt tokens one step may compute. `target_seconds` None: no token waits for the step."""
+
+    tokens: int
+    reason: BudgetReason
+    target_seconds: float | None = None
+
+
 @dataclass(slots=True)
 class PrefillPace:
     """`target_seconds` None: in proportion to the decode step (AUTOMATIC_RATIO)."""
@@ -75,33 +90,47 @@ class PrefillPace:
     _decode: _Line = field(default_factory=lambda: _Line(2))
     _prefill: _Line = field(default_factory=lambda: _Line(3))
 
-    def tokens(self, decoding: int, reading: int, context: int) -> int:
-        """The budget of the coming step, with `decoding` rows and `reading` prompts of which the furthest has
-        got to `context`."""
+    def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
+        """Of the coming step, with `decoding` rows and `prefilling` prompts, the longest of which has
+        `context` tokens in its cache."""
         if decoding == 0:
-            return self.most_tokens
-        if not self._decode or not self._prefill:
-            return min(_FIRST_TOKENS, self.most_tokens)
-        target = self.target_seconds
-        if target is None:
-            target = AUTOMATIC_RATIO * self._decode.seconds(_rows(decoding + reading))
+            return PrefillBudget(self.most_tokens, "no_decode")
+        target = self._target_seconds(decoding + prefilling)
+        if target is None or not self._prefill:
+            return PrefillBudget(min(_FIRST_TOKENS, self.most_tokens), "unknown_speed", target)
         left = target - self._decode.seconds(_rows(decoding)) - self._prefill.seconds(_chunk(0, context))
         token = self._prefill.seconds(_chunk(1, context)) - self._prefill.seconds(_chunk(0, context))
-        fitting = left / token if token else math.inf
-        return max(LEAST_TOKENS, int(min(self.most_tokens, fitting)))
+        fitting = int(min(self.most_tokens, left / token if token else math.inf))
+        if fitting < LEAST_TOKENS:
+            return PrefillBudget(LEAST_TOKENS, "least_tokens", target)
+        return PrefillBudget(fitting, "within_target", target)
+
+    def _target_seconds(self, rows: int) -> float | None:
+        if not self._decode:
+            return None
+        if self.target_seconds is not None:
+            return self.target_seconds
+        return AUTOMATIC_RATIO * self._decode.seconds(_rows(rows))
+
+    def step_seconds(self, decoding: int, chunk_tokens: int, context: int) -> float | None:
+        """What a step of so many rows and prompt tokens takes; None while it cannot be known."""
+        if (decoding and not self._decode) or (chunk_tokens and not self._prefill):
+            return None
+        seconds = self._decode.seconds(_rows(decoding)) if decoding else 0.0
+        return seconds + (self._prefill.seconds(_chunk(chunk_tokens, context)) if chunk_tokens else 0.0)
 
     def observe_decode(self, seconds: float, rows: int) -> None:
         if seconds > 0 and rows:  # A clock that stood still teaches nothing.
             self._decode.learn(seconds, _rows(rows))
 
     def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
-        """`tokens`: what was padded included."""
+        """`tokens`: padding included."""
         if seconds > 0 and tokens:
             self._prefill.learn(seconds, _chunk(tokens, context))
 
     def decode_seconds(self, decoding: int) -> float | None:
         """What a step of so many rows takes."""
-        return self._decode.seconds(_rows(decoding)) if self._decode else None
+        return self.step_seconds(decoding, 0, 0)
 
     def speeds(self) -> dict[str, float]:
         """Tokens per second by "chunk/context", for operators."""

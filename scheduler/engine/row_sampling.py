@@ -57,6 +57,11 @@ class RowSampling:
             self.said = counts.of(self.prompt, self.output, self.vocabulary)
 
     @property
+    def failure(self) -> str | None:
+        """Why its next token cannot be chosen; None: it can."""
+        return None if self.constraint is None else self.constraint.failure
+
+    @property
     def sampled(self) -> bool:
         return self.params.temperature > 0
 

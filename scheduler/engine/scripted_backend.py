@@ -10,14 +10,17 @@ import math
 import time
 import zlib
 from array import array
-from collections.abc import Callable
+from collections import abc
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from scheduler.engine.backend import RequestRefused, Restorable, StepResult
+from scheduler.engine.backend import StepResult
+from scheduler.engine.plan import Restorable
+from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
@@ -28,7 +31,6 @@ from scheduler.link.messages import (
     Retired,
     RetireReason,
     ScriptedPlan,
-    Submit,
     TokenOut,
 )
 
@@ -39,6 +41,8 @@ _SPECIAL_TOKENS = 64
 _FAIL_AT_TOKEN = 3
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
+_MOST_ROWS = 1 << 20
+"""All prompts share a step."""
 
 
 class ScriptedDeath(BaseException):
@@ -63,7 +67,7 @@ def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> L
     return LogprobsOut(best[rank][1], tuple(best[:top]))
 
 
-def digest(prompt: list[int]) -> int:
+def digest(prompt: abc.Sequence[int]) -> int:
     return zlib.crc32(array("I", prompt).tobytes())
 
 
@@ -83,12 +87,9 @@ class ScriptedRun:
 
 @dataclass(slots=True)
 class _Row:
-    submit: Submit
-    tokens: array[int]
+    sequence: Sequence
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
-    prefilled: int = 0
-    generated: int = 0
 
 
 class ScriptedBackend:
@@ -136,54 +137,57 @@ class ScriptedBackend:
     def restorable(self) -> Restorable:
         return "never" if self._prefixes is None else "anywhere"
 
-    def admit(self, sequence: Sequence) -> int:
-        submit = sequence.submit
-        if not submit.prompt:
+    @property
+    def limits(self) -> PrefillLimits:
+        return PrefillLimits(_MOST_ROWS, self._plan.prefill_tokens_per_step)
+
+    @property
+    def begun(self) -> Container[int]:
+        return ()  # Its prefill can pause anywhere.
+
+    @property
+    def has_pending(self) -> bool:
+        return False
+
+    def check(self, sequence: Sequence) -> None:
+        submit, tokens = sequence.submit, sequence.tokens
+        if not tokens:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
             raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
-        if not 0 <= min(submit.prompt) <= max(submit.prompt) < self._plan.vocabulary:
+        if max(tokens) >= self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         if submit.grammar:
             # Its tokens are arithmetic, and no vocabulary says what they are the text of.
             raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
-        if self._plan.refuse_token in submit.prompt:
+        if self._plan.refuse_token in tokens:
             raise RequestRefused("the script refuses this prompt")
-        if self._plan.die_token in submit.prompt:
-            raise ScriptedDeath
-        lease = None
-        if self._prefixes is not None:
-            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
-        # The prompt as the tree keeps it, and then the answer: a list of its own.
-        row = _Row(
-            submit,
-            sequence.tokens[:],
-            lease,
-            digest(submit.prompt[: len(submit.prompt) - submit.done_tokens]),
-            prefilled=0 if lease is None else lease.length,
-            generated=submit.done_tokens,
-        )
-        self._rows[submit.request_id] = row
-        return row.prefilled
 
-    def warming(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: Sequence) -> bool:
         return False
 
     def forget(self, sequence: Sequence) -> None:
         pass
 
-    def tend(self, idle: bool) -> bool:
+    def admit(self, sequence: Sequence) -> None:
+        if self._plan.die_token in sequence.tokens:
+            raise ScriptedDeath
+        lease = None
+        if self._prefixes is not None:
+            submit = sequence.submit
+            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
+        self._rows[sequence.request_id] = _Row(sequence, lease, digest(sequence.prompt()))
+        known = 0 if lease is None else lease.length
+        sequence.computed_tokens = sequence.cached_tokens = sequence.in_place_tokens = known
+
+    def background(self, idle: bool) -> bool:
         return False
 
     @property
     def disk(self) -> None:
         return None
-
-    def in_place_tokens(self, request_id: int) -> int:
-        lease = self._rows[request_id].lease
-        return 0 if lease is None else lease.length
 
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._rows[request_id], tokens)
@@ -191,11 +195,14 @@ class ScriptedBackend:
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
             self._prefixes.store(
-                row.tokens[:tokens], row.submit.salt, lambda start, end: ScriptedRun(end - start), session
+                row.sequence.tokens[:tokens],
+                row.sequence.submit.salt,
+                lambda start, end: ScriptedRun(end - start),
+                session,
             )
 
     def remove(self, request_id: int) -> None:
-        self._keep(self._rows[request_id], self._rows[request_id].prefilled)
+        self._keep(self._rows[request_id], self._rows[request_id].sequence.prefilled_tokens)
         self._forget(request_id)
 
     def _forget(self, request_id: int) -> None:
@@ -203,7 +210,12 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
-    def step(self, prefill_tokens: int | None = None) -> StepResult:
+    def emit_pending(self) -> StepResult:
+        return StepResult()
+
+    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+        if not self._rows:
+            return StepResult([], [], [])
         self._steps += 1
         if self._steps == self._plan.die_at_step:
             raise ScriptedDeath
@@ -211,66 +223,81 @@ class ScriptedBackend:
             raise ScriptedHang
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
-        tokens: list[TokenOut] = []
-        prefills: list[PrefillOut] = []
-        retired: list[Retired] = []
-        reading = sum(row.prefilled < len(row.submit.prompt) for row in self._rows.values())
-        chunk = self._plan.prefill_tokens_per_step
-        if prefill_tokens is not None and reading:
-            chunk = max(1, min(chunk, prefill_tokens // reading))
-        computed = 0
-        for row in self._rows.values():
-            total = len(row.submit.prompt)
-            if row.prefilled < total:
-                cached = 0 if row.lease is None else row.lease.length
-                before, row.prefilled = row.prefilled, min(total, row.prefilled + chunk)
-                computed += row.prefilled - before
-                prefills.append(PrefillOut(row.submit.request_id, row.prefilled, total, cached))
-                continue
-            token = self._next_token(row)
-            tokens.append(TokenOut(row.submit.request_id, token, self._logprobs(row, token)))
-            row.generated += 1
-            row.tokens.append(token)
-            if ended := self._ended(row, token):
-                retired.append(ended)
+        prefills = [self._prefill(chunk) for chunk in chunks]
+        decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
+        prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
+        tokens = [self._decode(row) for row in decoding]
+        ends = [self._ended(row, out.token) for row, out in zip(decoding, tokens, strict=True)]
+        retired = [end for end in ends if end is not None]
         for end in retired:
-            ended_row = self._rows[end.request_id]
-            self._keep(ended_row, len(ended_row.tokens), ended_row.submit.session)
+            ended = self._rows[end.request_id]
+            self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.reserve(self.kv_bytes())
         seconds = self._plan.step_seconds
+        computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         return StepResult(tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds)
 
+    def _prefill(self, chunk: Chunk) -> PrefillOut:
+        sequence = self._rows[chunk.request_id].sequence
+        sequence.computed_tokens += min(chunk.tokens, sequence.chunkable_tokens)
+        return self._progress(sequence)
+
+    def _begin(self, sequence: Sequence) -> PrefillOut:
+        """The prompt's last token is computed with the rows that decode."""
+        sequence.computed_tokens += 1
+        return self._progress(sequence)
+
+    @staticmethod
+    def _progress(sequence: Sequence) -> PrefillOut:
+        return PrefillOut(
+            sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
+        )
+
+    def _decode(self, row: _Row) -> TokenOut:
+        sequence = row.sequence
+        token = self._next_token(row)
+        out = TokenOut(sequence.request_id, token, self._logprobs(row, token))
+        sequence.tokens.append(token)
+        sequence.computed_tokens = len(sequence.tokens)
+        return out
+
     def _next_token(self, row: _Row) -> int:
-        stops, may_end = row.submit.stop_token_ids, row.generated >= row.submit.min_tokens
-        if stops and may_end and self._plan.stop_after and row.generated + 1 >= self._plan.stop_after:
+        submit, generated = row.sequence.submit, row.sequence.generated_tokens
+        stops, may_end = submit.stop_token_ids, generated >= submit.min_tokens
+        if stops and may_end and self._plan.stop_after and generated + 1 >= self._plan.stop_after:
             return stops[0]
-        token = scripted_token(row.prompt_digest, row.generated, self._plan.vocabulary)
+        token = scripted_token(row.prompt_digest, generated, self._plan.vocabulary)
         while token in stops and not may_end:
             token = (token + 1) % self._plan.vocabulary
         return token
 
     def _logprobs(self, row: _Row, token: int) -> LogprobsOut | None:
-        top = row.submit.top_logprobs
-        return None if top is None else scripted_logprobs(token, row.generated, top, self._plan.vocabulary)
+        top = row.sequence.submit.top_logprobs
+        if top is None:
+            return None
+        return scripted_logprobs(token, row.sequence.generated_tokens, top, self._plan.vocabulary)
 
     def _ended(self, row: _Row, token: int) -> Retired | None:
+        sequence = row.sequence
         reason: RetireReason
-        if token in row.submit.stop_token_ids:
+        if token in sequence.submit.stop_token_ids:
             reason = "stop"
-        elif row.generated >= row.submit.max_tokens:
+        elif sequence.generated_tokens >= sequence.submit.max_tokens:
             reason = "length"
-        elif row.generated == _FAIL_AT_TOKEN and self._plan.fail_sampler_token in row.submit.prompt:
-            return Retired(row.submit.request_id, "failed", "the script breaks this request's sampler")
+        elif (
+            sequence.generated_tokens == _FAIL_AT_TOKEN and self._plan.fail_sampler_token in sequence.prompt()
+        ):
+            return Retired(sequence.request_id, "failed", "the script breaks this request's sampler")
         else:
             return None
-        return Retired(row.submit.request_id, reason)
+        return Retired(sequence.request_id, reason)
 
     def kv_bytes(self) -> int:
-        held = sum(row.prefilled + row.generated - row.submit.done_tokens for row in self._rows.values())
-        return KV_BYTES_PER_TOKEN * (held - sum(map(self.in_place_tokens, self._rows)))
+        rows = [row.sequence for row in self._rows.values()]
+        return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
     def memory(self) -> DeviceMemory:
         """There is no device: what it keeps, of what a test may take for one."""

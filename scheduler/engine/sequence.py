@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,63 +12,149 @@ from scheduler.engine.prefix.radix_tree import common_run, compact
 from scheduler.link.messages import Submit
 
 
+class RequestRefused(Exception):
+    """This request can never run here; the message is for the client."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` is the prompt as the prefix cache keeps it, made once."""
+    """`tokens` is the only copy of its token ids in this process: prompt, then answer. Everything else names
+    positions in it."""
 
     submit: Submit
+    """As it came, without the prompt's ids."""
     tokens: array[int]
-    prefilled_tokens: int = 0
-    """Prompt tokens in the row's cache, found there or computed."""
+    prompt_tokens: int
+    """So many tokens are prefilled before the first is decoded. After a preemption, and for an answer that
+    goes on from another engine, the answer so far is among them."""
+    computed_tokens: int = 0
+    """So many tokens are in the row's KV cache. The back end counts them."""
     cached_tokens: int = 0
-    """Prompt tokens that it had not to compute."""
+    """So many prompt tokens were a prefix hit."""
     in_place_tokens: int = 0
-    """What of a running row lies in the prefix cache and is attended to there; the rest is its own."""
-    output: list[int] = field(default_factory=list)
-    """The whole answer so far."""
+    """So many tokens lie in the prefix cache only, where the running row attends to them."""
+    checkpoints: tuple[int, ...] = ()
+    """Positions at which prefill pauses and the row's state is kept, where some layer's cache cannot be
+    cut."""
+    admission: int = 0
+    """Counts upwards with every admission."""
     arrived_at: float = 0.0
     preemptions: int = 0
-    stops: tuple[int, ...] = ()
-    """Where its prefill pauses and its state is kept, for models whose layers cannot all be cut."""
+    _answer_start: int = 0
     _shared: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
-        """Ids that are no unsigned 32 bits are the back end's to refuse: here they make an empty key."""
+        """Raises RequestRefused for ids that no vocabulary has."""
         try:
-            return cls(submit, compact(submit.prompt), arrived_at=arrived_at)
-        except OverflowError:
-            return cls(submit, compact([]), arrived_at=arrived_at)
+            tokens = compact(submit.prompt)
+        except OverflowError as error:
+            raise RequestRefused("a token id is outside of every vocabulary") from error
+        return cls(
+            msgspec.structs.replace(submit, prompt=[]),
+            tokens,
+            len(tokens),
+            arrived_at=arrived_at,
+            _answer_start=len(tokens) - submit.done_tokens,
+        )
 
     @property
     def request_id(self) -> int:
         return self.submit.request_id
 
     @property
-    def generated_tokens(self) -> int:
-        return len(self.output) + self.submit.done_tokens
-
-    def go_on_later(self) -> None:
-        """It has left its slot in the middle: from now on its answer so far is part of its prompt."""
-        prompt = [*self.submit.prompt, *self.output]
-        done = self.generated_tokens
-        self.submit = msgspec.structs.replace(self.submit, prompt=prompt, done_tokens=done)
-        self.tokens, self.output = compact(prompt), []
-        self.prefilled_tokens = self.cached_tokens = self.in_place_tokens = 0
-        self.preemptions += 1
-        self._shared.clear()
+    def prefilled_tokens(self) -> int:
+        """Prompt tokens in the row's KV cache."""
+        return min(self.computed_tokens, self.prompt_tokens)
 
     @property
     def prefilling(self) -> bool:
-        return self.prefilled_tokens < len(self.tokens)
+        return self.computed_tokens < self.prompt_tokens
+
+    @property
+    def chunkable_tokens(self) -> int:
+        """Prompt tokens to compute in chunks: the last one is computed with the rows that decode."""
+        return max(0, self.prompt_tokens - 1 - self.computed_tokens)
+
+    @property
+    def generated_tokens(self) -> int:
+        return len(self.tokens) - self._answer_start
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens generated since it was last admitted."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a part of its answer is prefilled: after a preemption, or on another engine."""
+        return self.prompt_tokens > self._answer_start
+
+    @property
+    def asked_tokens(self) -> int:
+        """The length of what the client sent."""
+        return self._answer_start
+
+    def prompt(self) -> array[int]:
+        """A copy of what the client sent."""
+        return self.tokens[: self._answer_start]
+
+    def answer(self) -> array[int]:
+        """A copy of the answer so far."""
+        return self.tokens[self._answer_start :]
+
+    def until_checkpoint(self, position: int) -> int:
+        """How many chunkable tokens there are from `position` to the next pause of the prefill."""
+        end = self.prompt_tokens - 1
+        return next((stop for stop in self.checkpoints if position < stop < end), end) - position
+
+    def requeue(self) -> None:
+        """It was preempted: from now on its answer so far is part of what must be prefilled."""
+        self.prompt_tokens = len(self.tokens)
+        self.computed_tokens = self.cached_tokens = self.in_place_tokens = 0
+        self.preemptions += 1
+        self._shared.clear()
 
     def shared_with(self, other: Sequence) -> int:
         """How many first tokens both prompts have, short of this one's last, which it must compute itself.
-        Remembered: it is asked again with every step that one waits and the other prefills."""
+        Remembered: every step asks again while one waits and the other prefills."""
         if other.request_id not in self._shared:
             same_salt = self.submit.salt == other.submit.salt
-            limit = min(len(self.tokens) - 1, len(other.tokens)) if same_salt else 0
+            limit = min(self.prompt_tokens - 1, other.prompt_tokens) if same_salt else 0
             self._shared[other.request_id] = (
                 common_run(self.tokens, 0, other.tokens, limit) if limit > 0 else 0
             )
         return self._shared[other.request_id]
+
+
+class Slots:
+    """The running sequences by request id, at most `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._by_request: dict[int, Sequence] = {}
+
+    @property
+    def free(self) -> int:
+        return self.limit - len(self._by_request)
+
+    def take(self, sequence: Sequence) -> None:
+        assert self.free > 0, "more sequences were admitted than there are slots"
+        assert sequence.request_id not in self._by_request, "a request id was used twice"
+        self._by_request[sequence.request_id] = sequence
+
+    def release(self, request_id: int) -> Sequence | None:
+        """The sequence that left, or None where it had no slot."""
+        return self._by_request.pop(request_id, None)
+
+    def __getitem__(self, request_id: int) -> Sequence:
+        return self._by_request[request_id]
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._by_request
+
+    def __len__(self) -> int:
+        return len(self._by_request)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._by_request.values())

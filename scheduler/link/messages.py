@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_TOP_LOGPROBS = 20
 """As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -309,6 +309,21 @@ class SlotReport(_Message, frozen=True):
     charged_bytes: int
 
 
+class PlanReport(_Message, frozen=True):
+    """What the engine's last step that computed was planned to do (`scheduler/engine/plan.py`)."""
+
+    preempted: list[int]
+    admitted: list[int]
+    chunks: dict[str, int]
+    """Prompt tokens by request id."""
+    decoding: int
+    reason: str
+    """Why the step takes as long as it does."""
+    predicted_seconds: float | None
+    target_seconds: float | None
+    """How long it may take, because others wait for a token; None: no token waits for it."""
+
+
 class EngineReport(_Message, frozen=True):
     """What the engine is doing and how fast it has found itself to be."""
 
@@ -318,6 +333,7 @@ class EngineReport(_Message, frozen=True):
     prefill_tokens_per_second: dict[str, float]
     """By "chunk/context", each the lower end of its bucket."""
     steps: int
+    plan: PlanReport | None = None
 
 
 class Inspection(_Message, frozen=True, tag="inspection"):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 import trio.testing
 
+from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
-from scheduler.engine.sequence import Sequence
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
 from scheduler.link.messages import Load, ScriptedPlan
@@ -51,24 +52,23 @@ class _Observed(ScriptedBackend):
         super().__init__(plan, sleep=lambda seconds: None)
         self._observer = observer
 
-    def admit(self, sequence: Sequence) -> int:
+    def admit(self, sequence: engine.Sequence) -> None:
         submit = sequence.submit
-        known = super().admit(sequence)
+        super().admit(sequence)
         seen = self._observer
         seen.admitted.append(submit.request_id)
         seen.joined_at[submit.request_id] = seen.steps
         seen.rows.add(submit.request_id)
         seen.most_rows = max(seen.most_rows, len(seen.rows))
-        return known
 
     def remove(self, request_id: int) -> None:
         super().remove(request_id)
         self._left(request_id)
 
-    def step(self, prefill_tokens: int | None = None) -> StepResult:
+    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(prefill_tokens)
+        result = super().step(chunks)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.prefill import Prompt, share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import LogprobsOut, Retired, Sampling, Submit
 
@@ -57,48 +59,85 @@ class Course:
     retired: Retired | None = None
 
 
+class Rows:
+    """A back end and the sequences that run in it, which prefill as a plan would have them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.running: dict[int, Sequence] = {}
+        self._admissions = count()
+
+    def admit(self, submit: Submit, checkpoints: tuple[int, ...] = ()) -> Sequence:
+        sequence = Sequence.of(submit)
+        self.backend.check(sequence)
+        sequence.checkpoints, sequence.admission = checkpoints, next(self._admissions)
+        self.backend.admit(sequence)
+        self.running[submit.request_id] = sequence
+        return sequence
+
+    def remove(self, request_id: int) -> None:
+        self.backend.remove(request_id)
+        del self.running[request_id]
+
+    def step(self, budget_tokens: int = 1 << 30) -> StepResult:
+        """One step, or the pending tokens where prompts wait for them to be returned."""
+        rows = list(self.running.values())
+        if self.backend.has_pending and any(row.prefilling for row in rows):
+            result = self.backend.emit_pending()
+        else:
+            prompts = [Prompt.of(row, self.backend.begun) for row in rows if row.chunkable_tokens]
+            result = self.backend.step(share(prompts, budget_tokens, self.backend.limits))
+        for retired in result.retired:
+            del self.running[retired.request_id]
+        return result
+
+
 class Journal:
     """A back end in use. Whatever its user does, it checks what must hold at every step."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.courses: dict[int, Course] = {}
-        self.live: set[int] = set()
+        self._rows = Rows(backend)
+
+    @property
+    def live(self) -> set[int]:
+        return set(self._rows.running)
 
     def admit(self, submit: Submit) -> Course:
-        self.backend.admit(Sequence.of(submit))
-        self.live.add(submit.request_id)
+        self._rows.admit(submit)
         self.courses[submit.request_id] = course = Course(submit)
         return course
 
     def remove(self, request_id: int) -> None:
-        self.backend.remove(request_id)
-        self.live.remove(request_id)
+        self._rows.remove(request_id)
 
     def step(self) -> StepResult:
-        result = self.backend.step()
+        live = self.live
+        result = self._rows.step()
         spoken = [token.request_id for token in result.tokens]
         assert len(spoken) == len(set(spoken)), "a row had two tokens in one step"
         for prefill in result.prefills:
-            course = self._of_live_row(prefill.request_id)
+            course = self._of_live_row(prefill.request_id, live)
             before = course.prefilled[-1] if course.prefilled else 0
             assert prefill.total == len(course.submit.prompt)
             assert before < prefill.done <= prefill.total, "prefill progress must grow, to the prompt's end"
             assert not course.tokens, "prefill after the first token"
             course.prefilled.append(prefill.done)
         for token in result.tokens:
-            course = self._of_live_row(token.request_id)
+            course = self._of_live_row(token.request_id, live)
             assert course.prefilled, "a token without prefill"
             assert course.prefilled[-1] == len(course.submit.prompt), "a token before the prompt's end"
             course.tokens.append(token.token)
             course.logprobs.append(token.logprobs)
         for retired in result.retired:
-            self._of_live_row(retired.request_id).retired = retired
-            self.live.remove(retired.request_id)
+            course = self._of_live_row(retired.request_id, live)
+            assert course.retired is None
+            course.retired = retired
         return result
 
-    def _of_live_row(self, request_id: int) -> Course:
-        assert request_id in self.live, "news of a request that has ended or never came"
+    def _of_live_row(self, request_id: int, live: set[int]) -> Course:
+        assert request_id in live, "news of a request that has ended or never came"
         return self.courses[request_id]
 
     def step_until(self, reached: Callable[[], bool]) -> None:

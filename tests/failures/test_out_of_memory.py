@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.recovery import lowered_share
@@ -47,10 +48,10 @@ class ScarceMemory:
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
         whole, steps = backend.step, iter(range(1, self.at_step))
 
-        def step(prefill_tokens: int | None = None) -> StepResult:
+        def step(chunks: Sequence[Chunk] = ()) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
-            return whole(prefill_tokens)
+            return whole(chunks)
 
         setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
 

@@ -30,25 +30,31 @@ class PlaybackBackend(ScriptedBackend):
     def __init__(self, plan: ScriptedPlan, choose: Chooser) -> None:
         super().__init__(plan, sleep=lambda seconds: None)
         self._choose = choose
+        self._asked: dict[int, Submit] = {}
         self._by_request: dict[int, bytes] = {}
         self.submits: list[Submit] = []
 
-    def admit(self, sequence: engine.Sequence) -> int:
+    def check(self, sequence: engine.Sequence) -> None:
         # What it says is written down; that a grammar was asked for is in `submits`.
         submit = sequence.submit
         sequence.submit = msgspec.structs.replace(submit, grammar="")
-        cached = super().admit(sequence)
+        super().check(sequence)
+        self._asked[sequence.request_id] = msgspec.structs.replace(submit, prompt=sequence.tokens.tolist())
+
+    def admit(self, sequence: engine.Sequence) -> None:
+        super().admit(sequence)
+        submit = self._asked[sequence.request_id]
         prompt = ByteTokenizer().decode(submit.prompt)
         self._by_request[sequence.request_id] = self._choose(len(self.submits), prompt).encode()
         self.submits.append(submit)
-        return cached
 
     def _next_token(self, row: _Row) -> int:
-        text = self._by_request[row.submit.request_id]
-        if row.generated < len(text):
-            return text[row.generated]
+        sequence = row.sequence
+        text = self._by_request[sequence.request_id]
+        if sequence.generated_tokens < len(text):
+            return text[sequence.generated_tokens]
         # A model that is told to ignore the end of its turn writes on.
-        return row.submit.stop_token_ids[0] if row.submit.stop_token_ids else ord(".")
+        return sequence.submit.stop_token_ids[0] if sequence.submit.stop_token_ids else ord(".")
 
 
 class Playback(LoopbackLauncher):

@@ -9,6 +9,7 @@ import pytest
 from llguidance.numpy import fill_next_token_bitmask
 
 from scheduler.engine.grammars import Grammars
+from scheduler.engine.sequence import Sequence
 from scheduler.grammar.structure import OneOf
 from tests.mlx.grammar_engine import PERSON, GrammarModel, asked
 
@@ -97,7 +98,7 @@ def test_compiled_grammars_are_kept_and_the_oldest_goes(
     for submit in [*submits, submits[0]]:
         while grammars.preparing(submit):
             pass
-        assert grammars.constraint(submit) is not None
+        assert grammars.constraint(Sequence.of(submit)) is not None
         grammars.forget(submit.request_id)
     assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
     assert grammars.compiled == 2
@@ -130,7 +131,7 @@ def test_grammars_that_nobody_waits_for_are_not_compiled(
     for submit in (first, left, shared):
         grammars.forget(submit.request_id)
     go_on.set()
-    assert grammars.constraint(other) is not None
+    assert grammars.constraint(Sequence.of(other)) is not None
     assert compiled == [first.grammar, other.grammar]
-    assert grammars.constraint(left) is not None
+    assert grammars.constraint(Sequence.of(left)) is not None
     assert grammars.compiled == 3

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from scheduler.engine import memory_plan
+from scheduler.engine import memory
 from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
 from scheduler.link.messages import Cancel
 from scheduler.request import Sampling
@@ -154,7 +154,7 @@ def test_an_answer_goes_on_with_another_engine(model: GrammarModel) -> None:
 
 def test_an_answer_that_gave_way_goes_on(model: GrammarModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constrained rows in too little memory (none of it reserved): preempted, and the same in the end."""
-    monkeypatch.setattr(memory_plan, "GROWTH_TOKENS", 0)
+    monkeypatch.setattr(memory, "GROWTH_TOKENS", 0)
     requests = [asked(PERSON, seed, 200) for seed in range(6)]
     free = model.engine().run(*requests)
     engine = model.engine(kv_cache_bytes=250 * 260)

@@ -16,11 +16,10 @@ from scheduler.engine import mlx_backend, model_loading
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from tests.contracts.check_backend import CHUNK
-from tests.contracts.journal import alone, prompt_of, request
+from tests.contracts.journal import Rows, alone, prompt_of, request
 from tests.mlx.conftest import SHAPE, Tiny
 from tests.mlx.families import FAMILIES, random_model
 from tests.mlx.loads import load_of
@@ -121,11 +120,12 @@ def test_ready_says_what_was_loaded(tiny: Tiny) -> None:
 def test_kv_bytes_are_what_a_token_costs(tiny: Tiny) -> None:
     """What the rows hold is at least what their tokens cost, and mlx-lm rounds up to 256 of them a row."""
     backend = tiny.backend(prefill_chunk_tokens=1024)
-    backend.admit(Sequence.of(request(1, prompt_of(300, 63), 9)))
-    backend.step()
+    rows = Rows(backend)
+    rows.admit(request(1, prompt_of(300, 63), 9))
+    rows.step()
     per_token = tiny.ready.kv_bytes_per_token
     assert 299 * per_token <= backend.kv_bytes() <= 512 * per_token
-    backend.remove(1)
+    rows.remove(1)
 
 
 def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:

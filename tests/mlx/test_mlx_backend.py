@@ -7,8 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from scheduler.engine.backend import RequestRefused
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import RequestRefused, Sequence
 from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
 from tests.contracts.journal import GREEDY, Journal, request
 from tests.mlx.conftest import Tiny
@@ -34,7 +33,7 @@ def test_a_bias_outside_the_vocabulary_is_refused(tiny: Tiny, token: int) -> Non
     backend = tiny.backend()
     biased = msgspec.structs.replace(GREEDY, logit_bias=((3, 1.0), (token, 1.0)))
     with pytest.raises(RequestRefused, match=f"logit_bias: token {token}"):
-        backend.admit(Sequence.of(request(1, [1, 2], sampling=biased)))
+        backend.check(Sequence.of(request(1, [1, 2], sampling=biased)))
     journal = Journal(backend)
     journal.admit(request(1, [1, 2], 2))
     journal.finish()

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 
-from scheduler.engine.backend import RequestRefused
 from scheduler.engine.draw import Noise, gumbel, position_key
 from scheduler.engine.host_choice import host_gumbel
 from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.sampling import RowsSampler
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Sampling
 from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
 from tests.mlx.conftest import Tiny

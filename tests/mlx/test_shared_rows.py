@@ -124,7 +124,7 @@ def test_random_trees_random_joins_and_leaves(family: str, seed: int) -> None:
 
 
 def _groups(engine: ReuseEngine) -> int:
-    caches = engine.backend._generator._generation_batch.prompt_cache
+    caches = engine.backend._batch._generation_batch.prompt_cache
     return sum(len(layer.groups) for layer in caches if isinstance(layer, BatchRows))
 
 

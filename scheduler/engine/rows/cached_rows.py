@@ -1,46 +1,64 @@
 """What rows take from the prefix cache when they join, share while they run, and leave there.
 
 One life of a row: `start` (look up, lease), `keep` whenever something is whole (a stop, the end of its
-prompt, a follower that waits, its own end), `end` (release). The order matters: the lease pins what the row
+prompt, a follower that waits, its own end), `release`. The order matters: the lease pins what the row
 began with, so that what it adds always has a path to stand on, and what it shares in place stays.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections import abc
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.kv_segment import KvSegment
 from scheduler.engine.rows.row_sharing import RowPath, runs_in_place
-from scheduler.link.messages import Submit
+from scheduler.engine.sequence import Sequence
 
 _CLEAR_AT_BYTES = 256 << 20
 """MLX keeps freed buffers for itself; after evicting as much, the device should have them back."""
 
 
-@dataclass(slots=True)
-class CachedRow:
-    """A row's ties to the prefix cache."""
+@dataclass(slots=True, eq=False)
+class Row:
+    """One sequence in the batch: how its tokens are chosen, and its ties to the prefix cache."""
 
-    submit: Submit
-    tokens: array[int]
-    """Its prompt."""
-    cached_tokens: int
-    """What it had not to compute."""
-    done_tokens: int
-    """Prompt tokens in its layers."""
-    layers: list[Any]
-    """What BatchGenerator starts the row from. It keeps this very list until the row joins a batch."""
+    sequence: Sequence
+    sampling: RowSampling
+    start_layers: list[Any]
+    """What its caches begin as; empty as soon as it has joined a batch, which has its own."""
     lease: Lease[KvSegment, RowState] | None
-    shared_tokens: int = 0
-    """What of the lease it attends to in place."""
+    uid: int = -1
+    """What BatchGenerator calls it, once it has joined."""
+
+    @property
+    def joined(self) -> bool:
+        return self.uid >= 0
+
+    @property
+    def last_prompt_token(self) -> int:
+        return self.sequence.tokens[self.sequence.prompt_tokens - 1]
+
+    def prompt_chunk(self, tokens: int) -> list[int]:
+        """Its next prompt tokens, which count as computed from now on."""
+        start = self.sequence.computed_tokens
+        self.sequence.computed_tokens = start + tokens
+        return self.sequence.tokens[start : start + tokens].tolist()
+
+    def end_with(self, token: int) -> Literal["stop", "length"] | None:
+        """Append a token to its answer. Whether and how the answer ends with it."""
+        self.sequence.tokens.append(token)
+        if token in self.sequence.submit.stop_token_ids:
+            return "stop"
+        return "length" if self.sequence.generated_tokens >= self.sequence.submit.max_tokens else None
 
 
 class CachedRows:
@@ -60,60 +78,64 @@ class CachedRows:
         self._group_cost_tokens = group_cost_tokens
         self._cleared_at_bytes = 0
 
-    def start(self, submit: Submit, tokens: array[int]) -> CachedRow:
-        """The longest prefix that can be restored, made ready for a row of the batch."""
-        lease = None
+    def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
+        """A row with the longest prefix that can be restored."""
+        submit, lease = sequence.submit, None
         if self._prefixes is not None:
-            lease = self._prefixes.lookup(tokens, submit.salt, submit.system_tokens)
+            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
         known = 0 if lease is None else lease.length
-        layers = self._layout.start(lease, 0, len(tokens) - known)
-        return CachedRow(submit, tokens, known, known, layers, lease)
+        sequence.computed_tokens = sequence.cached_tokens = known
+        sequence.in_place_tokens = 0
+        return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
-    def regroup(self, rows: Mapping[int, CachedRow]) -> dict[int, int]:
+    def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
         """After rows have come or prompts are whole: how many pieces of its (renewed) lease each row attends
         to in place; without the rows that have none."""
         if self._prefixes is None or not self._in_place:
             return {}
         paths: dict[int, RowPath] = {}
-        for number, row in rows.items():
-            renewed = self._prefixes.pin(row.tokens[: row.done_tokens], row.submit.salt)
-            if row.layers and self._layout.needs_state and row.lease is not None:
+        for number, row in enumerate(rows):
+            prefilled = row.sequence.prefilled_tokens
+            renewed = self._prefixes.pin(row.sequence.tokens[:prefilled], row.sequence.submit.salt)
+            if not row.joined and self._layout.needs_state and row.lease is not None:
                 renewed.snapshot = row.lease.snapshot
-            self.end(row)
+            self.release(row)
             row.lease = renewed
-            runs = [(id(segment), taken) for segment, taken in renewed.pieces]
-            paths[number] = RowPath(runs, row.done_tokens)
-        changed: dict[int, int] = {}
+            paths[number] = RowPath([(id(segment), taken) for segment, taken in renewed.pieces], prefilled)
+        changed: dict[Row, int] = {}
         for number, worth in runs_in_place(paths, self._group_cost_tokens).items():
-            row, depth, shared = rows[number], 0, 0
+            sequence, depth, shared = rows[number].sequence, 0, 0
             for _, taken in paths[number].runs:
-                if depth >= worth and shared >= row.shared_tokens:
+                if depth >= worth and shared >= sequence.in_place_tokens:
                     break
                 depth, shared = depth + 1, shared + taken
-            row.shared_tokens = shared
+            sequence.in_place_tokens = shared
             if shared:
-                changed[number] = depth
+                changed[rows[number]] = depth
         return changed
 
-    def settle(self, rows: Iterable[CachedRow]) -> None:
-        """Rows are as `regroup` has said: of what is kept, they hold on to what they attend to in place. The
-        rest they have copies of, and it may be evicted like anything else."""
+    def trim_leases(self, rows: Iterable[Row]) -> None:
+        """Rows of a batch have copies of what they do not attend to in place: that may be evicted."""
         if self._prefixes is None or not self._in_place:
             return
         for row in rows:
-            if not row.layers and row.lease is not None and row.lease.length > row.shared_tokens:
-                kept = self._prefixes.pin(row.tokens[: row.shared_tokens], row.submit.salt)
-                self.end(row)
+            in_place = row.sequence.in_place_tokens
+            if row.joined and row.lease is not None and row.lease.length > in_place:
+                kept = self._prefixes.pin(row.sequence.tokens[:in_place], row.sequence.submit.salt)
+                self.release(row)
                 row.lease = kept
 
-    def restart(self, row: CachedRow, runs: int) -> None:
+    def restart(self, row: Row, runs: int) -> None:
         """A row that has not joined a batch yet will share so many pieces of its lease in place."""
-        row.layers[:] = self._layout.start(row.lease, runs, len(row.tokens) - row.cached_tokens)
+        sequence = row.sequence
+        row.start_layers = self._layout.start(
+            row.lease, runs, sequence.prompt_tokens - sequence.cached_tokens
+        )
 
     def keep(
-        self, row: CachedRow, tokens: array[int], layers: Sequence[Any], whole: bool, session_end: bool
+        self, row: Row, tokens: array[int], layers: abc.Sequence[Any], whole: bool, session_end: bool
     ) -> None:
-        """Keep what was computed for `tokens`, from `layers` as BatchGenerator extracts them.
+        """Keep what was computed for `tokens`, from `layers` as the batch's views give them.
 
         `whole`: the layers stand right after `tokens`, so the state of those that cannot be cut is theirs.
         `session_end`: these are a turn of the row's session, not the beginning of one.
@@ -122,7 +144,7 @@ class CachedRows:
             return
         if self._layout.needs_state and not whole:
             return  # Nothing could be restored here.
-        submit = row.submit
+        submit = row.sequence.submit
         self._prefixes.store(
             tokens,
             submit.salt,
@@ -133,8 +155,8 @@ class CachedRows:
         if self._layout.needs_state:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
 
-    def end(self, row: CachedRow) -> None:
-        """The row has left the batch, or never joined it."""
+    def release(self, row: Row) -> None:
+        """The row stands on nothing of the cache any more."""
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
             row.lease = None

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_plan import GROWTH_TOKENS, MOST_PREEMPTIONS, Memory, charged_bytes
+from scheduler.engine.memory import GROWTH_TOKENS, MOST_PREEMPTIONS, Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.planner import PATIENCE_SECONDS, plan
+from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
 from scheduler.engine.row_bytes import RowBytes, Window
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
 from tests.contracts.journal import alone, prompt_of, request
+from tests.scheduler.engine.test_plan import state_of
 
 _ONE = RowBytes(token_bytes=1)
+
+
+def _memory(budget_bytes: int, row_bytes: RowBytes = _ONE, pinned_bytes: int = 0) -> Memory:
+    return Memory(budget_bytes, row_bytes, budget_bytes, lambda: pinned_bytes)
+
+
+def _plan(
+    waiting: list[Sequence], running: list[Sequence], memory: Memory, free: int, now: float
+) -> StepPlan:
+    return plan(state_of(waiting, running, free, "never", memory=memory), now)
+
+
+def _admitted(todo: StepPlan) -> list[Sequence]:
+    return [admit.sequence for admit in todo.admit]
+
+
 _HEALTHY = ScriptedPlan(prefill_tokens_per_step=64)
 
 
@@ -35,7 +51,7 @@ class _Farm:
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, Retired] = {}
         self.preemptions = 0
-        self.given_way: list[int] = []
+        self.preempted: list[int] = []
         """How many waited to go on, frame by frame."""
 
     @property
@@ -60,7 +76,7 @@ class _Farm:
                 assert retired.request_id not in self.ends
                 self.ends[retired.request_id] = retired
             self.preemptions = frame.counters.preemptions
-            self.given_way.append(frame.counters.preempted)
+            self.preempted.append(frame.counters.preempted)
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -125,8 +141,8 @@ def test_growth_makes_the_youngest_answer_give_way() -> None:
     while not farm.loop.idle:
         farm.turn([])
     assert farm.preemptions >= 1
-    assert farm.given_way[0] == farm.given_way[-1] == 0
-    assert max(farm.given_way) == 1
+    assert farm.preempted[0] == farm.preempted[-1] == 0
+    assert max(farm.preempted) == 1
     for submit in submits:
         assert farm.tokens[submit.request_id] == alone(ScriptedBackend(_HEALTHY), submit)
 
@@ -142,65 +158,69 @@ def test_what_can_never_fit_is_refused_in_words() -> None:
     assert farm.ends[2].reason == "length"
 
 
-def _sequence(number: int, prompt: int, answer: int = 10, **fields: object) -> Sequence:
+def _sequence(number: int, prompt: int, answer: int = 10, said: int = 0) -> Sequence:
     sequence = Sequence.of(request(number, prompt_of(prompt, number), answer))
-    for name, value in fields.items():
-        setattr(sequence, name, value)
+    sequence.tokens.extend([1] * said)
     return sequence
 
 
 def test_a_large_prompt_lets_smaller_ones_pass_but_not_for_ever() -> None:
     """vllm#31731: it does not block them; and after a while nobody passes it any more."""
-    memory = Memory(budget_bytes=1000, row_bytes=_ONE, pinned_bytes=0)
+    memory = _memory(1000)
     running = [_sequence(1, 500)]
     waiting = [_sequence(2, 600), _sequence(3, 100)]
-    early = plan(waiting, running, 4, "never", lambda sequence: 0, memory, now=1.0)
-    assert [sequence.request_id for sequence in early.admit] == [3]
-    late = plan(waiting, running, 4, "never", lambda sequence: 0, memory, now=PATIENCE_SECONDS + 1)
-    assert late.admit == ()
-    alone_now = plan(waiting, [], 4, "never", lambda sequence: 0, memory, now=PATIENCE_SECONDS + 1)
-    assert alone_now.admit[0].request_id == 2
+    assert _admitted(_plan(waiting, running, memory, 4, now=1.0)) == waiting[1:]
+    late = PATIENCE_SECONDS + 1
+    assert _admitted(_plan(waiting, running, memory, 4, now=late)) == []
+    assert _admitted(_plan(waiting, [], memory, 4, now=late))[0] is waiting[0]
 
 
 def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
-    """Its prompt fitted once; after an engine's death it comes back with all that it has said."""
-    memory = Memory(budget_bytes=100, row_bytes=_ONE, pinned_bytes=0)
-    sequence = _sequence(1, 90, answer=200, output=[5] * 50)
-    sequence.go_on_later()
+    """Its prompt fitted once; after an engine's death it comes back with all that it has generated."""
+    memory = _memory(100)
+    sequence = _sequence(1, 90, answer=200, said=50)
+    sequence.requeue()
     assert memory.refusal(sequence) is None
     assert memory.refusal(_sequence(2, 101)) is not None
 
 
+def _fits(memory: Memory, sequence: Sequence, known: int, running: list[Sequence]) -> bool:
+    return memory.coming_bytes(sequence, known, running) <= memory.room_bytes(running)
+
+
 def test_a_hit_is_charged_for_what_it_computes() -> None:
     """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
-    memory = Memory(budget_bytes=900, row_bytes=_ONE, pinned_bytes=400)
+    memory = _memory(900, pinned_bytes=400)
     trunk = prompt_of(400, 9)
     newcomer = Sequence.of(request(2, [*trunk, *prompt_of(100, 2)], 10))
     sharer = Sequence.of(request(1, [*trunk, 1], 10))
     sharer.in_place_tokens = 400
-    assert not memory.fits(newcomer, 0, [sharer])
-    assert memory.fits(newcomer, 400, [sharer])
+    assert not _fits(memory, newcomer, 0, [sharer])
+    assert _fits(memory, newcomer, 400, [sharer])
     stranger = _sequence(3, 201)
-    assert not memory.fits(newcomer, 400, [stranger])
+    assert not _fits(memory, newcomer, 400, [stranger])
 
 
 @given(
     running=st.lists(st.integers(1, 60), max_size=4),
     waiting=st.lists(st.integers(1, 60), min_size=1, max_size=8),
-    budget=st.integers(50, 400),
+    budget=st.integers(300, 600),
 )
 def test_who_is_admitted_together_fits_together(running: list[int], waiting: list[int], budget: int) -> None:
     """As if one after the other had been asked about, each beside all that were let in before it."""
-    memory = Memory(budget_bytes=budget, row_bytes=_ONE, pinned_bytes=10)
+    memory = _memory(budget, pinned_bytes=10)
     rows = [_sequence(number, tokens) for number, tokens in enumerate(running)]
     queue = [_sequence(100 + number, tokens) for number, tokens in enumerate(waiting)]
-    admitted = list(plan(queue, rows, 6, "never", lambda sequence: 0, memory).admit)
+    todo = _plan(queue, rows, memory, 6, now=0.0)
+    assert not todo.preempt, "these few fit"
     expected: list[Sequence] = []
     for sequence in queue:
-        if len(expected) < 6 and memory.fits(sequence, 0, [*rows, *expected]):
+        beside = [*rows, *expected]
+        if len(expected) < 6 and (not beside or _fits(memory, sequence, 0, beside)):
             expected.append(sequence)
-    assert admitted == expected
-    assert memory.room_bytes([*rows, *admitted]) >= 0 or not admitted or len([*rows, *admitted]) == 1
+    assert _admitted(todo) == expected
+    everybody = [*rows, *expected]
+    assert memory.room_bytes(everybody) >= 0 or not expected or len(everybody) == 1
 
 
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
@@ -208,26 +228,27 @@ def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) ->
     """All of a short answer, a clipped share of a long one, and what it has said in any case."""
     assert charged_bytes(_sequence(1, 100, answer), _ONE) == charged
     assert charged_bytes(_sequence(1, 100, 100_000), _ONE) == 100 + GROWTH_TOKENS
-    assert charged_bytes(_sequence(1, 100, 100_000, output=[1] * 900), _ONE) == 100 + 901
+    assert charged_bytes(_sequence(1, 100, 100_000, said=900), _ONE) == 100 + 901
 
 
-def test_who_gave_way_often_enough_stays() -> None:
+def test_who_was_preempted_often_enough_stays() -> None:
     """Fewest tokens first, the younger of two; nobody more than a few times; a lone row never."""
-    memory = Memory(budget_bytes=1, row_bytes=_ONE, pinned_bytes=0)
-    rows = [_sequence(1, 5, output=[1, 2]), _sequence(2, 5, output=[1]), _sequence(3, 5, output=[1])]
-    assert memory.victim(rows) is rows[2]
+    memory = _memory(1)
+    rows = [_sequence(1, 5, said=2), _sequence(2, 5, said=1), _sequence(3, 5, said=1)]
+    assert memory.victims(rows) == [rows[2], rows[1]]
     rows[2].preemptions = MOST_PREEMPTIONS
-    assert memory.victim(rows) is rows[1]
-    assert memory.victim(rows[:1]) is None
-    assert Memory(10_000, _ONE, 0).victim(rows) is None
+    assert memory.victims(rows) == [rows[1], rows[0]]
+    assert memory.victims(rows[:1]) == []
+    assert Memory(10_000, _ONE, 0, lambda: 0).victims(rows) == []
 
 
 def test_an_answer_goes_on_as_part_of_its_prompt() -> None:
-    """Its limit counts what was said; its sampling position goes on."""
-    sequence = _sequence(1, 5, answer=10, output=[7, 8])
-    sequence.go_on_later()
-    assert sequence.submit == msgspec.structs.replace(request(1, [*prompt_of(5, 1), 7, 8], 10), done_tokens=2)
-    assert (sequence.generated_tokens, sequence.output) == (2, [])
+    """Its limit counts what was generated; its sampling position goes on."""
+    sequence = _sequence(1, 5, answer=10, said=2)
+    sequence.requeue()
+    assert (sequence.prompt_tokens, sequence.generated_tokens, sequence.new_tokens) == (7, 2, 0)
+    assert sequence.prompt().tolist() == prompt_of(5, 1)
+    assert sequence.answer().tolist() == [1, 1]
 
 
 def test_a_window_stops_growing_and_a_state_never_grows() -> None:
@@ -241,6 +262,6 @@ def test_a_window_stops_growing_and_a_state_never_grows() -> None:
 
 def test_states_of_a_fixed_size_bind_too() -> None:
     """A recurrent model's rows cost bytes though their tokens cost none."""
-    memory = Memory(budget_bytes=250, row_bytes=RowBytes(0, state_bytes=100), pinned_bytes=0)
-    assert memory.fits(_sequence(2, 5), 0, [_sequence(1, 5)])
-    assert not memory.fits(_sequence(3, 5), 0, [_sequence(1, 5), _sequence(2, 5)])
+    memory = _memory(250, RowBytes(0, state_bytes=100))
+    assert _fits(memory, _sequence(2, 5), 0, [_sequence(1, 5)])
+    assert not _fits(memory, _sequence(3, 5), 0, [_sequence(1, 5), _sequence(2, 5)])

@@ -25,7 +25,7 @@ def _seconds(decoding: int, tokens: int, context: int) -> float:
 def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPace:
     for context in contexts:
         for _ in range(12):
-            tokens = pace.tokens(decoding, 1, context)
+            tokens = pace.budget(decoding, 1, context).tokens
             pace.observe_prefill(_prefill_seconds(tokens, context), tokens, context)
             pace.observe_decode(_decode_seconds(decoding), decoding)
     return pace
@@ -33,7 +33,7 @@ def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPac
 
 def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
     """Nobody waits for a token: the device computes large chunks best."""
-    assert PrefillPace(most_tokens=1024).tokens(0, 1, 5000) == 1024
+    assert PrefillPace(most_tokens=1024).budget(0, 1, 5000).tokens == 1024
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
@@ -45,7 +45,7 @@ def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
 def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: float | None) -> None:
     """Once it has seen such steps, one more takes about the target, or less; and never nothing."""
     pace = _taught(PrefillPace(2048, target), decoding, [context] * 3)
-    tokens = pace.tokens(decoding, 1, context)
+    tokens = pace.budget(decoding, 1, context).tokens
     assert LEAST_TOKENS <= tokens <= 2048
     allowed = target if target is not None else AUTOMATIC_RATIO * _seconds(decoding, 0, 0)
     floor = _seconds(decoding, LEAST_TOKENS, context)
@@ -57,26 +57,26 @@ def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: flo
 def test_a_target_that_decoding_alone_exceeds_still_lets_prompts_go_on() -> None:
     """No prefill starves."""
     pace = _taught(PrefillPace(2048, target_seconds=0.001), 8, [0])
-    assert pace.tokens(8, 1, 0) == LEAST_TOKENS
+    assert pace.budget(8, 1, 0).tokens == LEAST_TOKENS
 
 
 def test_before_anything_is_known_it_is_careful() -> None:
     """The first prompt among streams gets a small chunk, not a large one."""
     pace = PrefillPace(2048)
-    assert pace.tokens(8, 1, 0) == 64
+    assert pace.budget(8, 1, 0).tokens == 64
     pace.observe_decode(0.01, 8)
-    assert pace.tokens(8, 1, 0) == 64
+    assert pace.budget(8, 1, 0).tokens == 64
 
 
 def test_it_follows_a_device_that_slows_down() -> None:
     """Heat, or another program: what was learnt is forgotten by and by."""
     pace = _taught(PrefillPace(2048, 0.1), 8, [0] * 3)
-    before = pace.tokens(8, 1, 0)
+    before = pace.budget(8, 1, 0).tokens
     for _ in range(40):
-        tokens = pace.tokens(8, 1, 0)
+        tokens = pace.budget(8, 1, 0).tokens
         pace.observe_prefill(4 * _prefill_seconds(tokens, 0), tokens, 0)
         pace.observe_decode(4 * _decode_seconds(8), 8)
-    assert pace.tokens(8, 1, 0) < before / 2
+    assert pace.budget(8, 1, 0).tokens < before / 2
 
 
 def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
@@ -91,11 +91,11 @@ def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
     for _ in range(40):
         context = 0
         while context < 265:
-            tokens = min(pace.tokens(20, 1, context), 265 - context)
+            tokens = min(pace.budget(20, 1, context).tokens, 265 - context)
             pace.observe_prefill(prefill(tokens), tokens, context)
             context += tokens
     for context in (0, 100, 200, 260):
-        step = 0.020 + prefill(pace.tokens(20, 1, context))
+        step = 0.020 + prefill(pace.budget(20, 1, context).tokens)
         assert step == pytest.approx(AUTOMATIC_RATIO * 0.020, rel=0.2)
 
 
@@ -105,7 +105,7 @@ def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
     pace = _taught(PrefillPace(2048), 1, [0])
     for rows in (8, 16, 24):
         pace.observe_decode(_decode_seconds(rows), rows)
-    step = _seconds(1, pace.tokens(1, 30, 0), 0)
+    step = _seconds(1, pace.budget(1, 30, 0).tokens, 0)
     assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.sequence import Sequence
-from scheduler.engine.slots import Slots
+from scheduler.engine.sequence import Sequence, Slots
 from tests.contracts.journal import request
 
 
@@ -41,7 +40,7 @@ def test_taking_more_than_there_are_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="twice"):
         slots.take(_sequence(1))
     slots.take(_sequence(2))
-    with pytest.raises(AssertionError, match="more than there are"):
+    with pytest.raises(AssertionError, match="than there are slots"):
         slots.take(_sequence(3))
     with pytest.raises(KeyError):
         slots[3]

@@ -1,0 +1,202 @@
+"""What the coming step does, all of it: a plain function of what waits, what runs and what is kept.
+
+Three questions, in this order: who must be preempted (`memory.py`), who joins (below), and which tokens of
+whose prompt are computed (`pace.py`, `prefill.py`). Sequences join in order of arrival, but one does not
+compute what another is just computing: while a leader prefills a prefix that both begin with, its followers
+wait, and join as prefix hits as soon as it is computed. No one waits for a leader that has gone: every step
+has a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from scheduler.engine.memory import Memory, left_in_place
+from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
+from scheduler.engine.prefill import Chunk, PrefillLimits, Prompt, padded_tokens, share
+from scheduler.engine.prefix.checkpoints import SCAFFOLD_TOKENS, checkpoints_of
+from scheduler.engine.sequence import Sequence
+
+Restorable: TypeAlias = Literal["anywhere", "at_stops", "never"]
+"""Where a prompt can be continued by another: after any token, where a state was kept, or nowhere (no
+prefixes are kept)."""
+StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "idle"]
+"""Why the step takes as long as it does: a budget's reason, or no prefill, or LEAST_CHUNK_TOKENS for each row
+that has begun exceed the budget, or nothing to do."""
+
+PATIENCE_SECONDS = 10.0
+"""For so long a sequence that does not fit yet lets smaller ones pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What a plan depends on. `waiting`: in order of arrival, those whose grammar and disk reads are done.
+    `running`: in order of admission, those whose prefill has begun in `begun`. `cached_tokens`: the length of
+    a sequence's prefix hit. `memory` None: slots alone bind. `has_pending`: the back end has sampled tokens
+    that it has not returned yet."""
+
+    waiting: abc.Sequence[Sequence]
+    running: abc.Sequence[Sequence]
+    begun: Container[int]
+    free_slots: int
+    restorable: Restorable
+    cached_tokens: Callable[[Sequence], int]
+    memory: Memory | None
+    pace: PrefillPace
+    limits: PrefillLimits
+    has_pending: bool = False
+    admissions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Put the first `tokens` tokens of a running row into the prefix cache."""
+
+    request_id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Give this sequence a slot. The rest is what it is expected to find there, and where its prefill
+    pauses."""
+
+    sequence: Sequence
+    cached_tokens: int = 0
+    in_place_tokens: int = 0
+    checkpoints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """To be carried out in the order of its fields. `emit_pending`: the step only returns the tokens that are
+    sampled already, so that they do not wait for the prefill that comes next; nothing else is done.
+    `predicted_seconds` None: not known yet. `target_seconds` None: no token waits for this step."""
+
+    emit_pending: bool = False
+    preempt: tuple[Sequence, ...] = ()
+    keep: tuple[Keep, ...] = ()
+    admit: tuple[Admit, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    decode: tuple[int, ...] = ()
+    reason: StepReason = "idle"
+    predicted_seconds: float | None = None
+    target_seconds: float | None = None
+    context_tokens: int = 0
+    """Of the longest prompt in prefill, so many are computed already."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether the model runs."""
+        return bool(self.chunks or self.decode)
+
+
+def plan(state: EngineState, now: float) -> StepPlan:
+    """The coming step. Changes nothing."""
+    preempt = [] if state.memory is None else state.memory.victims(state.running)
+    running = [row for row in state.running if row not in preempt]
+    keep, admit = _admissions(state, running, state.free_slots + len(preempt), now)
+    rows = running + [_as_admitted(one, state.admissions + at) for at, one in enumerate(admit)]
+    prompts = [Prompt.of(row, state.begun) for row in rows if row.chunkable_tokens]
+    if state.has_pending and (prompts or admit):
+        return StepPlan(emit_pending=True)
+    decode = [row.request_id for row in rows if not row.chunkable_tokens]
+    context = max((row.computed_tokens for row in rows if row.prefilling), default=0)
+    budget = state.pace.budget(len(decode), len(prompts), context)
+    chunks = share(prompts, budget.tokens, state.limits)
+    left = {prompt.request_id: prompt.left_tokens for prompt in prompts}
+    decode += [chunk.request_id for chunk in chunks if chunk.tokens == left[chunk.request_id]]
+    return StepPlan(
+        preempt=tuple(preempt),
+        keep=keep,
+        admit=admit,
+        chunks=chunks,
+        decode=tuple(decode),
+        reason=_reason(budget, chunks, decode),
+        predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
+        target_seconds=budget.target_seconds if chunks else None,
+        context_tokens=context,
+    )
+
+
+def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:
+    if not chunks:
+        return "decode_only" if decode else "idle"
+    if budget.reason == "within_target" and padded_tokens(chunks) > budget.tokens:
+        return "least_chunk"
+    return budget.reason
+
+
+def _as_admitted(admit: Admit, admission: int) -> Sequence:
+    """The sequence as it will be, once it has been admitted: a copy, for arithmetic."""
+    return replace(
+        admit.sequence,
+        computed_tokens=admit.cached_tokens,
+        in_place_tokens=admit.in_place_tokens,
+        checkpoints=admit.checkpoints,
+        admission=admission,
+    )
+
+
+def _admissions(
+    state: EngineState, running: abc.Sequence[Sequence], free_slots: int, now: float
+) -> tuple[tuple[Keep, ...], tuple[Admit, ...]]:
+    """Who joins beside these rows, and what the rows must keep before for them to find."""
+    waiting = state.waiting if free_slots > 0 else ()
+    if not waiting:
+        return (), ()
+    restorable, memory = state.restorable, state.memory
+    keeps_prefixes = restorable != "never"
+    leaders = [row for row in running if row.prefilling] if keeps_prefixes else []
+    keep: dict[int, int] = {}
+    admit: list[Admit] = []
+    rows = list(running)
+    room_bytes = 0 if memory is None else memory.room_bytes(rows)
+    for sequence in waiting:
+        if len(admit) == free_slots:
+            break
+        known = state.cached_tokens(sequence) if keeps_prefixes else 0
+        best = _best_leader(sequence, leaders, restorable)
+        if best is not None and best[1] >= known + SCAFFOLD_TOKENS:
+            leader, shared = best
+            if leader.computed_tokens < shared:
+                continue
+            if restorable == "anywhere":
+                keep[leader.request_id] = max(shared, keep.get(leader.request_id, 0))
+                known = shared
+        if memory is not None:
+            coming_bytes = memory.coming_bytes(sequence, known, rows)
+            # A row alone always runs: its prompt was found possible, and what else is held will be evicted.
+            if rows and coming_bytes > room_bytes:
+                if now - sequence.arrived_at > PATIENCE_SECONDS:
+                    break  # Smaller ones passed it for long enough: now it gets what becomes free.
+                continue
+            room_bytes -= coming_bytes
+        checkpoints = _checkpoints(sequence, waiting, known) if restorable == "at_stops" else ()
+        admit.append(Admit(sequence, known, left_in_place(sequence, known, rows), checkpoints))
+        rows.append(_as_admitted(admit[-1], state.admissions + len(admit)))
+        if keeps_prefixes:
+            leaders.append(rows[-1])
+    return tuple(Keep(*item) for item in keep.items()), tuple(admit)
+
+
+def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) -> tuple[int, ...]:
+    followed = [other.shared_with(sequence) for other in waiting if other is not sequence]
+    return checkpoints_of(sequence.submit.boundaries, followed, known, sequence.prompt_tokens)
+
+
+def _best_leader(
+    sequence: Sequence, leaders: Iterable[Sequence], restorable: Restorable
+) -> tuple[Sequence, int] | None:
+    """The leader that will have computed most of this prompt, and how much of it can be continued."""
+    best: tuple[Sequence, int] | None = None
+    for leader in leaders:
+        shared = sequence.shared_with(leader)
+        if restorable == "at_stops":
+            shared = max((stop for stop in leader.checkpoints if stop <= shared), default=0)
+        if best is None or shared > best[1]:
+            best = (leader, shared)
+    return best

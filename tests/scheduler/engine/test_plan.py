@@ -1,0 +1,291 @@
+"""What a step does: who is preempted, who joins and who waits, which prompt tokens are computed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.memory import Memory, charged_bytes
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import Admit, EngineState, Keep, Restorable, StepPlan, plan
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.sequence import Sequence
+from tests.contracts.journal import prompt_of, request
+
+TRUNK = prompt_of(100, 1)
+
+
+def _behind_trunk(request_id: int, shared: int = 100, own: int = 30) -> Sequence:
+    return Sequence.of(request(request_id, TRUNK[:shared] + [400 + request_id] * own))
+
+
+def state_of(
+    waiting: list[Sequence],
+    running: list[Sequence] | None = None,
+    free: int = 8,
+    restorable: Restorable = "anywhere",
+    cached_tokens: Callable[[Sequence], int] = lambda sequence: 0,
+    memory: Memory | None = None,
+    pace: PrefillPace | None = None,
+    limits: PrefillLimits | None = None,
+    begun: frozenset[int] = frozenset(),
+    has_pending: bool = False,
+) -> EngineState:
+    return EngineState(
+        waiting,
+        running or [],
+        begun,
+        free,
+        restorable,
+        cached_tokens,
+        memory,
+        pace or PrefillPace(2048),
+        limits or PrefillLimits(8, 2048),
+        has_pending,
+        admissions=1000,
+    )
+
+
+def _plan(
+    waiting: list[Sequence],
+    running: list[Sequence] | None = None,
+    free: int = 8,
+    restorable: Restorable = "anywhere",
+    known: int = 0,
+) -> StepPlan:
+    return plan(state_of(waiting, running, free, restorable, lambda sequence: known), now=0.0)
+
+
+def _ids(todo: StepPlan) -> list[int]:
+    return [admit.sequence.request_id for admit in todo.admit]
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 99), unique=True, max_size=40),
+    free=st.integers(-2, 40),
+    restorable=st.sampled_from(["anywhere", "at_stops", "never"]),
+)
+def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, restorable: Restorable) -> None:
+    """min(waiting, free) requests that share nothing, the oldest first; none where no slot is free."""
+    waiting = [Sequence.of(request(request_id, prompt_of(20, request_id))) for request_id in ids]
+    assert _ids(_plan(waiting, free=free, restorable=restorable)) == ids[: min(len(ids), max(0, free))]
+
+
+def test_one_leads_and_the_others_follow() -> None:
+    """Of a burst behind one new prefix, the first computes it; no other joins before it is there."""
+    waiting = [_behind_trunk(number) for number in range(5)]
+    assert _ids(_plan(waiting)) == [0]
+    leader, followers = waiting[0], waiting[1:]
+    leader.computed_tokens = 99
+    todo = _plan(followers, [leader])
+    assert (todo.keep, todo.admit) == ((), ())
+    leader.computed_tokens = 100
+    todo = _plan(followers, [leader])
+    assert todo.keep == (Keep(0, 100),)
+    assert _ids(todo) == [1, 2, 3, 4]
+
+
+def test_a_leader_that_has_gone_is_followed_by_another() -> None:
+    """The plan is made anew: the next in line leads."""
+    assert _ids(_plan([_behind_trunk(number) for number in range(1, 5)])) == [1]
+
+
+def test_followers_have_leaders_of_their_own_deeper_down() -> None:
+    """Eight agents behind one repository behind one system prompt: each part is computed once."""
+    repository = prompt_of(60, 2)
+    deep = [Sequence.of(request(n, TRUNK + repository + [400 + n] * 20)) for n in range(1, 4)]
+    leader = _behind_trunk(0)
+    leader.computed_tokens = 110
+    todo = _plan([*deep, _behind_trunk(9)], [leader])
+    assert _ids(todo) == [1, 9]
+    deep[0].computed_tokens = 160
+    assert _plan(deep[1:], [leader, deep[0]]).keep == (Keep(1, 160),)
+
+
+def test_nobody_waits_for_what_is_kept_already() -> None:
+    """Followers are followers only of what the cache does not have."""
+    assert _ids(_plan([_behind_trunk(number) for number in range(4)], known=100)) == [0, 1, 2, 3]
+
+
+def test_nobody_waits_for_a_templates_first_tokens() -> None:
+    """All prompts begin with a few tokens of their template; a step's wait would save nothing."""
+    assert _ids(_plan([_behind_trunk(number, shared=15) for number in range(4)])) == [0, 1, 2, 3]
+    assert _ids(_plan([_behind_trunk(number, shared=16) for number in range(4)])) == [0]
+
+
+def test_nobody_waits_where_nothing_is_kept() -> None:
+    """Without a prefix cache there is nothing to follow."""
+    assert _ids(_plan([_behind_trunk(number) for number in range(4)], restorable="never")) == [0, 1, 2, 3]
+
+
+def test_another_salt_is_another_world() -> None:
+    """Tenants that do not share do not wait for each other either."""
+    waiting = [_behind_trunk(number) for number in range(3)]
+    waiting[1].submit = msgspec.structs.replace(waiting[1].submit, salt="other")
+    assert _ids(_plan(waiting)) == [0, 1]
+
+
+def test_who_shares_nothing_passes_those_who_wait() -> None:
+    """A held follower does not hold up the line behind it."""
+    other = Sequence.of(request(7, prompt_of(50, 7)))
+    assert _ids(_plan([_behind_trunk(0), _behind_trunk(1), other], free=2)) == [0, 7]
+
+
+def test_a_decoding_row_is_no_leader() -> None:
+    """Its prompt was kept when it ended; where it was not, nobody waits for it."""
+    leader = _behind_trunk(0)
+    leader.computed_tokens = len(leader.tokens)
+    assert _ids(_plan([_behind_trunk(1)], [leader])) == [1]
+
+
+def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
+    """It pauses where they part, they wait for that checkpoint, and for none beyond it."""
+    waiting = [_behind_trunk(number) for number in range(4)]
+    todo = _plan(waiting, restorable="at_stops")
+    leader = waiting[0]
+    assert todo.admit == (Admit(leader, checkpoints=(100,)),)
+    leader.checkpoints = (100,)
+    leader.computed_tokens = 64
+    todo = _plan(waiting[1:], [leader], restorable="at_stops")
+    assert (todo.keep, todo.admit) == ((), ())
+    leader.computed_tokens = 100
+    todo = _plan(waiting[1:], [leader], restorable="at_stops", known=100)
+    assert (todo.keep, _ids(todo)) == ((), [1, 2, 3])
+
+
+def test_where_the_leader_does_not_pause_nobody_waits() -> None:
+    """Who comes after the leader has been given its checkpoints has nothing to wait for."""
+    leader = _behind_trunk(0)
+    leader.checkpoints = (120,)
+    assert _ids(_plan([_behind_trunk(1)], [leader], restorable="at_stops")) == [1]
+
+
+def test_pending_tokens_are_returned_before_prompts_are_prefilled() -> None:
+    """They would wait for the chunk; with nothing to prefill the step goes on, and overlaps."""
+    talker = _decoding(1)
+    newcomer = _behind_trunk(2)
+    assert plan(state_of([newcomer], [talker], has_pending=True), 0.0) == StepPlan(emit_pending=True)
+    todo = plan(state_of([], [talker], has_pending=True), 0.0)
+    assert (todo.emit_pending, todo.decode) == (False, (1,))
+
+
+def test_a_prompt_that_ends_in_this_step_decodes_in_it() -> None:
+    """Its last token is computed with the rows that decode; a fully cached prompt has no chunk at all."""
+    short, cached = _behind_trunk(1, own=5), _behind_trunk(2, own=5)
+    todo = plan(state_of([short], [_decoding(3)]), 0.0)
+    assert ([chunk.tokens for chunk in todo.chunks], todo.decode) == ([64], (3,))
+    cached.computed_tokens = 104
+    todo = plan(state_of([], [cached, _decoding(3)]), 0.0)
+    assert (todo.chunks, todo.decode, todo.reason) == ((), (2, 3), "decode_only")
+
+
+def _decoding(number: int, prompt: int = 20, answer: int = 1) -> Sequence:
+    sequence = Sequence.of(request(number, prompt_of(prompt, number), 10_000))
+    sequence.tokens.extend([5] * answer)
+    sequence.computed_tokens = len(sequence.tokens) - 1
+    return sequence
+
+
+def _prefilling(number: int, prompt: int, computed: int) -> Sequence:
+    sequence = Sequence.of(request(number, prompt_of(prompt, number), 10_000))
+    sequence.computed_tokens, sequence.admission = min(computed, prompt - 1), number
+    return sequence
+
+
+def _taught(target: float | None) -> PrefillPace:
+    pace = PrefillPace(2048, target)
+    for rows in (1, 8, 32):
+        pace.observe_decode(0.010 + 0.0005 * rows, rows)
+    for tokens in (16, 128, 512):
+        for context in (0, 1000, 8000):
+            pace.observe_prefill(0.002 + tokens * (0.0003 + 2e-8 * context), tokens, context)
+    return pace
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    prompts=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 3000)), max_size=12),
+    decoding=st.integers(0, 32),
+    waiting=st.lists(st.integers(1, 900), max_size=6),
+    target=st.one_of(st.none(), st.floats(0.02, 0.5)),
+    rows=st.integers(1, 8),
+    padded=st.booleans(),
+)
+def test_a_step_stays_within_its_target_or_says_why(
+    prompts: list[tuple[int, int]],
+    decoding: int,
+    waiting: list[int],
+    target: float | None,
+    rows: int,
+    padded: bool,
+) -> None:
+    """The predicted time is within the inter-token target, or the reason is one of the named ones; while
+    there are prompts some are prefilled; rows in the middle of their prefill all have a chunk; every row
+    either decodes, or is a prompt."""
+    running = [_decoding(number) for number in range(decoding)]
+    reading = [_prefilling(100 + at, length, done) for at, (length, done) in enumerate(prompts)]
+    begun = frozenset(row.request_id for row in reading[:rows] if row.chunkable_tokens)
+    queue = [Sequence.of(request(200 + at, prompt_of(length, at))) for at, length in enumerate(waiting)]
+    limits = PrefillLimits(rows, 2048, padded)
+    todo = plan(
+        state_of(queue, running + reading, 64, "never", pace=_taught(target), limits=limits, begun=begun), 0.0
+    )
+    chunked = {chunk.request_id for chunk in todo.chunks}
+    assert begun <= chunked
+    whole = {row.request_id for row in running + reading + queue if not row.chunkable_tokens}
+    assert whole <= set(todo.decode)
+    assert bool(chunked) == any(row.chunkable_tokens for row in reading + queue)
+    assert not padded_tokens(todo.chunks) or len({chunk.tokens for chunk in todo.chunks}) == 1 or padded
+    assert todo.predicted_seconds is not None
+    match todo.reason:
+        case "within_target":
+            assert todo.target_seconds is not None
+            # The rows whose prompt ends in this step decode in it, too; the budget did not count them.
+            joining = len(chunked & set(todo.decode))
+            assert todo.predicted_seconds <= todo.target_seconds * 1.001 + 0.0006 * joining
+        case "least_tokens" | "least_chunk":
+            assert padded_tokens(todo.chunks) <= len(chunked) * LEAST_CHUNK_TOKENS
+        case "no_decode":
+            assert not decoding
+            assert not whole
+        case "decode_only":
+            assert not chunked
+        case "idle":
+            assert not todo.computes
+        case "unknown_speed":
+            raise AssertionError("the pace was taught")
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    answers=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 3)), min_size=1, max_size=12),
+    budget=st.integers(1, 4000),
+    pinned=st.integers(0, 300),
+)
+def test_the_fewest_are_preempted_until_the_rest_fits(
+    answers: list[tuple[int, int]], budget: int, pinned: int
+) -> None:
+    """Those with the fewest generated tokens, none more than is needed, never all, and nobody for a fourth
+    time."""
+    rows = [_decoding(number, answer=answer) for number, (answer, _) in enumerate(answers)]
+    for row, (_, preemptions) in zip(rows, answers, strict=True):
+        row.preemptions = preemptions
+    memory = Memory(budget, RowBytes(token_bytes=1), budget, lambda: pinned)
+    todo = plan(state_of([], rows, memory=memory), 0.0)
+    assert todo == plan(state_of([], rows, memory=memory), 0.0), "a plan changes nothing"
+    stay = [row for row in rows if row not in todo.preempt]
+    assert stay
+    held = [charged_bytes(row, memory.row_bytes) for row in stay]
+    fits = sum(held) + pinned <= budget
+    assert fits or len(stay) == 1 or all(row.preemptions >= 3 for row in stay)
+    if todo.preempt:
+        last = todo.preempt[-1]
+        assert sum(held) + charged_bytes(last, memory.row_bytes) + pinned > budget, "one too many"
+        assert all(row.preemptions < 3 for row in todo.preempt)
+        movable = [row.generated_tokens for row in stay if row.preemptions < 3]
+        assert last.generated_tokens <= min(movable, default=last.generated_tokens)
