@@ -72,14 +72,14 @@ async def follow_all(bench: Bench, clients: list[Client]) -> None:
 def steps_of_first_come_first_served(lengths: list[int], slots: int) -> list[int]:
     """The step at which each request joins, where no slot is ever empty while one waits.
 
-    A request holds its slot for one step of prefill and one for each of its tokens.
+    A request holds its slot for one step of each of its tokens; the first one prefills, too.
     """
     free_at = [0] * slots
     joins = []
     for tokens in lengths:
         joined = heapq.heappop(free_at)
         joins.append(joined)
-        heapq.heappush(free_at, joined + 1 + tokens)
+        heapq.heappush(free_at, joined + tokens)
     return joins
 
 

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Any
 
 POISON_TOKENS = 997
 LIVE_VARIABLE = "CHAOS_LIVE_FILE"
@@ -22,7 +21,10 @@ _SLACK_BYTES = 1 << 20
 
 
 def install() -> None:
+    from scheduler.engine.backend import StepResult
     from scheduler.engine.loop import EngineLoop
+    from scheduler.engine.plan import StepPlan
+    from scheduler.link.messages import Submit
 
     wanted: list[int] = []
 
@@ -35,7 +37,7 @@ def install() -> None:
 
     written_at = 0.0
 
-    def step(self: EngineLoop) -> Any:
+    def step(self: EngineLoop, todo: StepPlan) -> StepResult:
         nonlocal written_at
         if time.monotonic() > written_at + 1 and LIVE_VARIABLE in os.environ:
             written_at = time.monotonic()
@@ -48,12 +50,12 @@ def install() -> None:
                     raise RuntimeError("[malloc] Unable to allocate 8589934592 bytes.")
                 case _:
                     _leave_no_memory()
-        return whole_step(self)
+        return whole_step(self, todo)
 
-    def receive(self: EngineLoop, sequence: Any) -> None:
-        if sequence.submit.max_tokens == POISON_TOKENS:
+    def receive(self: EngineLoop, submit: Submit) -> None:
+        if submit.max_tokens == POISON_TOKENS:
             os.kill(os.getpid(), signal.SIGSEGV)
-        whole_receive(self, sequence)
+        whole_receive(self, submit)
 
     EngineLoop._step = step  # type: ignore[method-assign]
     EngineLoop._receive = receive  # type: ignore[method-assign]

@@ -119,7 +119,7 @@ async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_cl
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.5))
     async with running(scheduler), scheduler.stream(ask("hello")) as stream:
-        await trio.sleep(0.6)
+        await trio.sleep(0.3)
         launcher.kill()
         pieces = 0
         async for event in stream:

@@ -41,10 +41,10 @@ async def test_each_request_leaves_one_line_with_its_counts_and_waits(autojump_c
     assert (line["prompt_tokens"], line["output_tokens"]) == (len("<user>a secret question\n<assistant>"), 4)
     assert (line["tenant"], line["session"], line["priority"]) == ("acme", "s1", 2)
     assert line["wait_seconds"] == 0
-    # One step of 10 ms prefills, each of the next four gives a token.
+    # A step of 10 ms prefills and gives the first token, each of the next three another.
     assert line["queue_seconds"] == 0
-    assert line["ttft_seconds"] == 0.02
-    assert line["total_seconds"] == 0.05
+    assert line["ttft_seconds"] == 0.01
+    assert line["total_seconds"] == 0.04
     assert text
 
 
