@@ -1,4 +1,4 @@
-"""A dashboard: panels from left to right, with the variables that all of ours share."""
+"""A dashboard: panels from left to right, with the variables, link and annotation that all of ours share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+
 from grafana.panel import DATASOURCE, Panel
 
-_COLUMNS = 24
+_INSTANCES = 'label_values(penstock_model_info{model=~"$model"}, instance)'
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,77 +23,67 @@ class Dashboard:
     description: str
     panels: Sequence[Panel]
 
-    def json(self) -> dict[str, Any]:
-        return {
-            "uid": f"penstock-{self.name}",
-            "title": f"Penstock / {self.title}",
-            "description": self.description,
-            "tags": ["penstock"],
-            "schemaVersion": 39,
-            "version": 1,
-            "editable": True,
-            "graphTooltip": 1,
-            "refresh": "10s",
-            "time": {"from": "now-30m", "to": "now"},
-            "timezone": "",
-            "links": [
-                {
-                    "title": "Penstock",
-                    "type": "dashboards",
-                    "tags": ["penstock"],
-                    "asDropdown": False,
-                    "includeVars": True,
-                    "keepTime": True,
-                }
-            ],
-            "templating": {"list": _variables()},
-            "annotations": {"list": [_deaths()]},
-            "panels": self._placed(),
-        }
+    def json(self) -> str:
+        """As Grafana imports it. Each row of panels must fill Grafana's 24 columns, but the last."""
+        return JSONEncoder(indent=1).encode(self._builder().build()) + "\n"
 
-    def _placed(self) -> list[dict[str, Any]]:
-        placed: list[dict[str, Any]] = []
-        x = y = row = 0
+    def _builder(self) -> builders.Dashboard:
+        board = (
+            builders.Dashboard(f"Penstock / {self.title}")
+            .uid(f"penstock-{self.name}")
+            .description(self.description)
+            .tags(["penstock"])
+            .version(1)
+            .editable()
+            .tooltip(models.DashboardCursorSync.CROSSHAIR)
+            .refresh("10s")
+            .time("now-30m", "now")
+            .timezone("")
+            .link(
+                builders.DashboardLink("Penstock")
+                .type(models.DashboardLinkType.DASHBOARDS)
+                .tags(["penstock"])
+                .include_vars(True)
+                .keep_time(True)
+            )
+            .with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+            .with_variable(_choice("model", "Model", "label_values(penstock_model_info, model)"))
+            .with_variable(_choice("instance", "Instance", _INSTANCES))
+            .annotation(_EngineDeaths())
+        )
         for identity, panel in enumerate(self.panels, start=1):
-            if x + panel.width > _COLUMNS:
-                x, y, row = 0, y + row, 0
-            placed.append(panel.json(identity, x, y))
-            x, row = x + panel.width, max(row, panel.height)
-        return placed
+            board.with_panel(panel.builder().id(identity))
+        return board
 
 
-def _variables() -> list[dict[str, Any]]:
-    return [
-        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
-        _choice("model", "Model", "label_values(penstock_model_info, model)"),
-        _choice("instance", "Instance", 'label_values(penstock_model_info{model=~"$model"}, instance)'),
-    ]
+def _choice(name: str, label: str, query: str) -> builders.QueryVariable:
+    return (
+        builders.QueryVariable(name)
+        .label(label)
+        .datasource(DATASOURCE)
+        .query({"query": query, "refId": name})
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .include_all(True)
+        .multi(True)
+        .all_value(".*")
+        .current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
+    )
 
 
-def _choice(name: str, label: str, query: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "label": label,
-        "type": "query",
-        "datasource": DATASOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": name},
-        "refresh": 2,
-        "includeAll": True,
-        "multi": True,
-        "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-    }
+class _EngineDeaths(models.AnnotationQuery, Builder[models.AnnotationQuery]):
+    """A line in every panel where an engine died: it explains most other steps."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            name="Engine deaths",
+            datasource=DATASOURCE,
+            icon_color="red",
+            expr='changes(penstock_engine_deaths_total{instance=~"$instance"}[1m]) > 0',
+        )
 
-def _deaths() -> dict[str, Any]:
-    """A line in every panel where an engine ended: it explains most other steps."""
-    return {
-        "name": "Engine deaths",
-        "datasource": DATASOURCE,
-        "enable": True,
-        "expr": 'changes(penstock_engine_deaths_total{instance=~"$instance"}[1m]) > 0',
-        "iconColor": "red",
-        "titleFormat": "engine died",
-        "step": "10s",
-    }
+    def build(self) -> models.AnnotationQuery:
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        # Fields of Prometheus annotations that the SDK's type lacks.
+        return {**super().to_json(), "titleFormat": "engine died", "step": "10s"}

@@ -1,19 +1,25 @@
-"""One panel, and how Grafana wants it written. In expressions `@` stands for the instance matcher."""
+"""A panel: what it shows, and its Grafana SDK builder. In expressions `@` stands for the instance matcher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as dashboard_builders
+from grafana_foundation_sdk.builders import prometheus, stat, timeseries
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+
+DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 MATCHER = 'instance=~"$instance"'
 RANGE = "$__rate_interval"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`expression` with `@` for the instance, and what its lines are called."""
+    """`expression` with `@` for the instance; `legend` names its series."""
 
     expression: str
     legend: str
@@ -25,7 +31,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`description` says what a bad value means and where to look next."""
+    """`description` says what a bad value means and where to look next. `width` is in columns of 24."""
 
     title: str
     description: str
@@ -37,69 +43,65 @@ class Panel:
     warn: float | None = None
     bad: float | None = None
 
-    def json(self, identity: int, x: int, y: int) -> dict[str, Any]:
-        return {
-            "id": identity,
-            "title": self.title,
-            "description": self.description,
-            "type": self.kind,
-            "datasource": DATASOURCE,
-            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
-            "targets": [self._target(index, query) for index, query in enumerate(self.queries)],
-            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
-            "options": self._options(),
-        }
+    def builder(self) -> timeseries.Panel | stat.Panel:
+        panel = self._stat() if self.kind == "stat" else self._timeseries()
+        panel.title(self.title).description(self.description).datasource(DATASOURCE)
+        panel.height(self.height).span(self.width).unit(self.unit).thresholds(self._thresholds())
+        return panel.targets([self._target(index, query) for index, query in enumerate(self.queries)])
 
     @property
     def height(self) -> int:
         return 4 if self.kind == "stat" else 8
 
-    def _target(self, index: int, query: Query) -> dict[str, Any]:
-        return {
-            "refId": chr(ord("A") + index),
-            "datasource": DATASOURCE,
-            "expr": query.promql,
-            "legendFormat": query.legend,
-            # A histogram's buckets bring request ids with them.
-            "exemplar": "_bucket" in query.expression and self.kind == "timeseries",
-            "range": True,
-        }
+    def _stat(self) -> stat.Panel:
+        return (
+            stat.Panel()
+            .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
+            .color_scheme(dashboard_builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+        )
 
-    def _defaults(self) -> dict[str, Any]:
-        steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
-        steps += [{"color": "orange", "value": self.warn}] if self.warn is not None else []
-        steps += [{"color": "red", "value": self.bad}] if self.bad is not None else []
-        defaults: dict[str, Any] = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": steps}}
-        if self.kind == "timeseries":
-            defaults["min"] = 0
-            defaults["custom"] = {
-                "lineWidth": 1,
-                "fillOpacity": 25 if self.stacked else 8,
-                "showPoints": "never",
-                "spanNulls": False,
-                "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
-                "thresholdsStyle": {"mode": "off" if self.bad is None else "dashed"},
-            }
-        else:
-            defaults["color"] = {"mode": "thresholds"}
-        return defaults
+    def _timeseries(self) -> timeseries.Panel:
+        stacking = common.StackingMode.NORMAL if self.stacked else common.StackingMode.NONE
+        threshold = common.GraphTresholdsStyleMode
+        line = threshold.OFF if self.bad is None else threshold.DASHED
+        return (
+            timeseries.Panel()
+            .min(0)
+            .line_width(1)
+            .fill_opacity(25 if self.stacked else 8)
+            .show_points(common.VisibilityMode.NEVER)
+            .span_nulls(False)
+            .stacking(common_builders.StackingConfig().mode(stacking).group("A"))
+            .thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(line))
+            .legend(common_builders.VizLegendOptions().show_legend(True))
+            .tooltip(
+                common_builders.VizTooltipOptions()
+                .mode(common.TooltipDisplayMode.MULTI)
+                .sort(common.SortOrder.DESCENDING)
+            )
+        )
 
-    def _options(self) -> dict[str, Any]:
-        if self.kind == "stat":
-            return {
-                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-                "colorMode": "value",
-                "graphMode": "area",
-                "textMode": "auto",
-            }
-        return {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        }
+    def _thresholds(self) -> dashboard_builders.ThresholdsConfig:
+        colors = (("orange", self.warn), ("red", self.bad))
+        steps = [models.Threshold(color="green")]
+        steps += [models.Threshold(value, color) for color, value in colors if value is not None]
+        return dashboard_builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+
+    def _target(self, index: int, query: Query) -> prometheus.Dataquery:
+        return (
+            prometheus.Dataquery()
+            .ref_id(chr(ord("A") + index))
+            .datasource(DATASOURCE)
+            .expr(query.promql)
+            .legend_format(query.legend)
+            # Histogram buckets carry request ids as exemplars.
+            .exemplar("_bucket" in query.expression and self.kind == "timeseries")
+            .range()
+        )
 
 
 def quantiles(histogram: str, *shares: float) -> list[Query]:
-    """Lines of a histogram; averages hide what agents wait for."""
+    """Quantiles of a histogram; means hide what agents wait for."""
     return [
         Query(
             f"histogram_quantile({share}, sum by (le) (rate({histogram}_bucket{{@}}[{RANGE}])))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -231,6 +232,17 @@ def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     html_report.write(out / "steps.html", [], _machine(), [step_curves.plot(pairs)])
     click.echo(f"report:  {out / 'steps.html'}")
+
+
+@bench.command("row-costs")
+@click.argument("feature", type=click.Choice(["logprobs", "grammar"]))
+@click.option("--steps", "step_count", default=200, show_default=True, help="Decode steps of each batch.")
+def row_costs(feature: str, step_count: int) -> None:
+    """What rows with log-probabilities or a grammar cost a batch of 32, against one without."""
+    cache = user_cache_folder(os.environ)
+    folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
+    command = [sys.executable, "-m", "loadtests.row_costs", feature, str(folder), str(step_count)]
+    sys.exit(subprocess.run(command, env=blas.environment(os.environ)).returncode)
 
 
 @bench.command("report")

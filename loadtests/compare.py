@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import httpx
 import trio
 
-from loadtests.driver import Driver, MakeClient, Progress
+from loadtests.agents import MakeClient
+from loadtests.driver import Driver, Progress
 from loadtests.prompts import Prompts
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario
@@ -38,7 +39,7 @@ class Comparison:
         self.runs: list[RunRecord] = []
 
     def interrupt(self) -> None:
-        """End the run that is on now; no further one starts."""
+        """End the current run, also while it measures capacity; no further one starts."""
         self.stopped = True
         if self._driver is not None:
             self._driver.interrupt()

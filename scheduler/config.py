@@ -84,8 +84,9 @@ class FairnessConfig:
     """What an output token costs in uncached prompt tokens: VTC's and llm-d's figure."""
     aging_seconds: float = 30.0
     """A band moves up by one for every so many seconds that its oldest request has waited."""
-    patience: int = 1024
-    """Turns for which a flow may be passed over by less served ones."""
+    patience_seconds: float = 600.0
+    """A flow that has waited so long goes first whatever service it has had. Ten half-lives: any lead in
+    service has then decayed to a thousandth, so that this bounds starvation and changes no shares."""
     window: int = 32
     """How many later requests of its own session may overtake a request, and one."""
 

@@ -1,16 +1,16 @@
-"""Whose turn it is: priority bands, then tenants, their sessions, and the requests of a session.
+"""Which request is served next: priority bands, then tenants, their sessions, and the requests of a session.
 
-Pure: `now` is an argument, and it may not decrease. Knows tickets only, neither streams nor the engine.
+Pure: `now` is an argument and must not decrease. Knows tickets only, neither streams nor the engine.
 
-**Bands** are strict, lower first, vLLM's sign. A band is as urgent as its oldest request has aged: one band
-for every `aging_seconds`, up to the best band that waits, with which it then takes turns. So a request of
-priority p competes with the best priority b that others ask for after (p - b) x `aging_seconds`, and is then
-served in its fair turn. It is the band that ages and not the single request, because the backlog of a flood
-is old: its requests, promoted one by one, would pass a quiet tenant's that has just come.
+**Bands** are strict, lower numbers first, as in vLLM. A band is promoted by one for every `aging_seconds`
+that its oldest request has waited, up to the best band that has requests, with which it then alternates. So a
+request of priority p competes with the best waiting priority b after (p - b) x `aging_seconds`, and is then
+served in its fair turn. Bands age, not single requests: the backlog of a flood is old, and its requests,
+promoted one by one, would overtake a quiet tenant's new request.
 
-**Within a band** the tenant with the least attained service is next, of its sessions the one with the least,
-and of its requests the one with the highest response ratio (`flow.py`). Fifty sessions of one tenant share
-what the tenant has, fifty requests of one session what the session has.
+**Within a band** the tenant with the least attained service is served next (VTC), of its sessions the one
+with the least, and of its requests the one with the highest response ratio (`flow.py`). Fifty sessions of one
+tenant share that tenant's service, and fifty requests of one session that session's.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from scheduler.config import FairnessConfig
-from scheduler.intake.flow import SessionFlow, TenantFlow, Turns
-from scheduler.intake.service_ledger import Charge, ServiceLedger
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.flow import FlowLevel, SessionFlow, TenantFlow
+from scheduler.intake.service_ledger import Charge, ServiceLedger, Ticket
 from scheduler.statistics import FlowStatistics
 
 
 class Band:
-    """The waiting requests of one priority, and the books of those served from it."""
+    """The waiting requests of one priority, and the service accounts of the flows in it."""
 
     def __init__(self, config: FairnessConfig) -> None:
         self.ledger = ServiceLedger(config.half_life_seconds, config.output_weight)
         self._config = config
-        self._tenants: Turns[TenantFlow] = Turns()
+        self._tenants: FlowLevel[TenantFlow] = FlowLevel()
         self._by_arrival: OrderedDict[int, Ticket] = OrderedDict()
-        self.served_at = 0
-        """The queue's turn at which this band was last chosen."""
 
     def __len__(self) -> int:
         return len(self._by_arrival)
@@ -46,24 +43,23 @@ class Band:
     def push(self, ticket: Ticket) -> None:
         self._by_arrival[ticket.request_id] = ticket
         tenant_account, session_account = self.ledger.arrive(ticket)
-        tenant = self._tenants.flows.get(ticket.tenant)
+        tenant = self._tenants.get(ticket.tenant)
         if tenant is None:
-            tenant = TenantFlow(tenant_account)
+            tenant = TenantFlow(tenant_account, ticket.queued_at)
             self._tenants.add(ticket.tenant, tenant)
-        session = tenant.sessions.flows.get(ticket.session)
+        session = tenant.sessions.get(ticket.session)
         if session is None:
-            session = SessionFlow(session_account)
+            session = SessionFlow(session_account, ticket.queued_at)
             tenant.sessions.add(ticket.session, session)
         session.push(ticket)
         tenant.length += 1
 
     def pop(self, now: float) -> Charge:
-        """The next request, charged what it is expected to cost."""
-        tenant, tenants = self._tenants.choose(self._config.patience)
-        session, sessions = tenant.sessions.choose(self._config.patience)
+        """The next request, charged its expected cost."""
+        patience = self._config.patience_seconds
+        tenant, tenants = self._tenants.serve_next(patience, now)
+        session, sessions = tenant.sessions.serve_next(patience, now)
         ticket = session.choose(self._config.window, now)
-        self._tenants.serve(tenant)
-        tenant.sessions.serve(session)
         self._take_out(ticket)
         return self.ledger.dispatch(ticket, tenants, sessions, now)
 
@@ -73,36 +69,37 @@ class Band:
 
     def _take_out(self, ticket: Ticket) -> None:
         del self._by_arrival[ticket.request_id]
-        tenant = self._tenants.flows[ticket.tenant]
-        session = tenant.sessions.flows[ticket.session]
+        tenant = self._tenants[ticket.tenant]
+        session = tenant.sessions[ticket.session]
         session.remove(ticket)
         tenant.length -= 1
         if not session.length:
-            del tenant.sessions.flows[ticket.session]
+            del tenant.sessions[ticket.session]
         if not tenant.length:
-            del self._tenants.flows[ticket.tenant]
+            del self._tenants[ticket.tenant]
 
-    def places_before(self, ticket: Ticket) -> int:
-        """How many of this band go before a waiting request, if every request cost the same."""
-        session = self._tenants.flows[ticket.tenant].sessions.flows[ticket.session]
-        return self._places(ticket.tenant, ticket.session, session.before(ticket))
+    def places_before(self, ticket: Ticket, now: float) -> int:
+        """How many requests of this band go before a waiting one, if every request costs the same."""
+        session = self._tenants[ticket.tenant].sessions[ticket.session]
+        return self._places(ticket.tenant, ticket.session, session.earlier_arrivals(ticket), now)
 
-    def places_before_next(self, tenant: str, session: str) -> int:
-        """The same for one that would be pushed now."""
-        flow = self._tenants.flows.get(tenant)
-        queue = None if flow is None else flow.sessions.flows.get(session)
-        return self._places(tenant, session, 0 if queue is None else queue.length)
+    def places_before_next(self, tenant: str, session: str, now: float) -> int:
+        """The same for a request that arrives now."""
+        flow = self._tenants.get(tenant)
+        queue = None if flow is None else flow.sessions.get(session)
+        return self._places(tenant, session, 0 if queue is None else queue.length, now)
 
-    def _places(self, tenant: str, session: str, place: int) -> int:
-        tenant_service, session_service = self.ledger.standing(tenant, session)
-        flow = self._tenants.flows.get(tenant)
+    def _places(self, tenant: str, session: str, place: int, now: float) -> int:
+        patience = self._config.patience_seconds
+        tenant_service, session_service = self.ledger.service_on_arrival(tenant, session)
+        flow = self._tenants.get(tenant)
         if flow is not None:
-            place += flow.sessions.places_ahead(session, place, session_service)
-        return place + self._tenants.places_ahead(tenant, place, tenant_service)
+            place += flow.sessions.places_ahead(session, place, session_service, patience, now)
+        return place + self._tenants.places_ahead(tenant, place, tenant_service, patience, now)
 
     def statistics(self, priority: int, now: float) -> Iterator[FlowStatistics]:
-        for tenant_name, tenant in self._tenants.flows.items():
-            for session_name, session in tenant.sessions.flows.items():
+        for tenant_name, tenant in self._tenants.items():
+            for session_name, session in tenant.sessions.items():
                 tickets = list(session)
                 yield FlowStatistics(
                     priority=priority,
@@ -117,13 +114,13 @@ class Band:
 
 
 class FairQueue:
-    """Unbounded: how much may wait is the caller's affair."""
+    """Unbounded; the caller bounds how much may wait."""
 
     def __init__(self, config: FairnessConfig) -> None:
         self._config = config
         self._tickets: dict[int, Ticket] = {}
-        self._bands: dict[int, Band] = {}
-        self._turn = 0
+        self._bands: OrderedDict[int, Band] = OrderedDict()
+        """By priority, the least recently served first."""
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -134,71 +131,64 @@ class FairQueue:
     def push(self, ticket: Ticket) -> None:
         assert ticket.request_id not in self._tickets, "ids are never used again"
         self._tickets[ticket.request_id] = ticket
-        self._band(ticket.priority).push(ticket)
+        if ticket.priority not in self._bands:
+            self._bands[ticket.priority] = Band(self._config)
+        self._bands[ticket.priority].push(ticket)
 
     def pop(self, now: float) -> Charge:
-        """The next request to be served, with what it was charged. KeyError when empty."""
+        """The next request to be served, with its charge. Raises KeyError when empty."""
         if not self._tickets:
             raise KeyError("the queue is empty")
-        band = self._bands[min(self._competing(now), key=lambda priority: self._bands[priority].served_at)]
-        self._turn += 1
-        band.served_at = self._turn
-        charge = band.pop(now)
+        priority = self._competing(now)[0]
+        self._bands.move_to_end(priority)
+        charge = self._bands[priority].pop(now)
         del self._tickets[charge.ticket.request_id]
         return charge
 
     def remove(self, request_id: int, now: float) -> Ticket | None:
-        """Take one out, wherever it stands; None if it is not here."""
+        """Remove a request from any position; None if it is not here."""
         ticket = self._tickets.pop(request_id, None)
         if ticket is not None:
             self._bands[ticket.priority].remove(ticket, now)
         return ticket
 
     def observe(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """What a request in the engine has cost until now."""
+        """What a dispatched request has cost until now."""
         self._bands[charge.ticket.priority].ledger.observe(charge, uncached_tokens, output_tokens, now)
 
     def settle(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """What it has cost in the end. Each popped request is settled once."""
+        """Its final cost. Each popped request is settled once."""
         self._bands[charge.ticket.priority].ledger.settle(charge, uncached_tokens, output_tokens, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
-        """How many will be served before this one, as things stand and if every request cost the same;
-        None if it is not here."""
+        """How many requests will be served before this one, if none arrives and every request costs the
+        same; None if it is not here."""
         ticket = self._tickets.get(request_id)
         if ticket is None:
             return None
-        return self._ahead(ticket.priority, self._bands[ticket.priority].places_before(ticket), now)
+        return self._ahead(ticket.priority, self._bands[ticket.priority].places_before(ticket, now), now)
 
     def ahead_of_next(self, tenant: str, session: str, priority: int, now: float) -> int:
-        """The same for a request that would be pushed now."""
-        return self._ahead(priority, self._band(priority).places_before_next(tenant, session), now)
+        """The same for a request that arrives now."""
+        band = self._bands.get(priority)
+        place = 0 if band is None else band.places_before_next(tenant, session, now)
+        return self._ahead(priority, place, now)
 
     def statistics(self, now: float) -> tuple[FlowStatistics, ...]:
-        """Every flow that waits; bands in the order of their priorities."""
+        """Every backlogged flow, by priority."""
         return tuple(
             flow
             for priority in sorted(self._waiting())
             for flow in self._bands[priority].statistics(priority, now)
         )
 
-    @property
-    def remembered_sessions(self) -> int:
-        """How many sessions' books are kept, whether or not they wait."""
-        return sum(band.ledger.sessions for band in self._bands.values())
-
     # --- bands
-
-    def _band(self, priority: int) -> Band:
-        if priority not in self._bands:
-            self._bands[priority] = Band(self._config)
-        return self._bands[priority]
 
     def _waiting(self) -> list[int]:
         return [priority for priority, band in self._bands.items() if len(band)]
 
     def _competing(self, now: float) -> list[int]:
-        """The best band that waits, and those that have aged up to it."""
+        """The best band that has requests and those that have aged up to it; the first is served next."""
         waiting = self._waiting()
         best = min(waiting)
         return [
@@ -208,13 +198,17 @@ class FairQueue:
         ]
 
     def _ahead(self, priority: int, place: int, now: float) -> int:
+        """`place` requests of the same band go before; adds those of other bands."""
         waiting = self._waiting()
-        if not waiting:
+        if not waiting or priority < min(waiting):
             return place
         competing = self._competing(now)
-        if priority in competing or priority < min(waiting):
-            own = self._bands[priority]
-            peers = [self._bands[peer] for peer in competing if priority in competing and peer != priority]
-            return place + sum(min(len(peer), place + (peer.served_at < own.served_at)) for peer in peers)
+        if priority in competing:
+            own = competing.index(priority)
+            return place + sum(
+                min(len(self._bands[peer]), place + (index < own))
+                for index, peer in enumerate(competing)
+                if peer != priority
+            )
         better = {other for other in waiting if other < priority} | set(competing)
-        return place + sum(len(self._bands[other]) for other in better - {priority})
+        return place + sum(len(self._bands[other]) for other in better)

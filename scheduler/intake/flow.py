@@ -1,4 +1,4 @@
-"""The waiting requests of one tenant or one session, and whose turn it is among several such flows."""
+"""Backlogged flows of one level (tenants, or one tenant's sessions), and which of them is served next."""
 
 from __future__ import annotations
 
@@ -6,139 +6,155 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
-from scheduler.intake.service_ledger import Account, Rivals
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Account, Contenders, Ticket
 
 SMALLEST_TOKENS = 256
-"""Prompts with less than this to compute are equals: what a request costs besides outweighs the rest."""
+"""Prompts with fewer tokens to compute count as equal: a request's fixed cost outweighs the difference."""
 LARGEST_TOKENS = 32768
-_JUST_CAME_SECONDS = 0.001
-"""As though each had waited for so long already, or those that came together would all have ratio 0."""
+_MIN_WAIT_SECONDS = 0.001
+"""Added to every wait, or all requests that arrive together would have response ratio 0."""
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """What shares one account. `passed_over_since` is the turn at which it was last served, or came; it
-    decides between flows of equal service."""
+    """Waiting requests that share one account. `waiting_since` is when the flow was last served, or when it
+    became backlogged if that was later."""
 
     account: Account
-    passed_over_since: int = 0
+    waiting_since: float
+    length: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class SessionFlow(Flow):
-    """Requests of one session, by the highest response ratio: waited / tokens to compute. Likely cache
+    """Requests of one session, by highest response ratio: seconds waited / tokens to compute. Likely prefix
     hits go first, and a cold request's ratio grows until it is the highest.
 
-    Requests are kept in lines by size, a power of two each: the head of a line has its highest ratio, so a
-    choice looks at no more heads than there are sizes. `window` bounds what the ratio may do: no request is
-    overtaken by more than `window` - 1 that came after it.
+    Requests are kept in FIFO queues by size class, a power of two of tokens each. The head of such a queue
+    has its highest ratio, so `choose` compares one request for each size class. No request is overtaken by
+    more than `window` - 1 later arrivals.
     """
 
-    lines: dict[int, OrderedDict[int, tuple[int, Ticket]]] = field(default_factory=dict)
+    size_classes: dict[int, OrderedDict[int, tuple[int, Ticket]]] = field(default_factory=dict)
     arrivals: int = 0
-    length: int = 0
 
     def push(self, ticket: Ticket) -> None:
-        line = self.lines.setdefault(_size(ticket), OrderedDict())
-        line[ticket.request_id] = (self.arrivals, ticket)
+        queue = self.size_classes.setdefault(_size_class(ticket), OrderedDict())
+        queue[ticket.request_id] = (self.arrivals, ticket)
         self.arrivals += 1
         self.length += 1
 
     def remove(self, ticket: Ticket) -> None:
-        line = self.lines[_size(ticket)]
-        del line[ticket.request_id]
-        if not line:
-            del self.lines[_size(ticket)]
+        queue = self.size_classes[_size_class(ticket)]
+        del queue[ticket.request_id]
+        if not queue:
+            del self.size_classes[_size_class(ticket)]
         self.length -= 1
 
     def choose(self, window: int, now: float) -> Ticket:
-        heads = [(size, *next(iter(line.values()))) for size, line in self.lines.items()]
-        oldest = min(number for _, number, _ in heads)
+        heads = [(size, *next(iter(queue.values()))) for size, queue in self.size_classes.items()]
+        oldest = min(arrival for _, arrival, _ in heads)
 
-        def urgency(head: tuple[int, int, Ticket]) -> tuple[float, int]:
-            size, number, ticket = head
-            return (now - ticket.queued_at + _JUST_CAME_SECONDS) / size, -number
+        def response_ratio(head: tuple[int, int, Ticket]) -> tuple[float, int]:
+            size, arrival, ticket = head
+            return (now - ticket.queued_at + _MIN_WAIT_SECONDS) / size, -arrival
 
-        return max((head for head in heads if head[1] < oldest + window), key=urgency)[2]
+        return max((head for head in heads if head[1] < oldest + window), key=response_ratio)[2]
 
-    def before(self, ticket: Ticket) -> int:
-        """How many came before it. O(length)."""
-        mine = self.lines[_size(ticket)][ticket.request_id][0]
-        return sum(number < mine for line in self.lines.values() for number, _ in line.values())
+    def earlier_arrivals(self, ticket: Ticket) -> int:
+        """How many requests arrived before a waiting one. O(length)."""
+        own = self.size_classes[_size_class(ticket)][ticket.request_id][0]
+        return sum(arrival < own for queue in self.size_classes.values() for arrival, _ in queue.values())
 
     def __iter__(self) -> Iterator[Ticket]:
-        for line in self.lines.values():
-            for _, ticket in line.values():
+        for queue in self.size_classes.values():
+            for _, ticket in queue.values():
                 yield ticket
 
 
-def _size(ticket: Ticket) -> int:
+def _size_class(ticket: Ticket) -> int:
     clipped = min(max(ticket.uncached_tokens, SMALLEST_TOKENS), LARGEST_TOKENS)
     return 1 << (clipped.bit_length() - 1)
 
 
 @dataclass(slots=True, eq=False)
 class TenantFlow(Flow):
-    """A tenant's sessions that have requests waiting."""
+    """A tenant's backlogged sessions. `length` counts requests, of all sessions."""
 
-    sessions: Turns[SessionFlow] = field(default_factory=lambda: Turns())
-    length: int = 0
+    sessions: FlowLevel[SessionFlow] = field(default_factory=lambda: FlowLevel())
 
 
 _F = TypeVar("_F", SessionFlow, TenantFlow)
 
 
-class Turns(Generic[_F]):
-    """Flows of one level. The least served is next; one that was passed over for `patience` turns is next
-    whatever the counters say.
+class FlowLevel(Generic[_F]):
+    """Flows that compete with each other. The flow with the least attained service is served next, unless
+    one has waited for `patience_seconds`: overdue flows go first, the longest waiting before the others.
 
-    So a flow is served within `patience` + (flows of its level) turns, also while newcomers without end
-    come in below it. Between flows that all stay, the counters alone decide as long as no request costs
-    `patience` times what another does. A choice looks at every flow: at most one for each queued request.
+    A flow is therefore served within `patience_seconds` and one request of each other flow, even while
+    newcomers with less service arrive without end. The bound is a time because service decays with time: a
+    lead that is several half-lives old is negligible, so patience changes no shares, however many flows
+    compete. A bound in turns would: among N flows, one that costs c times as much is due every (N - 1) x c.
+
+    Flows are kept in the order of `waiting_since`: of flows with equal service the first in that order is
+    next, and overdue flows come before all others.
     """
 
     def __init__(self) -> None:
-        self.flows: dict[str, _F] = {}
-        self._turn = 0
+        self._flows: dict[str, _F] = {}
+
+    def get(self, name: str) -> _F | None:
+        return self._flows.get(name)
+
+    def __getitem__(self, name: str) -> _F:
+        return self._flows[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._flows[name]
+
+    def items(self) -> Iterator[tuple[str, _F]]:
+        yield from self._flows.items()
 
     def add(self, name: str, flow: _F) -> None:
-        flow.passed_over_since = self._turn
-        self.flows[name] = flow
+        """`flow.waiting_since` is not before that of any flow here."""
+        self._flows[name] = flow
 
-    def choose(self, patience: int) -> tuple[_F, Rivals]:
-        """Whose turn it is, and what all have."""
-        # One pass by hand: two of min() with keys doubled what a whole turn costs with a thousand flows.
-        flows = iter(self.flows.values())
-        least = longest = next(flows)
-        lowest, earliest = least.account.service, longest.passed_over_since
-        highest = lowest
-        for flow in flows:
-            service, since = flow.account.service, flow.passed_over_since
-            if service < lowest or (service == lowest and since < least.passed_over_since):
-                least, lowest = flow, service
-            if service > highest:
-                highest = service
-            if since < earliest:
-                longest, earliest = flow, since
-        overdue = self._turn - earliest >= patience
-        return longest if overdue else least, Rivals(lowest, highest, len(self.flows))
+    def serve_next(self, patience_seconds: float, now: float) -> tuple[_F, Contenders]:
+        """The flow that is served now, and the service of all that competed. O(flows)."""
+        services = self._services()
+        ranks = self._ranks(patience_seconds, now)
+        name = next(islice(self._flows, ranks.index(min(ranks)), None))
+        flow = self._flows[name] = self._flows.pop(name)
+        flow.waiting_since = now
+        return flow, Contenders(min(services), max(services), len(services))
 
-    def serve(self, flow: _F) -> None:
-        self._turn += 1
-        flow.passed_over_since = self._turn
-
-    def places_ahead(self, name: str, place: int, service: float) -> int:
-        """How many requests of other flows are served before the one at `place` of the named flow, which
-        need not be here yet, if every request cost the same: the flows take turns, the less served first."""
-        own = self.flows.get(name)
-        since = math.inf if own is None else own.passed_over_since
+    def places_ahead(
+        self, name: str, place: int, arriving_service: float, patience_seconds: float, now: float
+    ) -> int:
+        """How many requests of other flows are served before the request at `place` of the named flow, if
+        every request costs the same: flows then alternate in the order in which `serve_next` ranks them. A
+        flow that is not here yet would arrive last, with `arriving_service`. O(flows)."""
+        names, ranks = list(self._flows), self._ranks(patience_seconds, now)
+        own = names.index(name) if name in self._flows else len(names)
+        own_rank = ranks[own] if name in self._flows else arriving_service
         ahead = 0
-        for flow in self.flows.values():
-            if flow is not own:
-                other = flow.account.service
-                first = other < service or (other == service and flow.passed_over_since < since)
-                ahead += min(flow.length, place + first)
+        for index, (rank, flow) in enumerate(zip(ranks, self._flows.values(), strict=True)):
+            if index != own:
+                turns = place + (rank < own_rank or (rank == own_rank and index < own))
+                ahead += turns if turns < flow.length else flow.length
         return ahead
+
+    def _ranks(self, patience_seconds: float, now: float) -> list[float]:
+        """The lowest is served next; of equals, the first."""
+        ranks = self._services()
+        for index, flow in enumerate(self._flows.values()):
+            if now - flow.waiting_since < patience_seconds:
+                break
+            ranks[index] = -math.inf
+        return ranks
+
+    def _services(self) -> list[float]:
+        return [flow.account.service for flow in self._flows.values()]

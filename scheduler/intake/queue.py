@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.prefix_estimate import PrefixEstimate, block_hashes
-from scheduler.intake.service_ledger import Charge
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Charge, Ticket
 from scheduler.request import GenerationRequest
 from scheduler.statistics import QueueStatistics
 from scheduler.streams.record import StreamRecord

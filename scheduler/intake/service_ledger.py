@@ -1,19 +1,19 @@
-"""Who has had how much of the engine: attained service by tenant, and by session within each.
+"""Attained service by tenant, and by session within each tenant.
 
-Pure: `now` is an argument. Service is counted in tokens, *uncached prefill + weight x output* (VTC's cost,
-arXiv 2401.00588, but for the cached tokens, which cost next to nothing), and halves every half-life, so that
-an hour of night work does not weigh on a tenant for the day.
+Pure: `now` is an argument. Service is counted in tokens, *uncached prefill + weight x output* (the cost of
+VTC, arXiv 2401.00588, except that cached tokens count nothing). It halves every half-life, so that an hour of
+work at night does not count against a tenant for the rest of the day.
 
 Decay is forward: instead of shrinking every counter as time passes, a charge at time t is multiplied by
-2^(t / half-life). Counters then stand still while nobody is served, compare as the decayed ones would, and
-cost nothing to keep; only what is shown is divided by the scale of the moment.
+2^(t / half-life). Counters then stay constant while nothing is served and compare as the decayed ones would;
+only reported values are divided by the current scale.
 
-An account that becomes active (its first request is queued) is lifted to the level that its siblings have
-reached: idleness is no credit, and a newcomer, or a session spawned a moment ago, has no more of a claim than
-anybody who has waited all along. The level is the virtual time of fair queueing (Demers, Keshav, Shenker
-1989): with every dispatch it rises by what each of those who waited would have had of it, between the least
-and the most that one of them has. The least alone would stand still as long as newcomers come faster than
-they are served, and who asks for the second time would wait for all of them.
+An account that becomes backlogged (its first request is queued) is lifted to the virtual time of its level:
+idleness earns no credit, and a newcomer has no better claim than flows that have waited all along. Virtual
+time is that of fair queueing (Demers, Keshav, Shenker 1989): each dispatch advances it by the charge divided
+by the number of backlogged flows, within the least and the most service that one of them has. The least
+service alone would not advance while newcomers arrive faster than they are served, and a flow's second
+request would then wait for all of them.
 """
 
 from __future__ import annotations
@@ -22,32 +22,47 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from scheduler.intake.ticket import Ticket
-
 IDLE_SESSIONS = 1024
-"""So many sessions without a request are remembered. Beyond that the longest idle is forgotten, whose tenant
-comes back with what had not decayed as a gift: at worst one answer's worth, against memory without bound."""
+"""Bound on the accounts kept of sessions without a request. Beyond it the longest idle account is dropped,
+which forgives what had not decayed: at worst the cost of one answer."""
 NEGLIGIBLE_TOKENS = 0.1
-"""Service above the level reached that is not worth remembering: less than the smallest request's, or a flow
-of such requests would be forgotten after each and always come first."""
+"""An idle account with less service than this above virtual time is dropped. Must be less than the smallest
+request's cost, or a flow of such requests would be forgotten after each one and always go first."""
 _REBASE_EXPONENT = 512
 """Scales stay below 2^512 of a double's 2^1024: room for any sum of charges."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One waiting request, as the fair queue sees it. `uncached_tokens` (prefill to compute) and
+    `output_tokens` are estimates. `queued_at` never decreases from push to push."""
+
+    request_id: int
+    tenant: str
+    session: str
+    """Empty where no header names one: all such requests are one session, or each would get a share."""
+    priority: int
+    prompt_tokens: int
+    uncached_tokens: int
+    output_tokens: int
+    queued_at: float
+
+
 @dataclass(slots=True)
 class Account:
-    """Service attained by one tenant or session, in scaled tokens; and what its own sessions have reached."""
+    """Service attained by one tenant or session, in scaled tokens, and its numbers of requests.
+    `virtual_time` is that of its own sessions, in the same unit."""
 
     service: float = 0.0
     waiting: int = 0
     running: int = 0
-    reached: float = 0.0
+    virtual_time: float = 0.0
     sessions: dict[str, Account] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Rivals:
-    """Of the flows among which one was chosen: the least and the most service, and how many they are."""
+class Contenders:
+    """The backlogged flows from which one was chosen: their least and most service, and their number."""
 
     least: float
     most: float
@@ -56,7 +71,7 @@ class Rivals:
 
 @dataclass(slots=True)
 class Charge:
-    """What a dispatched request was charged: provisionally at `at`, and corrected as figures come in."""
+    """What a dispatched request was charged: an estimate at time `at`, corrected by observed costs."""
 
     ticket: Ticket
     at: float
@@ -74,39 +89,29 @@ class ServiceLedger:
         self._root = Account()
         self._idle: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def __len__(self) -> int:
-        """How many tenants are remembered."""
-        return len(self._root.sessions)
-
     @property
     def sessions(self) -> int:
-        """How many sessions are remembered, of all tenants."""
+        """How many sessions have an account, of all tenants."""
         return sum(len(tenant.sessions) for tenant in self._root.sessions.values())
 
-    def account(self, tenant: str, session: str | None = None) -> Account | None:
-        """As it is remembered; None for who is not."""
-        found = self._root.sessions.get(tenant)
-        return found if found is None or session is None else found.sessions.get(session)
+    def account(self, tenant: str) -> Account | None:
+        return self._root.sessions.get(tenant)
 
-    def standing(self, tenant: str, session: str) -> tuple[float, float]:
-        """The scaled service that a request pushed now would compete with: its tenant's, its session's."""
-        tenant_account = self.account(tenant)
-        if tenant_account is None:
-            return self._root.reached, 0.0
-        session_account = tenant_account.sessions.get(session)
-        return (
-            _lifted(tenant_account, self._root),
-            tenant_account.reached if session_account is None else _lifted(session_account, tenant_account),
-        )
+    def service_on_arrival(self, tenant: str, session: str) -> tuple[float, float]:
+        """The scaled service, of its tenant and of its session, with which a request pushed now would
+        compete."""
+        tenant_account = self.account(tenant) or Account()
+        session_account = tenant_account.sessions.get(session) or Account()
+        return _lifted(tenant_account, self._root), _lifted(session_account, tenant_account)
 
     def attained_tokens(self, account: Account, now: float) -> float:
-        """Decayed service, in tokens of this moment; after a lift it is at least what the others had."""
+        """Decayed service, in tokens as of `now`; after a lift it is at least virtual time."""
         return account.service / self._scale(now)
 
-    # --- a request's way through the books
+    # --- a request's life
 
     def arrive(self, ticket: Ticket) -> tuple[Account, Account]:
-        """Its tenant's and its session's account, lifted where this is their first waiting request."""
+        """The accounts of its tenant and session, lifted where this is their first waiting request."""
         tenant = self._root.sessions.setdefault(ticket.tenant, Account())
         session = tenant.sessions.setdefault(ticket.session, Account())
         self._idle.pop((ticket.tenant, ticket.session), None)
@@ -117,19 +122,20 @@ class ServiceLedger:
         return tenant, session
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """It left the queue without having been served."""
+        """It leaves the queue unserved."""
         for account in self._accounts(ticket):
             account.waiting -= 1
         self._forget_idle(ticket, now)
 
-    def dispatch(self, ticket: Ticket, tenants: Rivals, sessions: Rivals, now: float) -> Charge:
-        """It goes to the engine and is charged what it is expected to cost. `tenants` and `sessions`: those
-        that it was chosen from, as they were."""
+    def dispatch(self, ticket: Ticket, tenants: Contenders, sessions: Contenders, now: float) -> Charge:
+        """It goes to the engine and is charged its expected cost. `tenants` and `sessions` are those from
+        which it was chosen, before the charge."""
         tenant, session = self._accounts(ticket)
         tokens = self.cost(ticket.uncached_tokens, ticket.output_tokens)
-        self._root.reached = _risen(self._root.reached, tenants, tokens * self._scale(now))
-        tenant.reached = _risen(tenant.reached, sessions, tokens * self._scale(now))
-        # Not before: what the flows have are counters too, and were read before it.
+        charged = tokens * self._scale(now)
+        self._root.virtual_time = _advanced(self._root.virtual_time, tenants, charged)
+        tenant.virtual_time = _advanced(tenant.virtual_time, sessions, charged)
+        # Not earlier: the services in `tenants` and `sessions` are on the scale before it.
         self._rebase(now)
         for account in (tenant, session):
             account.waiting -= 1
@@ -138,8 +144,8 @@ class ServiceLedger:
         return Charge(ticket, now, tokens, tokens)
 
     def observe(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """So much it has really cost until now. An answer longer than expected is charged while it
-        grows; what may turn out cheaper is given back at the end only."""
+        """The actual cost until now. Cost beyond the estimate is charged at once; an overestimate is refunded
+        by `settle` only."""
         beyond = self.cost(uncached_tokens, output_tokens) - charge.charged_tokens
         if beyond > 0:
             self._rebase(now)
@@ -148,9 +154,9 @@ class ServiceLedger:
                 account.service += beyond * self._scale(now)
 
     def settle(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """It has left the engine, and this is what it really cost."""
+        """It has left the engine; the arguments are its final cost."""
         self.observe(charge, uncached_tokens, output_tokens, now)
-        # Only the provisional part can have been too much, and it was charged at the scale of its own time.
+        # Only the estimate can exceed the cost, and it was charged on the scale of its own time.
         refund = charge.charged_tokens - self.cost(uncached_tokens, output_tokens)
         for account in self._accounts(charge.ticket):
             account.service -= refund * self._scale(charge.at)
@@ -167,11 +173,11 @@ class ServiceLedger:
         return tenant, tenant.sessions[ticket.session]
 
     def _scale(self, now: float) -> float:
-        # Not above the bound, should a clock have jumped since the last rebase.
+        # Bounded, in case the clock jumped since the last rebase.
         return float(2.0 ** min((now - self._epoch) / self._half_life_seconds, 2.0 * _REBASE_EXPONENT - 1))
 
     def _rebase(self, now: float) -> None:
-        """Halve everything as often as half-lives have passed: some hours' worth, every some hours."""
+        """Move the epoch to `now` when scales get large (every 512 half-lives), and scale counters down."""
         exponent = math.floor((now - self._epoch) / self._half_life_seconds)
         if exponent <= _REBASE_EXPONENT:
             return
@@ -180,7 +186,7 @@ class ServiceLedger:
         while accounts:
             account = accounts.pop()
             account.service = math.ldexp(account.service, -exponent)
-            account.reached = math.ldexp(account.reached, -exponent)
+            account.virtual_time = math.ldexp(account.virtual_time, -exponent)
             accounts.extend(account.sessions.values())
 
     def _forget_idle(self, ticket: Ticket, now: float) -> None:
@@ -197,7 +203,8 @@ class ServiceLedger:
         tenant_account = self._root.sessions[tenant]
         session_account = tenant_account.sessions[session]
         above = max(
-            tenant_account.service - self._root.reached, session_account.service - tenant_account.reached
+            tenant_account.service - self._root.virtual_time,
+            session_account.service - tenant_account.virtual_time,
         )
         return above / self._scale(now) < NEGLIGIBLE_TOKENS
 
@@ -209,10 +216,10 @@ class ServiceLedger:
             del self._root.sessions[tenant]
 
 
-def _risen(reached: float, waiting: Rivals, charged: float) -> float:
-    reached = max(reached, waiting.least)
-    return max(reached, min(reached + charged / waiting.flows, waiting.most))
+def _advanced(virtual_time: float, contenders: Contenders, charged: float) -> float:
+    virtual_time = max(virtual_time, contenders.least)
+    return max(virtual_time, min(virtual_time + charged / contenders.flows, contenders.most))
 
 
 def _lifted(account: Account, parent: Account) -> float:
-    return account.service if account.waiting else max(account.service, parent.reached)
+    return account.service if account.waiting else max(account.service, parent.virtual_time)

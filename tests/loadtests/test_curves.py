@@ -6,6 +6,7 @@ import pytest
 
 from loadtests import scenario as scenarios
 from loadtests.html_report import render
+from loadtests.row_costs import described as described_costs
 from loadtests.scenario import ScenarioError
 from loadtests.step_curves import Pair, Size, Step, described
 from loadtests.step_curves import plot as plot_steps
@@ -77,3 +78,14 @@ def test_curves_stand_on_a_page_of_their_own() -> None:
     assert page == render([], "a machine", curves)
     assert page.count("<svg") == 2
     assert "No run was recorded" not in page
+
+
+def test_a_row_cost_is_the_median_of_ratios_within_rounds() -> None:
+    """Not the ratio of medians: a round in which the machine was busy slowed both batches."""
+    turns = {
+        0: [(0.010, 0.020), (0.100, 0.020), (0.010, 0.020)],
+        4: [(0.011, 0.03), (0.11, 0.03), (0.020, 0.02)],
+    }
+    plain, featured = described_costs(turns)
+    assert plain == " 0 of 32 rows: 10.00 ms a step, 1.000 of a plain batch's, 1.000 of its processor time"
+    assert featured == " 4 of 32 rows: 20.00 ms a step, 1.100 of a plain batch's, 1.500 of its processor time"

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from loadtests.driver import Driver
+from loadtests.driver import Driver, Progress
 from loadtests.measure import measure
 from loadtests.record import Outcome, RunRecord
 from loadtests.scenario import Scenario
@@ -276,6 +276,58 @@ async def test_an_interrupted_run_keeps_what_it_measured(autojump_clock: trio.te
     (run,) = runs
     assert run.interrupted
     assert sorted({request.outcome.value for request in run.requests}) == ["ok", "unfinished"]
+
+
+@trio_test
+async def test_an_interrupt_ends_the_measurement_of_capacity(autojump_clock: trio.testing.MockClock) -> None:
+    """Ctrl-C in the middle of a long probe: the run is over at once, without a request of its own."""
+    network = MemoryNetwork()
+    plan = scenario(
+        arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 60},
+        sessions=None,
+    )
+    driver = Driver(plan, TARGET, network.client, "salt", 1.5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve, target := ScriptedTarget())
+
+        async def interrupt() -> None:
+            await trio.sleep(2.0)
+            assert target.bodies
+            driver.interrupt()
+
+        nursery.start_soon(interrupt)
+        run = await driver.run()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(2.0)
+    assert run.interrupted
+    assert run.requests == ()
+    assert "agents: measured capacity" not in run.settings
+    assert measure(run).figures
+
+
+@trio_test
+async def test_progress_counts_what_the_record_has(autojump_clock: trio.testing.MockClock) -> None:
+    """While requests run and after: sent, in flight, finished, failed, and deltas of all of them."""
+    seen: list[Progress] = []
+    drivers: list[Driver] = []
+
+    def watch(network: MemoryNetwork, driver: Driver) -> None:
+        drivers.append(driver)
+
+        async def look() -> None:
+            await trio.sleep(0.65)
+            seen.append(driver.progress())
+
+        trio.lowlevel.spawn_system_task(look)
+
+    def answer(number: int, body: dict[str, Any]) -> Script:
+        return Script(status=503) if number == 3 else Script()
+
+    run = await drive(ScriptedTarget(answer), scenario(), watch)
+    assert seen == [Progress(0.65, sent=2, in_flight=2, deltas=2 * 2)]
+    done = drivers[0].progress()
+    assert (done.sent, done.in_flight, done.finished, done.failed) == (4, 0, 3, 1)
+    assert done.deltas == sum(len(request.stamps) for request in run.requests) == 3 * 5
 
 
 @trio_test

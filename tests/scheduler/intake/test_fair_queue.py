@@ -1,4 +1,4 @@
-"""The fair queue: any order of everything, priorities, and what it remembers."""
+"""The fair queue: any order of operations, priorities, and the estimated place."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.service_ledger import Charge
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Charge, Ticket
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
@@ -22,7 +21,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = FairQueue(FairnessConfig(patience=3, window=3, aging_seconds=5.0))
+        self.queue = FairQueue(FairnessConfig(patience_seconds=30.0, window=3, aging_seconds=5.0))
         self.waiting: dict[int, Ticket] = {}
         self.running: dict[int, tuple[Charge, int, int]] = {}
         self.ids = count(1)
@@ -155,22 +154,69 @@ def test_an_aged_flood_does_not_pass_a_quiet_tenant() -> None:
     assert quiet in [server.serve() for _ in range(4)]
 
 
-# --- memory
+# --- the estimated place
 
 
-def test_ten_thousand_tenants_are_not_remembered_for_ever() -> None:
-    """Each asks once, and books are kept of a bounded number of them; of all, once it is long ago."""
-    server = Server(seconds_per_token=0.0001)
-    most = 0
-    for number in range(10_000):
-        server.push(ticket(f"tenant {number}", f"session {number}", tokens=1000, at=server.now))
-        server.serve()
-        most = max(most, server.queue.remembered_sessions)
-    assert most <= 1024 + 1
-    server.now += 30 * 60
-    server.push(ticket("the next", at=server.now))
-    server.serve()
-    assert server.queue.remembered_sessions <= 1
+_arrivals = st.tuples(st.sampled_from("ABC"), st.sampled_from("xyz"), st.integers(-1, 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    history=st.lists(st.one_of(_arrivals, st.none()), max_size=40),
+    waiting=st.lists(_arrivals, min_size=1, max_size=20),
+    newcomer=_arrivals,
+    tokens=sizes,
+    seconds_per_token=st.sampled_from([0.0, 0.001, 0.01]),
+)
+def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
+    history: list[tuple[str, str, int] | None],
+    waiting: list[tuple[str, str, int]],
+    newcomer: tuple[str, str, int],
+    tokens: int,
+    seconds_per_token: float,
+) -> None:
+    """Whatever was served before (None serves one): `ahead_of` and the queue rank flows alike."""
+    server = Server(FairnessConfig(aging_seconds=1e9), seconds_per_token)
+    for event in [*history, *waiting]:
+        if event is not None:
+            server.push(ticket(*event[:2], priority=event[2], tokens=tokens, at=server.now))
+        elif len(server.queue):
+            server.serve()
+    expected = server.queue.ahead_of_next(*newcomer, server.now)
+    newest = ticket(*newcomer[:2], priority=newcomer[2], tokens=tokens, at=server.now)
+    server.push(newest)
+    assert server.queue.ahead_of(newest.request_id, server.now) == expected
+    places = {one: server.queue.ahead_of(one, server.now) for one in server.queue._tickets}
+    order = [server.queue.pop(server.now).ticket.request_id for _ in places]
+    assert [places[one] for one in order] == list(range(len(order)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    tokens=st.lists(sizes, min_size=2, max_size=20),
+    pauses=st.lists(st.floats(0, 50), min_size=20, max_size=20),
+)
+def test_the_request_with_none_ahead_is_the_next_whatever_requests_cost(
+    tokens: list[int], pauses: list[float]
+) -> None:
+    """Also where a flow is overdue."""
+    server = Server(FairnessConfig(patience_seconds=30.0))
+    for number, cost in enumerate(tokens):
+        server.push(*(ticket(str(number), session, tokens=cost) for session in "xy"))
+    for pause in pauses[: len(tokens)]:
+        server.now += pause
+        first = [one for one in server.queue._tickets if server.queue.ahead_of(one, server.now) == 0]
+        assert first == [server.serve().request_id]
+
+
+def test_asking_for_a_place_changes_nothing() -> None:
+    """A question about a priority that nobody has used makes no band."""
+    queue = FairQueue(FairnessConfig())
+    assert queue.ahead_of_next("T", "s", 7, 0.0) == 0
+    assert not queue._bands
+
+
+# --- costs
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.intake.flow import LARGEST_TOKENS, SMALLEST_TOKENS, SessionFlow
-from scheduler.intake.service_ledger import Account
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Account, Ticket
 from tests.scheduler.intake.tickets import ticket
 
 
 def flow_of(*tickets: Ticket) -> SessionFlow:
-    flow = SessionFlow(Account())
+    flow = SessionFlow(Account(), 0.0)
     for one in tickets:
         flow.push(one)
     return flow
@@ -60,7 +59,7 @@ def test_nobody_is_overtaken_by_more_than_the_window(
 ) -> None:
     """With arrivals between the turns, and some that leave: of those that came later, fewer than `window`
     go before a request; all that do not leave are served, once."""
-    flow, now = SessionFlow(Account()), 0.0
+    flow, now = SessionFlow(Account(), 0.0), 0.0
     arrivals, served = [], []
     for index, (size, numbers) in enumerate(zip(sizes, count(), strict=False)):
         now += waits[index % len(waits)]
@@ -82,7 +81,7 @@ def test_nobody_is_overtaken_by_more_than_the_window(
 
 @given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=30))
 def test_it_knows_how_many_came_before(sizes: list[int]) -> None:
-    """Whatever line each stands in."""
+    """Whatever the size class of each."""
     tickets = [ticket(tokens=size) for size in sizes]
     flow = flow_of(*tickets)
-    assert [flow.before(one) for one in tickets] == list(range(len(tickets)))
+    assert [flow.earlier_arrivals(one) for one in tickets] == list(range(len(tickets)))

@@ -1,4 +1,4 @@
-"""The books: what was charged, how it decays, and who is forgotten."""
+"""Attained service: charges, decay, and which accounts are dropped."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.intake.service_ledger import IDLE_SESSIONS, Rivals, ServiceLedger
+from scheduler.intake.service_ledger import IDLE_SESSIONS, Contenders, ServiceLedger
 from tests.scheduler.intake.tickets import ticket
 
 HALF_LIFE = 60.0
-_NOBODY = Rivals(0.0, 0.0, 1)
+_NO_CONTENTION = Contenders(0.0, 0.0, 1)
 
 
 def serve(ledger: ServiceLedger, tenant: str, tokens: int, now: float, session: str = "") -> None:
     one = ticket(tenant, session, tokens=tokens, at=now)
     accounts = ledger.arrive(one)
-    tenants, sessions = (Rivals(own.service, own.service, 1) for own in accounts)
+    tenants, sessions = (Contenders(own.service, own.service, 1) for own in accounts)
     charge = ledger.dispatch(one, tenants, sessions, now)
     ledger.settle(charge, tokens, 0, now)
 
@@ -60,7 +60,7 @@ def test_output_weighs_double_and_cached_tokens_nothing() -> None:
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=10_000, output=100)
     accounts = ledger.arrive(one)
-    charge = ledger.dispatch(one, _NOBODY, _NOBODY, 0.0)
+    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
     ledger.settle(charge, 300, 50, 0.0)
     assert attained(ledger, "T", 0.0) == 400
@@ -77,7 +77,7 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=expected)
     accounts = ledger.arrive(one)
-    charge = ledger.dispatch(one, _NOBODY, _NOBODY, 0.0)
+    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     uncached = output = 0
     for more_uncached, more_output in figures:
         uncached, output = max(uncached, more_uncached), max(output, more_output)
@@ -96,7 +96,7 @@ def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
     ledger.arrive(ticket("T", "waits", at=at))
     one = ticket("T", tokens=1000, at=at)
     ledger.arrive(one)
-    charge = ledger.dispatch(one, _NOBODY, _NOBODY, at)
+    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
     serve(ledger, "other", 10, at + later)
     ledger.settle(charge, 0, 0, at + later)
     assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
@@ -126,13 +126,13 @@ def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
     running = []
     for number in range(10):
         ledger.arrive(one := ticket(f"runs {number}", tokens=500))
-        running.append(ledger.dispatch(one, _NOBODY, _NOBODY, 0.0))
+        running.append(ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0))
     for number in range(10_000):
         serve(ledger, f"tenant {number}", 1000, 0.0)
     assert ledger.sessions == IDLE_SESSIONS + 10
     for charge in running:
         ledger.settle(charge, 500, 0, 0.0)
-    assert ledger.sessions == len(ledger) == IDLE_SESSIONS
+    assert ledger.sessions == IDLE_SESSIONS
 
 
 def test_what_has_decayed_is_forgotten() -> None:
@@ -140,6 +140,6 @@ def test_what_has_decayed_is_forgotten() -> None:
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     for number in range(100):
         serve(ledger, f"tenant {number}", 1000, 0.0)
-    assert len(ledger) == 100
+    assert ledger.sessions == 100
     serve(ledger, "later", 1, 16 * HALF_LIFE)
-    assert len(ledger) <= 1
+    assert ledger.sessions <= 1

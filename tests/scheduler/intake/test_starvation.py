@@ -1,4 +1,4 @@
-"""Nobody starves: every request is served within a bound, whatever comes meanwhile."""
+"""No starvation: every request is served within a bound, whatever arrives meanwhile."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.config import FairnessConfig
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Ticket
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
-def turns_bound(config: FairnessConfig, tenants: int, sessions: int, before: int, bands: int) -> int:
-    """Turns until a request that competes is served, whatever comes meanwhile: its band is served every
-    `bands` turns; its tenant within `patience` + `tenants` of those; and so on down."""
-    tenant_turns = config.patience + tenants
-    session_turns = config.patience + sessions
-    return bands * tenant_turns * session_turns * (before + config.window)
+def seconds_bound(config: FairnessConfig, tenants: int, sessions: int, before: int, bands: int) -> float:
+    """Until a request that competes is served, whatever arrives meanwhile, at one request a second: its band
+    is served every `bands` turns, its tenant within the patience and one turn of each tenant, and so on."""
+    tenant_seconds = bands * (config.patience_seconds + tenants)
+    session_seconds = config.patience_seconds + sessions * tenant_seconds
+    return session_seconds * (before + config.window)
 
 
-STARVING = FairnessConfig(patience=4, window=3, aging_seconds=20.0)
+STARVING = FairnessConfig(patience_seconds=4.0, window=3, aging_seconds=20.0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -63,9 +63,9 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
     one = push(*victim)
     queued = len(server.queue)
     competing_after = (victim[2] + 1) * STARVING.aging_seconds
-    bound = turns_bound(STARVING, queued, queued, queued, bands=3) + competing_after
+    bound = seconds_bound(STARVING, queued, queued, queued, bands=3) + competing_after
     for turn in count():
-        assert turn <= bound
+        assert server.now <= bound
         server.now += 1.0
         if server.serve() is one:
             break
@@ -102,13 +102,13 @@ def test_who_asks_again_is_passed_by_those_who_wait_but_not_by_all_who_are_still
 
 @pytest.mark.parametrize("level", ["tenants", "sessions"])
 def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
-    """Each comes with nothing on its account, which by the counters alone would be for ever less; and the
-    same one, asking again and again, is served every so often, and not every time."""
+    """Each newcomer has less service than the flow with the debt. That flow is served once its patience is
+    over, and no more often."""
     server = Server(STARVING, seconds_per_token=0.0)
 
     def flow(name: str, tokens: int) -> Ticket:
         tenant, session = (name, "") if level == "tenants" else ("T", name)
-        return ticket(tenant, session, tokens=tokens)
+        return ticket(tenant, session, tokens=tokens, at=server.now)
 
     server.push(flow("veteran", 1_000_000), flow("other", 1))
     server.serve()
@@ -117,11 +117,12 @@ def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) 
     server.push(veteran)
     served_at = []
     for turn in range(40):
+        server.now = float(turn)
         server.push(flow(f"newcomer {turn}", 1))
         if server.serve() is veteran:
             served_at.append(turn)
             veteran = flow("veteran", 100)
             server.push(veteran)
     gaps = [later - earlier for earlier, later in pairwise([-1, *served_at])]
-    assert STARVING.patience <= min(gaps[1:])
-    assert max(gaps) <= STARVING.patience + len(server.queue)
+    assert STARVING.patience_seconds <= min(gaps[1:])
+    assert max(gaps) <= STARVING.patience_seconds + len(server.queue)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.ticket import Ticket
+from scheduler.intake.service_ledger import Ticket
 
 _ids = count(1)
 
