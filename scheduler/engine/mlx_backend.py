@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,6 @@ from mlx_lm.generate import StopSequences
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from scheduler.engine.backend import RequestRefused, Restorable, StepResult
-from scheduler.engine.constraint import Constraint
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -75,7 +75,7 @@ class _Row:
     request_id: int
     tokens: array[int]
     cached: CachedRow
-    constraint: Constraint | None
+    sampling: RowSampling
 
 
 class MlxBackend:
@@ -94,12 +94,9 @@ class MlxBackend:
     ) -> None:
         self._description = description
         self._row_bytes = row_bytes
-        self._stop_sequences: dict[tuple[int, ...], StopSequences] = {}
         self._by_uid: dict[int, _Row] = {}
         self._by_request: dict[int, _Row] = {}
         self._grammars = grammars or Grammars(None)
-        self._constrained: dict[int, _Row] = {}
-        """By uid, of the rows those that are held to a grammar."""
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
@@ -145,7 +142,7 @@ class MlxBackend:
         self._refuse_unusable(submit)
         sampling = self._sampling(submit)
         cached = self._rows.start(submit, sequence.tokens)
-        row = _Row(-1, submit.request_id, sequence.tokens, cached, sampling.constraint)
+        row = _Row(-1, submit.request_id, sequence.tokens, cached, sampling)
         known = cached.cached_tokens
         (row.uid,) = self._generator.insert_segments(
             [_segments(submit.prompt, known, sequence.stops)],
@@ -153,13 +150,11 @@ class MlxBackend:
             caches=[cached.layers],
             all_tokens=[submit.prompt[:known]],
             samplers=[sampling],
-            stop_sequences=[self._stops(submit.stop_token_ids)],
+            stop_sequences=[_stop_sequences(submit.stop_token_ids)],
         )
         self._regrouping = True
         self.forget(sequence)
         self._by_uid[row.uid] = self._by_request[row.request_id] = row
-        if row.constraint is not None:
-            self._constrained[row.uid] = row
         return known
 
     def _sampling(self, submit: Submit) -> RowSampling:
@@ -195,11 +190,6 @@ class MlxBackend:
         for token, _ in submit.sampling.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
-
-    def _stops(self, token_ids: tuple[int, ...]) -> StopSequences:
-        if token_ids not in self._stop_sequences:
-            self._stop_sequences[token_ids] = StopSequences([(token,) for token in token_ids])
-        return self._stop_sequences[token_ids]
 
     @property
     def disk(self) -> PrefixDisk | None:
@@ -247,7 +237,6 @@ class MlxBackend:
     def _forget(self, row: _Row) -> None:
         self._rows.end(row.cached)
         del self._by_uid[row.uid], self._by_request[row.request_id]
-        self._constrained.pop(row.uid, None)
 
     def _regroup(self) -> None:
         """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
@@ -268,7 +257,9 @@ class MlxBackend:
 
     def step(self, prefill_tokens: int | None = None) -> StepResult:
         if owed := self._generator.settle():
-            return StepResult(*self._told(owed))
+            failed = self._retire_failed()
+            tokens, retired = self._told(owed)
+            return StepResult(tokens, [*failed, *retired])
         if self._regrouping:
             self._regroup()
         self._share.divide(self._generator, prefill_tokens)
@@ -291,10 +282,10 @@ class MlxBackend:
         prefills += [self._progress(prompt) for prompt in begun]
         decoded = self._generator.decoding + sum(answer.finish_reason is not None for answer in answers)
         # A token that is told at once was drawn without the mask that could not be made; one that was owed is
-        # of the step before.
-        failed = self._fail_constrained() if at_once else []
+        # of the step before, with a mask.
+        failed = self._retire_failed(grammars=at_once)
         tokens, retired = self._told(answers)
-        retired = [*failed, *retired, *self._fail_constrained()]
+        retired = [*failed, *retired, *self._retire_failed(grammars=True)]
         self._rows.reserve(self.kv_bytes())
         computed = len(chunks) * max(chunks, default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
@@ -313,14 +304,17 @@ class MlxBackend:
                 retired.append(Retired(row.request_id, answer.finish_reason))
         return tokens, retired
 
-    def _fail_constrained(self) -> list[Retired]:
-        """Rows whose next token no grammar can choose. What they have said is kept by nobody."""
+    def _retire_failed(self, grammars: bool = False) -> list[Retired]:
+        """End the rows whose last token cannot be used; with `grammars` also those whose grammar has failed.
+        What they have computed is not kept."""
         retired: list[Retired] = []
-        for row in list(self._constrained.values()):
-            if row.constraint is not None and row.constraint.failure is not None:
+        for row in list(self._by_uid.values()):
+            constraint = row.sampling.constraint if grammars else None
+            failure = row.sampling.failure or (constraint.failure if constraint else None)
+            if failure is not None:
                 self._generator.remove([row.uid])
                 self._forget(row)
-                retired.append(Retired(row.request_id, "failed", row.constraint.failure))
+                retired.append(Retired(row.request_id, "failed", failure))
         return retired
 
     def _progress(self, prompt: Any) -> PrefillOut:
@@ -365,6 +359,12 @@ def _prefix_cache(
         )
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
     return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
+
+
+@lru_cache(maxsize=64)
+def _stop_sequences(token_ids: tuple[int, ...]) -> StopSequences:
+    """Bounded, for clients choose the ids: 256 of them take 88 KB."""
+    return StopSequences([(token,) for token in token_ids])
 
 
 def _segments(prompt: list[int], start: int, stops: tuple[int, ...]) -> list[list[int]]:

@@ -19,6 +19,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from scheduler.engine.chooser import Chosen
 from scheduler.engine.logprobs import RowLogprobs
 from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.sampling import RowsSampler
@@ -40,6 +41,8 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
     """Whether the next inputs have not been told yet. Rows do not join before they are."""
     _undrawn: tuple[mx.array, mx.array] | None = None
     """What the next inputs are still to be drawn from: logits, and their inputs."""
+    _chosen: Chosen | None = None
+    """What the next inputs are of, until it is verified."""
     _telling: tuple[list[int], list[RowLogprobs | None]]
     _rows_sampler: RowsSampler | None = None
 
@@ -57,18 +60,24 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
         """Tell what is owed."""
         self._draw()
         told: Any = self._next_tokens.tolist()
+        if self._chosen is not None:
+            self._chosen.verify()
         return self._tell(told, self._next_logprobs, owing=False)
 
     def step(self, at_once: bool) -> list[Any]:
         """A token of each row is computed. `at_once`: and told; else those that were owed, if any were."""
         self._draw()
-        owed, logprobs = self.owes, self._next_logprobs
+        owed, logprobs, chosen = self.owes, self._next_logprobs, self._chosen
         inputs = self._submit()
         if at_once:
             assert not owed
             return self.settle()
         self.owes = True
-        return self._tell(inputs, logprobs, owing=True) if owed else []
+        if not owed:
+            return []
+        if chosen is not None:
+            chosen.verify()
+        return self._tell(inputs, logprobs, owing=True)
 
     def _submit(self) -> list[int]:
         inputs = self._next_tokens
@@ -95,9 +104,10 @@ class SampledBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no type
             # only the draw waits for it.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
-        self._next_tokens = sampler(logits, inputs)
+        self._chosen = sampler(logits, inputs)
+        self._next_tokens = self._chosen.tokens
         self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
-        mx.async_eval(self._next_tokens, asked)  # type: ignore[no-untyped-call]
+        mx.async_eval(self._next_tokens, self._chosen.scores, asked)  # type: ignore[no-untyped-call]
 
     def _tell(self, tokens: list[int], logprobs: list[RowLogprobs | None], owing: bool) -> list[Any]:
         self._telling = tokens, logprobs
