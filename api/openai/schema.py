@@ -26,6 +26,8 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
+MIN_REPETITION_PENALTY = 0.01
+"""Positive logits are divided by it: 0.01 already makes a hundred of each one."""
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
@@ -64,7 +66,7 @@ class SamplingFields(Body):
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), le=MAX_SEED)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    repetition_penalty: float | None = Field(default=None, ge=MIN_REPETITION_PENALTY, le=10)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(

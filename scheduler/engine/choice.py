@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from scheduler.engine.draw import Draw, Noise
+from scheduler.engine.chooser import Chosen
+from scheduler.engine.draw import Draw, Noise, best_of
 from scheduler.engine.penalties import Penalties, TokenCounts
 from scheduler.engine.row_arrays import put
 from scheduler.engine.row_sampling import RowSampling
 
 
 class GraphChoice:
-    """The rows of one batch, their parameters side by side on the device."""
+    """A `Chooser`: the rows of one batch, their parameters side by side on the device."""
 
     def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
+        self._rows = tuple(rows)
         self._said = [row for row in rows if row.said is not None]
         said = [(i, row.params, row.said) for i, row in enumerate(rows) if isinstance(row.said, TokenCounts)]
         assert len(said) == len(self._said), "counts on the host are for the other choice"
@@ -30,12 +32,13 @@ class GraphChoice:
         if self._penalties is not None:
             self._penalties.save()
 
-    def __call__(self, logits: mx.array, inputs: mx.array) -> mx.array:
-        """(rows,) uint32 of (rows, vocabulary)."""
+    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
         if self._penalties is not None:
             logits = self._penalties.apply(logits, inputs, [row.has_said for row in self._said])
-        tokens = mx.argmax(logits, axis=-1).astype(mx.uint32)
-        if self._draw is None:
-            return tokens
-        drawn = self._draw((logits if self._drawn is None else logits[self._drawn]).astype(mx.float32))
-        return drawn if self._drawn is None else put(tokens, self._drawn, drawn)
+        if self._draw is not None and self._drawn is None:
+            return Chosen(self._rows, *self._draw(logits))
+        tokens, scores = best_of(logits)
+        if self._draw is not None and self._drawn is not None:
+            drawn, drawn_scores = self._draw(logits[self._drawn])
+            tokens, scores = put(tokens, self._drawn, drawn), put(scores, self._drawn, drawn_scores)
+        return Chosen(self._rows, tokens, scores)

@@ -6,7 +6,8 @@ than its limits while it is used; whatever goes wrong is kept in `failure` and e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -15,14 +16,31 @@ from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_pa
 from numpy.typing import NDArray
 
 _WORD_BITS = 32
+SLOW_MASK_SECONDS = 0.05
+"""Of the engine's thread, while all rows wait: several decode steps of a small model. On a vocabulary of
+150,000 masks of real schemas take 0.2 ms, those of hard expressions up to 60 ms until their automaton is
+built."""
+MAX_SLOW_MASKS = 8
+"""In one answer; then the row is failed, and has cost its neighbours about half a second. An automaton that
+is being built makes a few."""
 
 
 class Constraint:
     """A matcher of its own for each row: `accept` moves it on."""
 
-    def __init__(self, matcher: LLMatcher, output: Sequence[int] = ()) -> None:
-        """`output`: what there is of the answer already."""
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        output: Sequence[int] = (),
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`output`: what there is of the answer already. `clock`: seconds of this thread's work, so that a
+        busy machine makes no mask slow."""
         self.matcher = matcher
+        self.timed_alone = False
+        """Whether its last mask was slow, or made together with a slow one: its next is timed."""
+        self._clock = clock
+        self._slow_masks = 0
         self.failure: str | None = None
         """Why the answer cannot go on; the mask is no use from then on."""
         try:
@@ -48,6 +66,19 @@ class Constraint:
         # BaseException: a panic of the library, which is written in Rust, is no Exception.
         self.failure = f"the grammar library failed: {type(error).__name__}: {error}"
 
+    def fill(self, masks: NDArray[np.int32], row: int) -> None:
+        """Make its mask, in `masks[row]`, by itself and timed."""
+        started = self._clock()
+        try:
+            fill_next_token_bitmask(self.matcher, masks, row)
+        except BaseException as error:
+            self.note(error)
+        self.timed_alone = self._clock() - started > SLOW_MASK_SECONDS
+        self._slow_masks += self.timed_alone
+        if self._slow_masks >= MAX_SLOW_MASKS and self.failure is None:
+            limit_ms = round(1000 * SLOW_MASK_SECONDS)
+            self.failure = f"the grammar is too slow: {MAX_SLOW_MASKS} tokens took over {limit_ms} ms each"
+
     def check(self, row: NDArray[np.int32]) -> None:
         """`row` is the mask that was made. One without a token would leave nothing to draw from."""
         if self.matcher.is_error():
@@ -60,14 +91,18 @@ class Constraint:
         self.failure = f"{what} ({said})" if said else what
 
 
-def allowed_tokens(constraints: Sequence[Constraint], vocabulary: int) -> NDArray[np.bool_]:
-    """Which tokens may come next, (rows, vocabulary): all of them for a row that has failed."""
+def allowed_tokens(
+    constraints: Sequence[Constraint], vocabulary: int, clock: Callable[[], float] = time.perf_counter
+) -> NDArray[np.bool_]:
+    """Which tokens may come next, (rows, vocabulary): all of them for a row that has failed. `clock`: seconds
+    of real time, for masks that several threads make together."""
     masks = np.zeros((len(constraints), -(-vocabulary // _WORD_BITS)), np.int32)
     working = [(constraint, row) for row, constraint in enumerate(constraints) if constraint.failure is None]
-    _fill(working, masks)
+    _fill(working, masks, clock)
     for constraint, row in working:
         try:
-            constraint.check(masks[row])
+            if constraint.failure is None:
+                constraint.check(masks[row])
         except BaseException as error:
             constraint.note(error)
     for row, constraint in enumerate(constraints):
@@ -86,22 +121,36 @@ def hold_ends(allowed: NDArray[np.bool_], ends: Sequence[int]) -> None:
         allowed[:] = rest
 
 
-def _fill(working: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32]) -> None:
-    if len(working) > 1:
-        try:
-            fill_next_token_bitmask_par(
-                _threads(), [(constraint.matcher, row) for constraint, row in working], masks
-            )
-            return
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            # Of one row; which one, they show one by one.
-    for constraint, row in working:
-        try:
-            fill_next_token_bitmask(constraint.matcher, masks, row)
-        except BaseException as error:
-            constraint.note(error)
+def _fill(
+    working: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32], clock: Callable[[], float]
+) -> None:
+    """All at once by several threads, which cannot tell whose mask was slow: where one was, the next masks of
+    all of them are made one by one, and whose is fast joins the others again."""
+    together = [(constraint, row) for constraint, row in working if not constraint.timed_alone]
+    alone = [(constraint, row) for constraint, row in working if constraint.timed_alone]
+    if len(together) < 2 or not _fill_together(together, masks, clock):
+        alone = list(working)
+    for constraint, row in alone:
+        constraint.fill(masks, row)
+
+
+def _fill_together(
+    rows: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32], clock: Callable[[], float]
+) -> bool:
+    """False where the library raised for one of them: which one, they show one by one."""
+    started = clock()
+    try:
+        fill_next_token_bitmask_par(
+            _threads(), [(constraint.matcher, row) for constraint, row in rows], masks
+        )
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        return False
+    if clock() - started > SLOW_MASK_SECONDS:
+        for constraint, _ in rows:
+            constraint.timed_alone = True
+    return True
 
 
 @cache

@@ -60,8 +60,8 @@ class Draw:
         """The rows that cut something off; None: all or none."""
         self._cuts = _Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
-    def __call__(self, logits: mx.array) -> mx.array:
-        """(rows,) uint32, of float32 (rows, vocabulary), by the Gumbel-max rule."""
+    def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:
+        """As `best_of`, of float32 (rows, vocabulary), by the Gumbel-max rule."""
         noise = self._noise(
             [position_key(row.params.seed, row.position) for row in self._rows], logits.shape[-1]
         )
@@ -71,7 +71,13 @@ class Draw:
             if self._cut is not None:
                 floor = put(mx.full((len(self._rows), 1), _NEVER), self._cut, floor)
             scores = mx.where(logits >= floor, scores, _NEVER)
-        return mx.argmax(scores + noise, axis=-1).astype(mx.uint32)
+        return best_of(scores + noise)
+
+
+def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
+    """Of (rows, vocabulary): the best token of each row, (rows,) uint32, and its score."""
+    tokens = mx.argmax(scores, axis=-1, keepdims=True)
+    return tokens[:, 0].astype(mx.uint32), mx.take_along_axis(scores, tokens, axis=-1)[:, 0]
 
 
 class _Cuts:

@@ -3,15 +3,18 @@ every stream would wait for it. The library gives up the GIL while it works."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from scheduler.engine.constraint import Constraint
 from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.link.grammar_limits import parser_limits
 from scheduler.link.messages import Submit
 
 KEPT = 64
@@ -21,8 +24,15 @@ KEPT = 64
 class Grammars:
     """One for a model; `tokenizer` is None where it has none that the library can read."""
 
-    def __init__(self, tokenizer: LLTokenizer | None, kept: int = KEPT) -> None:
+    def __init__(
+        self,
+        tokenizer: LLTokenizer | None,
+        kept: int = KEPT,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`clock`: seconds, by which a row's masks are timed."""
         self._tokenizer = tokenizer
+        self._clock = clock
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._awaited: dict[int, Future[LLMatcher]] = {}
@@ -59,10 +69,23 @@ class Grammars:
         if self._tokenizer is None:
             raise RequestRefused("this model's tokenizer cannot be used with grammars")
         awaited = self._awaited.get(submit.request_id) or self._future(submit.grammar)
-        matcher = awaited.result()
+        matcher = self._own_matcher(awaited, submit.grammar)
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
-        return Constraint(matcher.deep_copy(), sequence.answer())
+        return Constraint(matcher, sequence.answer(), self._clock)
+
+    def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
+        """Raises RequestRefused for whatever the compilation raised, which must not end the engine."""
+        try:
+            return compiled.result().deep_copy()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # BaseException: a panic of the library, which is written in Rust, is no Exception.
+            if self._compiled.get(grammar) is compiled:
+                del self._compiled[grammar]
+            message = f"the grammar cannot be compiled: {type(error).__name__}: {error}"
+            raise RequestRefused(message) from error
 
     def _future(self, grammar: str) -> Future[LLMatcher]:
         if grammar in self._compiled:
@@ -75,8 +98,7 @@ class Grammars:
 
     def _compile(self, grammar: str) -> LLMatcher:
         assert self._tokenizer is not None
-        limits = LLParserLimits(verbose_errors=False)
-        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
 
 
 def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:

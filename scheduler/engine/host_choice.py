@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.engine.chooser import Chosen
 from scheduler.engine.draw import position_key
 from scheduler.engine.penalties import HostCounts
 from scheduler.engine.row_sampling import RowSampling
@@ -25,41 +26,55 @@ _Floats = npt.NDArray[np.float32]
 
 
 class HostChoice:
-    """The rows of one batch. They hold their counts themselves."""
+    """A `Chooser`: the rows of one batch. They hold their counts themselves."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
-        self._rows = rows
+        self._rows = tuple(rows)
 
     def leave(self) -> None:
         """Nothing is kept here."""
 
-    def __call__(self, logits: mx.array, inputs: mx.array) -> mx.array:
-        """(rows,) uint32 of (rows, vocabulary)."""
-        numbers: _Floats = np.array(logits.astype(mx.float32))  # Ours to change.
-        tokens = np.array(inputs).tolist()
-        chosen = [_chosen(*own) for own in zip(self._rows, numbers, tokens, strict=True)]
-        return mx.array(chosen, dtype=mx.uint32)
+    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
+        numbers: _Floats = np.array(logits)  # Ours to change.
+        last = np.array(inputs).tolist()
+        tokens, scores, errors = [0] * len(last), [math.nan] * len(last), {}
+        with np.errstate(all="ignore"):  # What is not finite fails its row, by its score.
+            for place, row in enumerate(self._rows):
+                try:
+                    tokens[place], scores[place] = _chosen(row, numbers[place], last[place])
+                except Exception as error:  # Of this row alone: it leaves the batch, and the others go on.
+                    errors[place] = f"the sampling parameters failed: {type(error).__name__}: {error}"
+        return Chosen(self._rows, mx.array(tokens, dtype=mx.uint32), mx.array(scores), errors)
 
 
-def _chosen(row: RowSampling, logits: _Floats, token: int) -> int:
-    """After `token`, which is the prompt's last or has just been said."""
+def _chosen(row: RowSampling, logits: _Floats, token: int) -> tuple[int, float]:
+    """After `token`, which is the prompt's last or has just been said: the best token and its score."""
     if isinstance(row.said, HostCounts):
         if row.has_said:
             row.said.add(token)
         row.said.penalise(logits, row.params)
     if not row.sampled:
-        return int(logits.argmax())
+        return _best(logits)
     key, heat = position_key(row.params.seed, row.position), np.float32(1.0 / row.params.temperature)
     if not row.cuts:
-        return int((logits * heat + _gumbel(key, _all_tokens(len(logits)))).argmax())
-    kept = np.flatnonzero(logits >= _floor(logits, row.params))
-    return int(kept[(logits[kept] * heat + _gumbel(key, _all_tokens(len(logits))[kept])).argmax()])
+        return _best(logits * heat + _gumbel(key, _all_tokens(len(logits))))
+    most = logits.max()
+    if not np.isfinite(most):
+        return 0, math.nan  # No threshold can be found: a comparison with NaN keeps nothing.
+    kept = np.flatnonzero(logits >= _floor(logits, most, row.params))
+    place, score = _best(logits[kept] * heat + _gumbel(key, _all_tokens(len(logits))[kept]))
+    return int(kept[place]), score
 
 
-def _floor(logits: _Floats, params: Sampling) -> float:
-    """The least logit that is kept. NumPy's sort uses the processor's vectors: 17 us for 8,192 numbers. What
-    others have cut off is not sorted; all of it counts for the mass."""
-    best = logits.max()
+def _best(scores: _Floats) -> tuple[int, float]:
+    """NaN, where there is one: NumPy's argmax finds it before any number."""
+    place = int(scores.argmax())
+    return place, float(scores[place])
+
+
+def _floor(logits: _Floats, best: np.float32, params: Sampling) -> float:
+    """The least logit that is kept; `best` is the largest. NumPy's sort uses the processor's vectors: 17 us
+    for 8,192 numbers. What others have cut off is not sorted; all of it counts for the mass."""
     floor = best + math.log(min(params.min_p, 1.0)) if params.min_p > 0.0 else _NEVER
     if 0 < params.top_k < len(logits):
         floor = max(floor, np.partition(logits, -params.top_k)[-params.top_k])

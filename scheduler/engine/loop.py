@@ -220,8 +220,10 @@ class EngineLoop:
         if not self._slots:
             return _NOTHING
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
+        # A sequence may have been refused when it was admitted.
+        chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
         started = self._clock()
-        result = self._backend.step(todo.chunks)
+        result = self._backend.step(chunks)
         self._meter.measure(todo, result, started, self._clock())
         self._meter.count(result, self._slots, prefilled)
         # A sequence that goes on after a preemption has reported its prompt's progress already.

@@ -270,7 +270,7 @@ class MlxBackend:
         """End the rows whose next token cannot be chosen; their KV is not kept."""
         retired: list[Retired] = []
         for row in list(self._batch.rows.values()):
-            if (failure := row.sampling.failure) is not None:
+            if (failure := row.sampling.end) is not None:
                 self._drop(row)
                 retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired

@@ -62,16 +62,17 @@ class Penalties:
             known.counts, known.seen = self._counts[i], self._seen[i]
 
     def apply(self, logits: mx.array, inputs: mx.array, said: Sequence[bool]) -> mx.array:
-        """`inputs`: of the whole batch, the tokens that (rows, vocabulary) `logits` follow; `said`: of our
-        rows, whether that is a new token of their output."""
+        """`inputs`: of the whole batch, the tokens that (rows, vocabulary) float32 `logits` follow; `said`:
+        of our rows, whether that is a new token of their output."""
         inputs = inputs[self._index]
         self._counts = self._counts.at[self._order, inputs].add(mx.array(list(said), dtype=mx.float32))
         self._seen = mx.maximum(self._seen, mx.minimum(self._counts, 1.0))
-        chosen = logits[self._index].astype(mx.float32)
+        chosen = logits[self._index]
+        # -inf stays -inf: the factor is a positive normal number (`RowSampling`), and the others are finite.
         repeated = mx.where(chosen > 0, chosen / self._repetition, chosen * self._repetition)
         chosen = mx.where(self._seen > 0, repeated, chosen)
         chosen = chosen - self._frequency * self._counts - self._presence * (self._counts > 0)
-        return put(logits, self._index, chosen.astype(logits.dtype))
+        return put(logits, self._index, chosen)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +95,10 @@ class HostCounts:
         self.counts[token] += 1.0
 
     def penalise(self, logits: npt.NDArray[np.float32], params: Sampling) -> None:
-        """In place. Python's numbers leave float32 as it is."""
-        chosen, said = logits[self.seen], self.counts[self.seen]
-        chosen = np.where(chosen > 0, chosen / params.repetition_penalty, chosen * params.repetition_penalty)
-        logits[self.seen] = chosen - params.frequency_penalty * said - params.presence_penalty * (said > 0)
+        """In place, where logits are finite: what is held back stays so. Python's numbers leave float32 as
+        it is."""
+        own, said = logits[self.seen], self.counts[self.seen]
+        chosen = np.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
+        chosen = chosen - params.frequency_penalty * said - params.presence_penalty * (said > 0)
+        finite = np.isfinite(own)
+        logits[self.seen] = chosen if finite.all() else np.where(finite, chosen, own)

@@ -6,11 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import numpy as np
 
 from scheduler.engine.constraint import Constraint
 from scheduler.engine.penalties import HostCounts, TokenCounts, penalises
 from scheduler.engine.rows.softmax import EXP_IS_SLOW
 from scheduler.link.messages import Sampling
+
+LEAST_TEMPERATURE = 1e-5
+"""Below, a row is greedy, as in vLLM: 1 / temperature could overflow, and only the best is ever drawn."""
+LEAST_FACTOR = float(np.finfo(np.float32).tiny)
+"""A repetition penalty that is smaller is 0 on some devices, and -inf * 0 is NaN."""
+_MOST = float(np.finfo(np.float32).max)
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 NUMPY_IS_FASTER = EXP_IS_SLOW
 """Than MLX, at what comes after the model: then tokens are chosen on the host (`host_choice.py`)."""
@@ -35,35 +52,29 @@ class RowSampling:
     on_host: bool = field(default_factory=lambda: NUMPY_IS_FASTER)
     said: TokenCounts | HostCounts | None = field(init=False, default=None)
     """For penalties, if there are any."""
+    failure: str | None = field(init=False, default=None)
+    """Why its last token must not be emitted, and the row ends."""
 
     def __post_init__(self) -> None:
         """Raises whatever is wrong with the parameters, before the row is anybody's neighbour."""
         params = self.params
-        for value in (
-            params.temperature,
-            params.top_p,
-            params.min_p,
-            params.top_k,
-            params.repetition_penalty,
-        ):
-            float(value)
+        _check(params)
         if params.logit_bias:
             ids = mx.array([token for token, _ in params.logit_bias])
             values = mx.array([float(bias) for _, bias in params.logit_bias], dtype=mx.float32)
             self.bias = mx.zeros((self.vocabulary,), mx.float32).at[ids].add(values)
         if penalises(params):
-            float(params.repetition_penalty + params.presence_penalty + params.frequency_penalty)
             counts = HostCounts if self.on_host else TokenCounts
             self.said = counts.of(self.prompt, self.output, self.vocabulary)
 
     @property
-    def failure(self) -> str | None:
-        """Why its next token cannot be chosen; None: it can."""
-        return None if self.constraint is None else self.constraint.failure
+    def end(self) -> str | None:
+        """Why the row fails: its last token cannot be used, or its grammar allows no next one."""
+        return self.failure or (None if self.constraint is None else self.constraint.failure)
 
     @property
     def sampled(self) -> bool:
-        return self.params.temperature > 0
+        return self.params.temperature >= LEAST_TEMPERATURE
 
     @property
     def cuts(self) -> bool:
@@ -77,3 +88,18 @@ class RowSampling:
     def has_said(self) -> bool:
         """Whether the row's input is new: its first is its prompt's last token, or the last of `output`."""
         return self.position > len(self.output)
+
+
+def _check(params: Sampling) -> None:
+    """Raises ValueError or TypeError for a number that the device's float32 cannot hold."""
+    for name in _NUMBERS:
+        _check_float32(name, getattr(params, name))
+    for _, bias in params.logit_bias:
+        _check_float32("logit_bias", bias)
+    if params.repetition_penalty < LEAST_FACTOR:
+        raise ValueError(f"repetition_penalty is {params.repetition_penalty}, and must be more than 0")
+
+
+def _check_float32(name: str, number: float) -> None:
+    if not abs(float(number)) <= _MOST:  # NaN fails every comparison.
+        raise ValueError(f"{name} is {number}, which float32 cannot hold")

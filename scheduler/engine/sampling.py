@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from scheduler.engine.choice import GraphChoice
+from scheduler.engine.chooser import Chooser, Chosen
 from scheduler.engine.constraint import allowed_tokens, hold_ends
 from scheduler.engine.draw import gumbel
 from scheduler.engine.held_ends import HeldEnds
@@ -46,14 +47,14 @@ class RowsSampler:
         self.draws_on_host = on_host and any(row.said is not None or row.cuts for row in rows)
         """Whether a call waits for the logits, and the device's pipeline stands still meanwhile: so rows
         without penalties and cut-offs stay in the graph, but for their random numbers."""
-        self._choice: GraphChoice | HostChoice
+        self._chooser: Chooser
         if self.draws_on_host:
-            self._choice = HostChoice(self.rows)
+            self._chooser = HostChoice(self.rows)
         else:
-            self._choice = GraphChoice(self.rows, host_gumbel if on_host else gumbel)
+            self._chooser = GraphChoice(self.rows, host_gumbel if on_host else gumbel)
 
     def leave(self) -> None:
-        self._choice.leave()
+        self._chooser.leave()
 
     @property
     def constrained(self) -> bool:
@@ -64,15 +65,18 @@ class RowsSampler:
         """Tell the grammars which tokens the next call's logits follow."""
         self._constrained.advance(inputs)
 
-    def __call__(self, logits: mx.array, inputs: mx.array) -> mx.array:
+    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
         """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
         all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
+        # Whatever the rows ask for: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens
+        # would depend on whether a neighbour's bias made all logits float32.
+        logits = logits.astype(mx.float32)
         if self._biased is not None and self._bias is not None:
-            logits = logits.astype(mx.float32).at[self._biased].add(self._bias)
-        tokens = self._choice(self._constrained.apply(self._held_ends.apply(logits)), inputs)
+            logits = logits.at[self._biased].add(self._bias)
+        chosen = self._chooser(self._constrained.apply(self._held_ends.apply(logits)), inputs)
         for row in self.rows:
             row.position += 1
-        return tokens
+        return chosen
 
 
 class _Constrained:

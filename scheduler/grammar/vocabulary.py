@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
-_FREE_OF_STATE = LLParserLimits(verbose_errors=False)
+from scheduler.link.grammar_limits import parser_limits
 
 
 class GrammarVocabulary:
@@ -47,7 +47,7 @@ class GrammarVocabulary:
         """What is wrong with a grammar: the same work, to the first mask, and the same limits that the engine
         has. Gives up the GIL."""
         try:
-            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_FREE_OF_STATE)
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():
                 matcher.compute_bitmask()
             return matcher.get_error() or None

@@ -72,6 +72,21 @@ def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(field: str) -> Non
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("penalty", [0, -0.0, 5e-324, 1e-300, 1e-46, 0.0099])
+def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> None:
+    """0 in float32, and NaN where it meets a logit that is held back; 0.01 is the least."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        bodies = [chat(max_tokens=4, repetition_penalty=value) for value in (penalty, 0.01)]
+        refused, least = await post([json.dumps(body).encode() for body in bodies])
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "repetition_penalty"
+        assert least.status_code == 200
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 WHOLE = json.dumps(
     {
         **chat(max_tokens=4, temperature=0.5),

@@ -72,7 +72,6 @@ class LogitsAdjustment:
 
     def _adjust(self, tokens: mx.array, logits: mx.array) -> mx.array:
         params = self._params
-        dtype = logits.dtype
         adjusted = logits.astype(mx.float32)
         if self._bias is not None:
             adjusted = adjusted + self._bias
@@ -86,7 +85,7 @@ class LogitsAdjustment:
             counts = _counts(tokens[self._prompt_tokens :], adjusted.shape[-1])
             adjusted = adjusted - params.frequency_penalty * counts
             adjusted = adjusted - params.presence_penalty * (counts > 0)
-        return adjusted.astype(dtype)
+        return adjusted
 
 
 def _dense_bias(logit_bias: tuple[tuple[int, float], ...], vocabulary: int) -> mx.array:

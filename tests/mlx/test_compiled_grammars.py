@@ -79,6 +79,35 @@ def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -
     assert (retired.reason, "so far" in retired.detail) == ("failed", True)
 
 
+@pytest.mark.parametrize("error", [MemoryError("no room"), BaseException("a panic of the library")], ids=repr)
+def test_a_compilation_that_raises_refuses_its_request_alone(
+    error: BaseException, model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what was raised; its neighbours have their tokens, and the same grammar may be tried again."""
+    neighbours = [asked(None, 1, 20), asked(PERSON, 2, 200)]
+    expected = [answer.tokens for answer in model.engine().run(*neighbours)]
+    engine = model.engine()
+    grammars = engine.backend._grammars
+    compile_one = grammars._compile
+    word = OneOf(("left",), "x")
+
+    def raising(grammar: str) -> Any:
+        if "left" in grammar:
+            raise error
+        return compile_one(grammar)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(grammars, "_compile", raising)
+        answers = engine.run(neighbours[0], asked(word, 3), neighbours[1])
+    assert [answers[0].tokens, answers[2].tokens] == expected
+    retired = answers[1].retired
+    assert retired is not None
+    assert retired.reason == "refused"
+    assert str(error) in retired.detail
+    (again,) = engine.run(asked(word, 4))
+    assert engine.text(again) == "left"
+
+
 def test_compiled_grammars_are_kept_and_the_oldest_goes(
     model: GrammarModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,14 +221,6 @@ def test_the_adjustment_is_vllm_s(
         assert adjusted.tolist() == mx.array([logits]).tolist()
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
-def test_the_adjustment_keeps_the_dtype(dtype: mx.Dtype) -> None:
-    """Rows with and without penalties are put into one array again."""
-    params = _replace(GREEDY, presence_penalty=0.5, repetition_penalty=1.3, logit_bias=((2, 1.0),))
-    adjust = LogitsAdjustment(params, 1, _VOCABULARY)
-    assert adjust(mx.array([1, 2]), _logprobs().astype(dtype)).dtype == dtype
-
-
 _BROKEN: list[dict[str, Any]] = [
     {"temperature": "hot"},
     {"repetition_penalty": "much"},
@@ -299,7 +291,7 @@ def test_all_rows_at_once_are_what_each_is_alone(
             sampler.leave()
         sampler = RowsSampler([rows[i] for i in there])
         logits = mx.array(numbers.normal(0, 2, (len(there), _VOCABULARY)).astype(np.float32))
-        found: Any = sampler(logits, mx.array([histories[i][-1] for i in there])).tolist()
+        found: Any = sampler(logits, mx.array([histories[i][-1] for i in there])).tokens.tolist()
         for place, i in enumerate(there):
             draw, adjust = oracles[i]
             alone_logits = adjust(mx.array(histories[i]), logits[place : place + 1])

@@ -16,15 +16,17 @@ there is no overlap: rows join between two steps, and nobody's token waits for o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
 
+from scheduler.engine.chooser import Chosen
 from scheduler.engine.logprobs import RowLogprobs
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.row_sampling import RowSampling
 from scheduler.engine.rows.cache_layout import CacheLayout, RowState
 from scheduler.engine.rows.cached_rows import Row
 from scheduler.engine.rows.kv_segment import KvSegment
@@ -74,6 +76,14 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         mx.eval([layer.state for layer in self.prompt_cache])
 
 
+class _Pending(NamedTuple):
+    """Sampled tokens that are not returned yet. `chosen` None: nobody has sampled them (prompts' last)."""
+
+    tokens: mx.array
+    logprobs: Sequence[RowLogprobs | None]
+    chosen: Chosen | None
+
+
 class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     """Rows of which each step computes a token. `has_pending`: their next inputs are sampled, or about to be,
     and not returned yet; rows join only when there are none."""
@@ -85,6 +95,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     has_pending: bool = False
     _undrawn: tuple[mx.array, mx.array] | None = None
     """What the next inputs are still to be drawn from: logits, and their inputs."""
+    _chosen: Chosen | None = None
+    """The next inputs as they were chosen."""
     _rows_sampler: RowsSampler | None = None
 
     @property
@@ -94,20 +106,21 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     def step(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row. Returns these tokens, or with overlap the previous step's, if any."""
         self._draw()
-        inputs, logprobs, pending = self._next_tokens, self._next_logprobs, self.has_pending
+        pending = self._sampled() if self.has_pending else None
+        inputs = self._next_tokens
         self._submit(inputs)
         if not overlap:
-            assert not pending, "rows were prefilled before pending tokens had been returned"
+            assert pending is None, "rows were prefilled before pending tokens had been returned"
             return self.emit_pending()
         self.has_pending = True
-        return self._emit(range(len(self.rows)), inputs, logprobs) if pending else []
+        # A grammar that has failed meanwhile allows no token after these.
+        return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
 
     def emit_pending(self) -> list[Sampled]:
         """Return the sampled tokens, and compute nothing. Rows whose draw has failed have none."""
         self._draw()
         self.has_pending = False
-        drawn = [place for place, row in enumerate(self.rows) if row.sampling.failure is None]
-        return self._emit(drawn, self._next_tokens, self._next_logprobs)
+        return self._emit(self._sampled(), lambda row: row.end is None)
 
     def _submit(self, inputs: mx.array) -> None:
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
@@ -131,22 +144,29 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             # only the draw waits for it.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
-        self._next_tokens = sampler(logits, inputs)
+        self._chosen = sampler(logits, inputs)
+        self._next_tokens = self._chosen.tokens
         self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
-        mx.async_eval(self._next_tokens, asked)  # type: ignore[no-untyped-call]
+        mx.async_eval(self._next_tokens, self._chosen.scores, asked)  # type: ignore[no-untyped-call]
 
-    def _emit(
-        self, places: Sequence[int], tokens: mx.array, logprobs: Sequence[RowLogprobs | None]
-    ) -> list[Sampled]:
-        known: list[int] = tokens.tolist()  # type: ignore[assignment]
+    def _sampled(self) -> _Pending:
+        return _Pending(self._next_tokens, self._next_logprobs, self._chosen)
+
+    def _emit(self, pending: _Pending, may_emit: Callable[[RowSampling], bool]) -> list[Sampled]:
+        """`pending`: of the rows that are here. Those that may not emit their token stay, to be dropped."""
+        tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
+        if pending.chosen is not None:
+            pending.chosen.verify()
         emitted: list[Sampled] = []
         ended: set[int] = set()
-        for place in places:
-            row, layers = self.rows[place], ()
-            if (finish := row.end_with(known[place])) is not None:
+        for place, (row, token, logprobs) in enumerate(zip(self.rows, tokens, pending.logprobs, strict=True)):
+            if not may_emit(row.sampling):
+                continue
+            layers: Sequence[Any] = ()
+            if (finish := row.end_with(token)) is not None:
                 ended.add(place)
                 layers = self.extract_cache(place)
-            emitted.append(Sampled(row, known[place], logprobs[place], finish, layers))
+            emitted.append(Sampled(row, token, logprobs, finish, layers))
         if ended:
             self.filter([place for place in range(len(self.rows)) if place not in ended])
         return emitted

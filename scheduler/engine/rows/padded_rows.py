@@ -25,7 +25,7 @@ _SPARE_PLACES = 4
 
 class PaddedRows:
     """`padding` has an entry for each row, in the order of their places; what is in the arrays behind `end`,
-    beyond the last row and in the padding means nothing."""
+    beyond the last row and in the padding means nothing, but in the padding it is finite."""
 
     def __init__(self, padding: Sequence[int], end: int = 0, coming_tokens: int = 0) -> None:
         """`coming_tokens`: where the rows will end soon; room is made for it once."""
@@ -99,6 +99,9 @@ class PaddedRows:
                 assert self.keys is not None
                 assert self.values is not None
                 self.keys[place], self.values[place] = other.keys[theirs], other.values[theirs]
+                # A row that failed may have left NaN there, and a weight of 0 times NaN is NaN.
+                before = (slice(rows, rows + more), slice(None), slice(0, end - length))
+                self.keys[before], self.values[before] = 0.0, 0.0
         self.padding += [own - unused + end - length for own in other.padding]
 
     def select(self, order: list[int]) -> None:
