@@ -1,0 +1,111 @@
+"""How long a server's event loop is silent, measured from a process of its own.
+
+The probing process asks `/health` over one connection, again and again, and times each answer. A machine
+with more work than cores delays answers too, and that is no defect of the server. So the time for which a
+thread of the server, or the prober itself, was ready to run and got no core (`/proc/*/schedstat`) is taken off
+each answer's time; what is left is time in which the server held its event loop. Where the kernel does not
+tell (macOS), nothing is taken off.
+
+Run as a program: `python -m tests.end_to_end.known_bad.prober PORT PID`. Each line on its stdin is answered
+with what it saw since the last one; it ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from tests.end_to_end.serving import Served
+
+_PAUSE_SECONDS = 0.02
+_TIMEOUT_SECONDS = 8.0
+
+
+@dataclass(slots=True)
+class Silence:
+    """What a prober saw. `seconds`: the longest silence; `wall_seconds`: that with the machine's noise."""
+
+    probes: int = 0
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+
+class Prober:
+    """A probing process. It probes from its start to its `close`."""
+
+    def __init__(self, served: Served) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(served.port), str(served.process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def silence(self) -> Silence:
+        """Of the time since the last call. Returns when the probe under way is over."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Silence(**json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def ready_without_a_core_seconds(pid: int) -> float:
+    """For how long a process's threads have waited for a core so far; 0 where the kernel does not tell."""
+    nanoseconds = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            nanoseconds += int(path.read_text().split()[1])
+        except (OSError, IndexError):
+            continue  # The thread has ended.
+    return nanoseconds / 1e9
+
+
+def _noise(pid: int) -> float:
+    return ready_without_a_core_seconds(pid) + ready_without_a_core_seconds(os.getpid())
+
+
+def _probe(connection: HTTPConnection) -> str | None:
+    """What is wrong with one answer, or None."""
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+    except (OSError, HTTPException) as error:
+        connection.close()
+        return type(error).__name__
+    return None if answer.status == 200 else str(answer.status)
+
+
+def _watch(port: int, pid: int) -> None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+    silence = Silence()
+    while True:
+        if select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
+            if not sys.stdin.readline():
+                return
+            print(json.dumps(asdict(silence)), flush=True)
+            silence = Silence()
+        noise, began = _noise(pid), time.monotonic()
+        failure = _probe(connection)
+        wall = time.monotonic() - began
+        silence.probes += 1
+        silence.failures += [failure] if failure else []
+        silence.seconds = max(silence.seconds, wall - (_noise(pid) - noise))
+        silence.wall_seconds = max(silence.wall_seconds, wall)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), int(sys.argv[2]))
