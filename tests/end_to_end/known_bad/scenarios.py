@@ -230,7 +230,7 @@ BODIES = [
     _row(
         "D3 keys without end",
         "each unknown field is an error of its own",
-        lambda: [Ask(CHAT, _chat(**{f"x{i}": 1 for i in range(200_000)}))],
+        lambda: [Ask(CHAT, {**_chat(), **{f"x{i}": 1 for i in range(200_000)}})],
         REFUSED,
     ),
     _row(

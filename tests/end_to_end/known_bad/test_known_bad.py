@@ -1,6 +1,7 @@
 """Every request that once harmed this server, sent again; `scenarios.py` has them.
 
-- The event loop is never silent for half a second (`prober.py`: the machine's own noise is taken off).
+- The event loop is never silent for half a second (`loadtests/fuzz/prober.py` takes the machine's own noise
+  off).
 - No engine dies.
 - A neighbour whose stream began before, and one that comes after, get the tokens that they get alone, at
   about the pace that they have alone. A pace is a ratio of wall-clock times, so a scenario has three tries to
@@ -19,9 +20,9 @@ from functools import partial
 
 import pytest
 
+from loadtests.fuzz.prober import Prober, Silence
 from tests.end_to_end.known_bad.asking import Asking, Reply
 from tests.end_to_end.known_bad.neighbour import Heard, Neighbour, alone
-from tests.end_to_end.known_bad.prober import Prober, Silence
 from tests.end_to_end.known_bad.scenarios import ALL, Scenario
 from tests.end_to_end.serving import Served, eventually, start
 
@@ -53,7 +54,7 @@ class Benches:
     def get(self) -> Bench:
         if self.bench is None:
             served = self.stack.enter_context(start(trained=True))
-            prober = Prober(served)
+            prober = Prober(served.port, served.process.pid)
             self.stack.callback(prober.close)
             # The first asks for memory and fills the cache.
             alone(served.port)

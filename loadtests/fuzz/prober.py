@@ -2,12 +2,12 @@
 
 The probing process asks `/health` over one connection, again and again, and times each answer. A machine
 with more work than cores delays answers too, and that is no defect of the server. So the time for which a
-thread of the server, or the prober itself, was ready to run and got no core (`/proc/*/schedstat`) is taken off
-each answer's time; what is left is time in which the server held its event loop. Where the kernel does not
-tell (macOS), nothing is taken off.
+thread of the server, or the prober itself, was ready to run and got no core (`/proc/*/schedstat`) is taken
+off each answer's time; what is left is time in which the server held its event loop. Where the kernel does
+not tell (macOS), nothing is taken off.
 
-Run as a program: `python -m tests.end_to_end.known_bad.prober PORT PID`. Each line on its stdin is answered
-with what it saw since the last one; it ends with its stdin.
+Run as a program: `python -m loadtests.fuzz.prober PORT PID`. Each line on its stdin is answered with what it
+saw since the last one; it ends with its stdin.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-
-from tests.end_to_end.serving import Served
 
 _PAUSE_SECONDS = 0.02
 _TIMEOUT_SECONDS = 8.0
@@ -39,11 +37,11 @@ class Silence:
 
 
 class Prober:
-    """A probing process. It probes from its start to its `close`."""
+    """A probing process. It probes the server of this port and process id from its start to its `close`."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, port: int, pid: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(served.port), str(served.process.pid)],
+            [sys.executable, "-m", __name__, str(port), str(pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
