@@ -23,7 +23,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 _PAUSE_SECONDS = 0.02
-_TIMEOUT_SECONDS = 8.0
+_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(slots=True)

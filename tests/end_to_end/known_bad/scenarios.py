@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any
 
 from tests.end_to_end.known_bad.asking import Ask, Outcome, Reply
@@ -291,9 +292,12 @@ ORIGINS = [
 _AMBIGUOUS = "start: s\ns: s s s | s s | /./\n"
 
 
+_numbers = count()
+
+
 def _schemas() -> Iterator[Ask]:
-    """Schemas of 115 KB, all different, as one client's agents would send them."""
-    for number in range(24):
+    """Schemas of 115 KB, all different and never sent before, as one client's agents would send them."""
+    for number in islice(_numbers, 24):
         properties = {
             f"field_{number}_{i}": {"type": "string", "maxLength": 5 + i % 40, "description": "x" * 40}
             for i in range(1100)
@@ -301,20 +305,6 @@ def _schemas() -> Iterator[Ask]:
         schema = {"type": "object", "properties": properties}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         yield Ask(CHAT, _chat(response_format=form, max_tokens=1))
-
-
-def _biased_stops(count: int) -> list[Ask]:
-    return [
-        Ask(
-            TEXT,
-            {
-                "prompt": "x",
-                "max_tokens": 1,
-                "stop_token_ids": [(i * 257 + j * 7) % 2048 for j in range(256)],
-            },
-        )
-        for i in range(count)
-    ]
 
 
 COSTS = [
@@ -349,5 +339,33 @@ COSTS = [
     ),
 ]
 
-ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *ORIGINS, *COSTS]
+# --- What got lost
+
+
+def _joined_system() -> list[Ask]:
+    """The system prompt in one block with an agent's own header, as gateways join them."""
+    system = "x-anthropic-billing-header: cc_version=2.1; cch=0f3a;\n" + "Never open the sluice gate. " * 40
+    said = [{"role": "user", "content": "hello"}]
+    return [
+        Ask(f"{MESSAGES}/count_tokens", {"model": "penstock-embedded", "system": system, "messages": said})
+    ]
+
+
+LOST = [
+    _row(
+        "D18 a system prompt behind a header line",
+        "a block that began with a volatile header was dropped whole",
+        _joined_system,
+        ANSWERED,
+        hold=lambda reply: reply.body["input_tokens"] > 100,
+    ),
+    _row(
+        "documents for the template",
+        "the body's own field is refused, and by way of chat_template_kwargs it was passed on",
+        lambda: [Ask(CHAT, _chat(chat_template_kwargs={"documents": [{"title": "x", "text": "y"}]}))],
+        REFUSED,
+    ),
+]
+
+ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *ORIGINS, *COSTS, *LOST]
 """For a server with every option at its default, on the embedded model."""

@@ -27,7 +27,7 @@ from tests.end_to_end.known_bad.scenarios import ALL, Scenario
 from tests.end_to_end.serving import Served, eventually, start
 
 _SILENCE_SECONDS = 0.5
-_WALL_SECONDS = 8.0
+_WALL_SECONDS = 15.0
 """No noise of a machine explains more."""
 _REPLY_SECONDS = 20.0
 _SLACK_SECONDS = 1.0
@@ -120,8 +120,8 @@ def _hold(bench: Bench, scenario: Scenario) -> None:
         slowest = max(heard.seconds for heard in tried.neighbours)
         if slowest <= scenario.pace * bench.alone.seconds + _SLACK_SECONDS:
             return
-        # Alone in the same moments: the machine may be slower than it was at first.
-        paces.append(slowest / alone(bench.served.port).seconds)
+        # Alone, with the machine as it is now. The first may still wait for what the scenario left behind.
+        paces.append(slowest / min(alone(bench.served.port).seconds for _ in range(3)))
         if paces[-1] <= scenario.pace:
             return
     pytest.fail(f"{scenario.why}: neighbours took {paces} times what they take alone")
