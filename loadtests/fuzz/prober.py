@@ -18,6 +18,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -60,19 +61,20 @@ class Prober:
         self._process.communicate()
 
 
-def ready_without_a_core_seconds(pid: int) -> float:
-    """For how long a process's threads have waited for a core so far; 0 where the kernel does not tell."""
-    nanoseconds = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        try:
-            nanoseconds += int(path.read_text().split()[1])
-        except (OSError, IndexError):
-            continue  # The thread has ended.
-    return nanoseconds / 1e9
+def _waits(*pids: int) -> dict[str, int]:
+    """Nanoseconds for which each thread of these processes has waited for a core so far; {} where the kernel
+    does not tell."""
+    waits: dict[str, int] = {}
+    for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
+        # A thread may have ended.
+        with suppress(OSError, IndexError):
+            waits[path.parent.name] = int(path.read_text().split()[1])
+    return waits
 
 
-def _noise(pid: int) -> float:
-    return ready_without_a_core_seconds(pid) + ready_without_a_core_seconds(os.getpid())
+def _noise_seconds(before: dict[str, int], after: dict[str, int]) -> float:
+    """A thread that has ended in between takes its past with it, and counts for nothing."""
+    return sum(max(0, wait - before.get(thread, 0)) for thread, wait in after.items()) / 1e9
 
 
 def _probe(connection: HTTPConnection) -> str | None:
@@ -96,12 +98,13 @@ def _watch(port: int, pid: int) -> None:
                 return
             print(json.dumps(asdict(silence)), flush=True)
             silence = Silence()
-        noise, began = _noise(pid), time.monotonic()
+        waits, began = _waits(pid, os.getpid()), time.monotonic()
         failure = _probe(connection)
         wall = time.monotonic() - began
         silence.probes += 1
         silence.failures += [failure] if failure else []
-        silence.seconds = max(silence.seconds, wall - (_noise(pid) - noise))
+        noise = _noise_seconds(waits, _waits(pid, os.getpid()))
+        silence.seconds = max(silence.seconds, wall - noise)
         silence.wall_seconds = max(silence.wall_seconds, wall)
 
 
