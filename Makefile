@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test chaos soak monitor check constraints clean
+.PHONY: serve test chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -24,6 +24,10 @@ monitor:
 # Engines die 20 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
 chaos: $(VENV)/test
 	$(VENV)/bin/penstock bench chaos $(ARGS)
+
+# Five thousand requests with every number at an edge; make fuzz ARGS="--requests 500 --seed 7".
+fuzz: $(VENV)/test
+	$(VENV)/bin/penstock bench fuzz $(ARGS)
 
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test

@@ -22,6 +22,7 @@ from loadtests.canvas import PlotsMissing
 from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
 from loadtests.driver import Progress, default_client
+from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
 from loadtests.measure import agents_sustained, measure
 from loadtests.presets import PRESETS
@@ -282,6 +283,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 
 bench.add_command(chaos)
+bench.add_command(fuzz)
 bench.add_command(long_soak)
 
 

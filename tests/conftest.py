@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 import trio.testing
 
 # These assert outside test modules too; without this their failures would show no values.
 pytest.register_assert_rewrite("tests.contracts", "tests.mlx", "tests.scheduler")
+
+# An example that a busy machine makes late is no failure.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ Section = tuple[str, list[tuple[str, str]]]
 
 _HOLDS = {
     "Chaos": "every answer came, once, and as if nothing had been",
+    "Fuzz": "no engine died, no answer failed, and the event loop was never silent",
     "Soak": "every answer came and was always the same, and nothing grew",
 }
 """What is said of a run without complaints, by its title."""

@@ -139,7 +139,7 @@ def stop(served: Served, within_seconds: float = 20) -> None:
     assert served.process.wait(within_seconds) == 0, served.log[-20:]
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Returns when the condition holds. The time is a bound on failure, not a measurement."""
     deadline = time.monotonic() + seconds
     while not condition():

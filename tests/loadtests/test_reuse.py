@@ -74,7 +74,7 @@ def test_a_long_conversation_costs_what_is_new() -> None:
     """64 sessions of 16 turns over 32 KB of common text, in far less time than they take to serve."""
     writer, index = Prompts("salt", 1.0), ReuseIndex()
     shared = message("system", writer.text(6000, "shared"))
-    started = time.perf_counter()
+    started = time.process_time()
     for session in range(64):
         history = [shared]
         for turn in range(16):
@@ -83,4 +83,4 @@ def test_a_long_conversation_costs_what_is_new() -> None:
             history += [message("assistant", "so it is")]
             index.add(history)
             assert share == pytest.approx(1.0, abs=0.05) or session == turn == 0
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

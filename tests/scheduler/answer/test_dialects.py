@@ -171,7 +171,7 @@ def test_no_junk_takes_a_reader_long(parser: str) -> None:
     syntax = tool_syntax(parser)
     for junk in (*JUNK, '<｜DSML｜invoke name="a">', "<longcat_arg_key>"):
         raw = syntax.start + junk * (10_000 // len(junk))
-        started = time.perf_counter()
+        started = time.process_time()
         with suppress(MalformedToolCall):
             message_of(pipeline(form(parser)), [raw.encode()])
-        assert time.perf_counter() - started < 2.0, junk
+        assert time.process_time() - started < 2.0, junk

@@ -23,6 +23,10 @@ from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Fault, Retired, Sc
 from tests.contracts.journal import request
 from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
 
+_SOON_SECONDS = 8.0
+"""For what takes milliseconds on an idle machine, and is well before the next thing that could explain it: an
+engine that is killed after its 10 seconds, a step of 30."""
+
 _SPEAK_LATER = """
 import os, threading, time
 def _speak():
@@ -122,7 +126,7 @@ def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
     ended = trio.run(engine.run, session)
     assert ended.returncode == -signal.SIGKILL
     assert str(ended) == "was killed by SIGKILL"
-    assert seen_after[0] < 1
+    assert seen_after[0] < _SOON_SECONDS
     engine.assert_gone()
 
 
@@ -171,7 +175,7 @@ def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_sec
             trio.run(main)
     else:
         trio.run(main)
-    assert time.perf_counter() - ended_after[0] < 2
+    assert time.perf_counter() - ended_after[0] < _SOON_SECONDS
     engine.assert_gone()
     assert scope.cancelled_caught == (way == "is cancelled")
     if way == "returns":
@@ -225,7 +229,7 @@ def test_a_hanging_engine_ends_with_its_link(engine: RealEngine) -> None:
 
     started_at = time.perf_counter()
     assert trio.run(engine.run, session).returncode == 3
-    assert time.perf_counter() - started_at < 5
+    assert time.perf_counter() - started_at < 2 * _SOON_SECONDS
     engine.assert_gone()
 
 
@@ -246,7 +250,7 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
 
     ended = trio.run(engine.run, session)
     assert ended.returncode == -signal.SIGKILL
-    assert 0.3 <= time.perf_counter() - stopped_at[0] < 2
+    assert 0.3 <= time.perf_counter() - stopped_at[0] < _SOON_SECONDS
     engine.assert_gone()
 
 
@@ -332,5 +336,5 @@ def test_a_killed_parent_leaves_no_orphan(engine: RealEngine, step_seconds: floa
             parent.kill()
         killed_at = time.perf_counter()
         while engine.lives:
-            assert time.perf_counter() - killed_at < 1, "the engine outlived its parent"
+            assert time.perf_counter() - killed_at < _SOON_SECONDS, "the engine outlived its parent"
             time.sleep(0.005)

@@ -1,0 +1,137 @@
+"""Requests with every number at an edge, from a seed: plain data.
+
+Each value is one that the schemas take, or took once: subnormal, huge, negative zero, the ends of 32 and 64
+bits. What a server refuses is as good an answer as any; what it accepts, it must survive.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+_WORDS: Final = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
+_VOCABULARY: Final = 2048
+
+_TINY: Final = (5e-324, 2.2e-308, 1e-300, 1e-46, 1.4e-45, 1e-38, 1e-30)
+_NUMBERS: Final[dict[str, tuple[float, ...]]] = {
+    "temperature": (0.0, -0.0, *_TINY, 1e-6, 0.7, 1.0, 2.0),
+    "top_p": (*_TINY, 1e-6, 0.5, 0.9, 1 - 2**-53, 1.0),
+    "top_k": (-1, 0, 1, 2, 2047, 2048, 2049, 2**31 - 1),
+    "min_p": (0.0, -0.0, *_TINY, 0.5, 1 - 2**-53, 1.0),
+    "seed": (0, -1, -(2**63), 2**31, 2**53 + 1, 2**63, 2**64 - 1),
+    "repetition_penalty": (*_TINY, 0.01, 0.5, 1.0, 1.1, 10.0),
+    "presence_penalty": (-2.0, -0.0, 5e-324, 0.5, 2.0),
+    "frequency_penalty": (-2.0, -0.0, 5e-324, 0.5, 2.0),
+    "min_tokens": (0, 1, 3, 2**31, 2**63),
+    "priority": (-10, 0, 10),
+    "timeout": (1e9, 86400.0, 60.0),
+    "n": (1, 1, 1, 2, 4),
+}
+_BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)
+_BEYOND_SHARE = 0.02
+"""Of the fields: more, and hardly a request would be accepted."""
+
+_TEMPERED: Final = ("temperature", "top_p")
+"""The numbers that every dialect takes."""
+
+CHAT: Final = "/v1/chat/completions"
+TEXT: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
+MESSAGES: Final = "/v1/messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request."""
+
+    path: str
+    body: dict[str, Any]
+
+
+def bodies(count: int, seed: int, model: str) -> list[Body]:
+    """So many, of all dialects. `model`: its name, where the dialect wants one."""
+    return [_body(random.Random(f"{seed} {number}"), model) for number in range(count)]
+
+
+def _body(chance: random.Random, model: str) -> Body:
+    path = chance.choice((CHAT, CHAT, CHAT, TEXT, TEXT, RESPONSES, MESSAGES))
+    match path:
+        case "/v1/chat/completions":
+            body = {"messages": _messages(chance), **_sampled(chance), **_held(chance), **_tools(chance)}
+        case "/v1/completions":
+            body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
+        case "/v1/responses":
+            body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
+        case _:
+            body = {"model": model, "messages": _messages(chance), **_numbers(chance, (*_TEMPERED, "top_k"))}
+    limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5})
+
+
+def _numbers(chance: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: _number(chance, name) for name in names if chance.random() < 0.4}
+
+
+def _number(chance: random.Random, name: str) -> float:
+    return chance.choice(_BEYOND if chance.random() < _BEYOND_SHARE else _NUMBERS[name])
+
+
+def _sampled(chance: random.Random) -> dict[str, Any]:
+    body = _numbers(chance, tuple(_NUMBERS))
+    if chance.random() < 0.3:
+        body["logit_bias"] = {
+            str(chance.randrange(_VOCABULARY)): chance.choice((-100, -0.0, 5e-324, 100))
+            for _ in range(chance.choice((1, 8, 300)))
+        }
+    if chance.random() < 0.3:
+        body["stop_token_ids"] = chance.sample(range(_VOCABULARY), chance.choice((1, 8, 256)))
+    if chance.random() < 0.2:
+        body["stop"] = chance.choices("abcdefgh ", k=chance.choice((1, 16)))
+    if chance.random() < 0.2:
+        body["ignore_eos"] = True
+    return body
+
+
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"enum": [1, 2, 3]}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def _held(chance: random.Random) -> dict[str, Any]:
+    """What the answer is held to; nothing for most."""
+    return chance.choice(
+        (
+            *[{}] * 8,
+            {"guided_regex": "[0-9]{3}"},
+            {"guided_choice": ["yes", "no", "x" * chance.randrange(1, 60)]},
+            {"guided_json": _SCHEMA},
+            {"guided_grammar": 'start: "a" start | "b"'},
+            {"response_format": {"type": "json_object"}},
+        )
+    )
+
+
+def _tools(chance: random.Random) -> dict[str, Any]:
+    if chance.random() < 0.75:
+        return {}
+    function = {"name": "get_weather", "parameters": {**_SCHEMA, "title": str(chance.randrange(40))}}
+    choice = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
+    return {"tools": [{"type": "function", "function": function}], **choice}
+
+
+def _said(chance: random.Random) -> str:
+    return " ".join(chance.choices(_WORDS, k=chance.choice((1, 4, 60))))
+
+
+def _messages(chance: random.Random) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": _said(chance)}]
+
+
+def _prompt(chance: random.Random) -> Any:
+    if chance.random() < 0.5:
+        return _said(chance)
+    return [chance.randrange(_VOCABULARY) for _ in range(chance.choice((1, 5, 64)))]

@@ -1,0 +1,171 @@
+"""The run: thousands of bodies at an edge, many at once, and what they cost a server of our own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+import trio
+
+from loadtests.chaos.levels import of_process
+from loadtests.chaos.victim import Victim, victim
+from loadtests.client import EventSplitter
+from loadtests.fuzz.bodies import Body, bodies
+from loadtests.fuzz.prober import Prober, Silence
+
+MODEL = "penstock-embedded"
+MOST_SILENT_SECONDS = 0.25
+_OF_THE_MODEL = "malformed_tool_call"
+"""The model wrote a call that nobody can read; no fault of the server's."""
+_NOTE_EVERY = 500
+_REQUEST_SECONDS = 120.0
+_CALM_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzPlan:
+    """Equal plans send the same bodies. `seconds`: what has not been sent by then is not sent."""
+
+    requests: int = 5000
+    seed: int = 0
+    in_flight: int = 32
+    seconds: float = 1800.0
+    arguments: tuple[str, ...] = ()
+    """More options of the server."""
+
+
+@dataclass(slots=True)
+class Fuzzed:
+    """What came of it."""
+
+    seconds: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    """Of 5xx answers and of streams that ended with an error, by code."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Requests without a whole answer, by what happened to the connection."""
+    deaths: float = 0.0
+    silence: Silence = field(default_factory=Silence)
+    resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Before and after, by process; empty where the system does not tell."""
+    first_error: dict[str, Body] = field(default_factory=dict)
+    """The first body that got each of `errors` and `lost`."""
+
+    def complaints(self) -> Iterator[str]:
+        if self.deaths:
+            yield f"{self.deaths:g} engines died"
+        for code, times in self.errors.items():
+            if code != _OF_THE_MODEL:
+                yield f"{times} answers failed as {code}"
+        for what, times in self.lost.items():
+            yield f"{times} answers were lost: {what}"
+        if self.silence.seconds > MOST_SILENT_SECONDS:
+            yield f"the event loop was silent for {self.silence.seconds:.2f} s"
+        if self.silence.failures:
+            yield f"{len(self.silence.failures)} probes failed: {self.silence.failures[0]}"
+        if self.statuses[200] < sum(self.statuses.values()) / 3:
+            yield "most bodies were refused: the run says little"
+
+
+async def run(plan: FuzzPlan, note: Callable[[str], None]) -> Fuzzed:
+    """Raises LaunchError where the server does not start."""
+    fuzzed = Fuzzed()
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        victim(plan.arguments) as server,
+        httpx.AsyncClient(timeout=_REQUEST_SECONDS, limits=limits, trust_env=False) as http,
+    ):
+        await _ready(http, server.url)
+        before, resident = await server.metrics(http), _resident(server)
+        prober = Prober(urlsplit(server.url).port or 0, server.process.pid)
+        try:
+            began = trio.current_time()
+            await _send_all(plan, http, server.url, fuzzed, note)
+            fuzzed.seconds = trio.current_time() - began
+            fuzzed.silence = await trio.to_thread.run_sync(prober.silence)
+        finally:
+            prober.close()
+        await trio.sleep(_CALM_SECONDS)
+        after = await server.metrics(http)
+        name = "penstock_engine_deaths_total"
+        fuzzed.deaths = after[name] - before[name]
+        fuzzed.resident_bytes = {
+            process: (resident[process], now)
+            for process, now in _resident(server).items()
+            if process in resident
+        }
+    return fuzzed
+
+
+async def _ready(http: httpx.AsyncClient, url: str) -> None:
+    while (await http.get(f"{url}/ready")).status_code != 200:  # noqa: ASYNC110 (another process)
+        await trio.sleep(0.1)
+
+
+def _resident(server: Victim) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, pid in (("server", server.process.pid), ("engine", server.engine_pid())):
+        if pid is not None:
+            with suppress(OSError):
+                found[name] = of_process(pid)["resident bytes"]
+    return found
+
+
+async def _send_all(
+    plan: FuzzPlan, http: httpx.AsyncClient, url: str, fuzzed: Fuzzed, note: Callable[[str], None]
+) -> None:
+    to_send = enumerate(bodies(plan.requests, plan.seed, MODEL))
+    give_up_at = trio.current_time() + plan.seconds
+
+    async def client() -> None:
+        for number, body in to_send:
+            if trio.current_time() > give_up_at:
+                return
+            await _send(http, url, body, fuzzed)
+            if number % _NOTE_EVERY == _NOTE_EVERY - 1:
+                note(f"{number + 1} sent: {dict(fuzzed.statuses)}, errors {dict(fuzzed.errors)}")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(plan.in_flight):
+            nursery.start_soon(client)
+
+
+async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -> None:
+    """Never raises for what a server does."""
+    try:
+        response = await http.post(url + body.path, json=body.body)
+    except httpx.HTTPError as error:
+        what = type(error).__name__
+        fuzzed.lost[what] += 1
+        fuzzed.first_error.setdefault(what, body)
+        return
+    fuzzed.statuses[response.status_code] += 1
+    if (code := _error_code(response)) is not None:
+        fuzzed.errors[code] += 1
+        fuzzed.first_error.setdefault(code, body)
+
+
+def _error_code(response: httpx.Response) -> str | None:
+    """Of an answer that failed; None for one that came, and for a refusal."""
+    if response.status_code >= 500:
+        return _code(response.content) or str(response.status_code)
+    if "text/event-stream" not in response.headers.get("content-type", ""):
+        return None
+    codes = map(_code, EventSplitter().feed(response.content))
+    return next((code for code in codes if code is not None), None)
+
+
+def _code(content: bytes) -> str | None:
+    """The error's code, or its type in Anthropic's dialect."""
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return None
+    response = told.get("response")
+    error = told.get("error") or (response.get("error") if isinstance(response, dict) else None)
+    return None if not isinstance(error, dict) else str(error.get("code") or error.get("type"))

@@ -1,0 +1,89 @@
+"""What was found on servers with keys, and what only many requests together show."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.chaos.levels import of_process
+from tests.end_to_end.known_bad.asking import Ask, Asking, Outcome
+from tests.end_to_end.serving import Served, eventually, serving
+
+_SECRET = "sk-of-alice"
+_KEYS = f"alice:{_SECRET},bob:sk-of-bob,root:sk-of-root admin"
+_SECONDS = 60.0
+_PROMPT = "The safe's code is 7 4 1 9 and its key lies below the third stone behind the mill. " * 8
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(trained=True, environment={"PENSTOCK_API_KEY": _KEYS}) as served:
+        yield served
+
+
+def _ask(served: Served, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    reply = Asking(served.port, Ask(path, body, headers), _SECONDS).join(_SECONDS)
+    assert reply.outcome is Outcome.ANSWERED, str(reply)
+    return reply.body
+
+
+def _cached_tokens(served: Served, key: str) -> int:
+    usage = _ask(served, "/v1/completions", key, {"prompt": _PROMPT, "max_tokens": 1})["usage"]
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_d11_cached_tokens_say_nothing_of_other_tenants(served: Served) -> None:
+    """A tenant could try another's prompt token by token: `cached_tokens` told which were right."""
+    _cached_tokens(served, _SECRET)
+    assert _cached_tokens(served, _SECRET) > 100
+    assert _cached_tokens(served, "sk-of-bob") == 0
+
+
+@linux_only
+def test_d14_stop_tokens_of_past_requests_are_forgotten(served: Served) -> None:
+    """The engine kept 88 KB of every list of `stop_token_ids` that it had ever seen: 62 MB of these."""
+    chance = random.Random(14)
+
+    def send(count: int) -> None:
+        headers = {"authorization": f"Bearer {_SECRET}"}
+        for _ in range(count // 20):
+            bodies = [
+                {"prompt": "x", "max_tokens": 1, "stop_token_ids": chance.sample(range(2048), 256)}
+                for _ in range(20)
+            ]
+            asked = [Asking(served.port, Ask("/v1/completions", body, headers), _SECONDS) for body in bodies]
+            assert {asking.join(_SECONDS).outcome for asking in asked} == {Outcome.ANSWERED}
+
+    send(300)
+    before = of_process(served.engine_pid())["resident bytes"]
+    send(700)
+    assert of_process(served.engine_pid())["resident bytes"] - before < 40e6
+
+
+@linux_only
+def test_the_engine_has_no_keys(served: Served) -> None:
+    """It has no use for them, and a model's code runs there."""
+    environment = Path(f"/proc/{served.engine_pid()}/environ").read_bytes()
+    assert _SECRET.encode() not in environment
+
+
+@pytest.mark.xfail(
+    reason="/ready still has last_death; remove this mark with the mend", raises=AssertionError
+)
+def test_readiness_tells_strangers_nothing_of_a_death(served: Served) -> None:
+    """What an engine died of may quote what it worked on."""
+    os.kill(served.engine_pid(), signal.SIGKILL)
+    eventually(lambda: served.metric("penstock_engine_deaths_total") == 1)
+    eventually(lambda: served.get("/ready")[0] == 200)
+    assert "SIGKILL" not in str(_ask(served, "/ready", None))
+    assert "SIGKILL" in str(_ask(served, "/v1/scheduler", "sk-of-root"))

@@ -1,0 +1,28 @@
+"""The fuzz in small: `make fuzz` sends five thousand bodies."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from loadtests.fuzz.bodies import bodies
+from loadtests.fuzz.run import MODEL, FuzzPlan, run
+
+REQUESTS = 200
+
+
+@pytest.mark.timeout(300)
+def test_numbers_at_an_edge_harm_nobody() -> None:
+    """Subnormal, huge, negative zero, with grammars and tools, 32 at once: no engine dies, no answer fails,
+    and the event loop answers all the while."""
+    notes: list[str] = []
+    found = trio.run(run, FuzzPlan(requests=REQUESTS, seed=1), notes.append)
+    assert list(found.complaints()) == [], (notes, found)
+    assert sum(found.statuses.values()) == REQUESTS
+    assert found.silence.probes > 10
+
+
+def test_equal_seeds_send_equal_bodies() -> None:
+    """A body that was told of can be sent again."""
+    assert bodies(50, 3, MODEL) == bodies(50, 3, MODEL)
+    assert bodies(50, 3, MODEL) != bodies(50, 4, MODEL)
