@@ -63,6 +63,7 @@ def make_app(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
+    app.state.offload = scheduler.offload
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(

@@ -31,6 +31,9 @@ from scheduler.errors import (
     UnsupportedParameter,
 )
 
+MAX_MESSAGE_CHARACTERS = 4096
+"""Errors quote what the client wrote, which may be a name of megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
@@ -56,7 +59,7 @@ class ApiError:
 
     @property
     def sendable_message(self) -> str:
-        return _sendable(self.message)
+        return _sendable(self.message)[:MAX_MESSAGE_CHARACTERS]
 
     def openai_body(self) -> dict[str, Any]:
         """https://platform.openai.com/docs/guides/error-codes: one object under `error`."""
@@ -64,7 +67,7 @@ class ApiError:
             "error": {
                 "message": self.sendable_message,
                 "type": self.type,
-                "param": None if self.param is None else _sendable(self.param),
+                "param": None if self.param is None else _sendable(self.param)[:MAX_MESSAGE_CHARACTERS],
                 "code": self.code,
             }
         }

@@ -1,55 +1,139 @@
-"""How a JSON body is read: strictly, and no deeper than anything that a client means.
+"""How a JSON body is read and validated: off the event loop, unless it certainly takes less than 1 ms there.
 
-Python's own reader takes NaN and lone surrogates, which are not JSON, and which no template, tokenizer or
-log can pass on. What it makes of a deep body can end in a recursion error wherever the value is walked.
+What a body costs is bounded before any of it is decoded (`api/json_text.py`), and by its fields' own bounds
+(`api/fields.py`), which end with the first mistake.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-import msgspec
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
+from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-MAX_NESTING = 64
-"""Objects and lists inside each other. Tools' schemas, the deepest that clients send, stay under 30."""
+from api import json_text
+from api.auth import caller
+from api.openai.messages import Body
+from scheduler.errors import SchedulerError
+from scheduler.prompt.offload import Lane, Offload
 
-# The end is optional, so that a string which never ends is read once and not from each of its quotes.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+INLINE_BYTES = 1 << 16
+INLINE_OBJECTS = 24
+INLINE_VALUES = 1024
+"""A body within all three is handled on the event loop. Of short messages each object takes 25 µs on a slow
+core, of token ids each value 0.2 µs; a thread takes 100 µs to begin, so that larger bodies hardly notice."""
+INLINE_STORED_BYTES = 1 << 13
+"""Of a stored conversation, which is decoded and not validated again."""
+LARGE_BYTES = 1 << 18
+"""Larger bodies are validated one at a time: a model takes 50 bytes for each byte of short messages."""
 
-
-def read_json(body: bytes) -> Any:
-    """Raises json.JSONDecodeError."""
-    if too_deep(body):
-        raise json.JSONDecodeError(f"it is nested deeper than {MAX_NESTING} levels", "", 0)
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise json.JSONDecodeError(str(error), "", 0) from error
-
-
-def too_deep(body: bytes) -> bool:
-    """Whether brackets outside of strings stand deeper than `MAX_NESTING`."""
-    if body.count(b"[") + body.count(b"{") <= MAX_NESTING:
-        return False
-    depth = 0
-    for bracket in _STRING.sub(b"", body).translate(None, _NOT_BRACKETS):
-        depth += 1 if bracket in b"[{" else -1
-        if depth > MAX_NESTING:
-            return True
-    return False
+_T = TypeVar("_T")
 
 
-class _StrictRequest(Request):
+@dataclass(frozen=True, slots=True)
+class BodyWork:
+    """Runs what walks a body where a body of its size may be walked: `await work(lambda: decode(body))`."""
+
+    offload: Offload
+    tenant: str
+    lane: Lane | None
+    """None: on the event loop."""
+
+    def also_of(self, stored_bytes: int) -> BodyWork:
+        """With as many bytes of JSON text beside the body."""
+        if stored_bytes <= INLINE_STORED_BYTES:
+            return self
+        large = self.lane is Lane.LARGE or stored_bytes > LARGE_BYTES
+        return replace(self, lane=Lane.LARGE if large else Lane.PLAIN)
+
+    async def __call__(self, work: Callable[[], _T]) -> _T:
+        if self.lane is None:
+            return work()
+        return await self.offload(work, tenant=self.tenant, lane=self.lane)
+
+    async def decode(self, body: Body, work: Callable[[], _T]) -> _T:
+        """What `work` makes of `body`, the conversation of which is gone afterwards."""
+
+        def decoded() -> _T:
+            try:
+                return work()
+            finally:
+                body.release()
+
+        return await self(decoded)
+
+
+def lane_of(body: bytes) -> Lane | None:
+    """Where a body is validated; None: on the event loop. Counts strings' contents, too: it takes 5 µs."""
+    if len(body) > LARGE_BYTES:
+        return Lane.LARGE
+    small = (
+        len(body) <= INLINE_BYTES
+        and body.count(b"{") <= INLINE_OBJECTS
+        and body.count(b",") + body.count(b"[") <= INLINE_VALUES
+    )
+    return None if small else Lane.PLAIN
+
+
+class _Rejected(HTTPException):
+    """Carries an error through FastAPI's reading of a body, which passes on this kind only."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(400)
+        self.error = error
+
+
+class _JsonRequest(Request):
+    """Its `json` is the validated model of the route's body."""
+
+    model: type[Body]
+
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            self._json = read_json(await self.body())
+            body = await self.body()
+            try:
+                work = await body_work(self)
+            except SchedulerError as error:
+                raise _Rejected(error) from None
+            self._json = await work(lambda: _validated(self.model, body))
         return self._json
+
+
+def _validated(model: type[Body], body: bytes) -> Body:
+    try:
+        value = json_text.decode(body)
+    except ValueError as error:
+        raise json.JSONDecodeError(str(error), "", 0) from error
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first: dict[str, Any] = {**error.errors(include_url=False)[0]}
+        first["loc"] = ("body", *first["loc"])
+        raise _Rejected(RequestValidationError([first], body=value)) from None
+
+
+async def body_work(request: Request) -> BodyWork:
+    """Raises InvalidRequest for a header."""
+    lane = lane_of(await request.body())
+    tenant = (await caller(request)).tenant
+    return BodyWork(request.app.state.offload, tenant, lane)
+
+
+BodyWorkOf = Annotated[BodyWork, Depends(body_work)]
+
+
+def _as_validated(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Models are validated already. What is none (no body, or one of another content type) is refused."""
+    return value if isinstance(value, Body) else validate(value)
+
+
+Validated: TypeAlias = Annotated[_T, WrapValidator(_as_validated)]
+"""`body: Validated[Schema]`, of a route of a `JsonRoute`."""
 
 
 class JsonRoute(APIRoute):
@@ -57,8 +141,18 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        if self.body_field is None:
+            return handler
+        model = self.body_field.field_info.annotation
+        assert isinstance(model, type), "a route's body is one model"
+        assert issubclass(model, Body), "a route's body is one model"
 
-        async def strictly(request: Request) -> Response:
-            return await handler(_StrictRequest(request.scope, request.receive))
+        async def with_validated_body(request: Request) -> Response:
+            json_request = _JsonRequest(request.scope, request.receive)
+            json_request.model = model
+            try:
+                return await handler(json_request)
+            except _Rejected as rejected:
+                raise rejected.error from None
 
-        return strictly
+        return with_validated_body

@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from pydantic import Field, ValidationError, model_validator
 
 from api.auth import CallerOf
-from api.fields import Refused
-from api.json_route import JsonRoute
+from api.fields import JsonObject, Listed, Refused
+from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openai.decode import generation_request
 from api.openai.messages import Body, ChatMessage
 from api.openai.schema import ChatCompletionRequest
-from api.openai.tools import FunctionTool
+from api.openai.tools import MAX_TOOLS, FunctionTool
 from api.served_model import ServedModel
 from scheduler.request import Prompt, TextPrompt
 from scheduler.service import Scheduler
@@ -26,9 +26,9 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
-    tools: list[FunctionTool] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    chat_template_kwargs: JsonObject | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
     add_special_tokens: Annotated[
@@ -46,6 +46,10 @@ class TokenizeRequest(Body):
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
         return self
 
+    def release(self) -> None:
+        if self.messages is not None:
+            self.messages.clear()
+
     def neutral(self) -> Prompt:
         if self.prompt is not None:
             return TextPrompt(self.prompt)
@@ -62,17 +66,20 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_TOKENS)
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
 def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, caller: CallerOf) -> dict[str, Any]:
+    async def tokenize(
+        body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
+    ) -> dict[str, Any]:
         """The ids that the engine would get for this prompt."""
         model.check(body.model)
-        tokens = await scheduler.tokenize(body.neutral())
+        prompt = await work.decode(body, body.neutral)
+        tokens = await scheduler.tokenize(prompt, caller.tenant)
         return {
             "count": len(tokens),
             "max_model_len": model.context_tokens,
@@ -81,9 +88,9 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
         }
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest, caller: CallerOf) -> dict[str, str]:
+    async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
         """The text of these ids, special tokens spelled out."""
         model.check(body.model)
-        return {"prompt": await scheduler.detokenize(body.tokens, "tokens")}
+        return {"prompt": await scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
 
     return router

@@ -1,37 +1,106 @@
-"""CPU work off the event loop, no more at once than there are cores."""
+"""CPU work off the event loop: a bounded number of threads, shared fairly by tenant."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import trio
 
 from api.freed_memory import return_small_blocks
+from scheduler.prompt.offload import Lane
 
 _T = TypeVar("_T")
 
 
 class WorkerThreads:
-    """Keeps `scheduler.prompt.preparation.Offload`.
+    """Keeps `scheduler.prompt.offload.Offload`.
 
-    Large work has one thread of its own: it takes hundreds of megabytes, and nobody else waits behind it. A
-    thread counts until its work is done, also where the client who wanted it has left.
+    Each lane has threads of its own, so that large work and unknown grammars leave the others' threads free.
+    A thread counts until its work is done, also where the client who wanted it has left.
     """
 
-    def __init__(self) -> None:
-        self._any = trio.CapacityLimiter(max(2, os.cpu_count() or 1))
-        self._large = trio.CapacityLimiter(1)
+    def __init__(self, cores: int | None = None) -> None:
+        cores = cores or os.cpu_count() or 1
+        self._lanes = {
+            Lane.PLAIN: FairLimiter(max(2, cores)),
+            Lane.LARGE: FairLimiter(1),
+            Lane.GRAMMAR: FairLimiter(max(1, cores - 1), per_tenant=1),
+        }
 
-    async def __call__(self, work: Callable[[], _T], /, *, large: bool = False) -> _T:
-        if large:
-            return await _in_thread(lambda: _and_give_back(work), self._large)
-        return await _in_thread(work, self._any)
+    async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
+        guarded = _and_give_back if lane is Lane.LARGE else _alone
+        # trio documents that anything with these two methods will do.
+        place = cast("trio.CapacityLimiter", _Place(self._lanes[lane], tenant))
+        return await trio.to_thread.run_sync(lambda: guarded(work), abandon_on_cancel=True, limiter=place)
 
 
-async def _in_thread(work: Callable[[], _T], limiter: trio.CapacityLimiter) -> _T:
-    return await trio.to_thread.run_sync(lambda: _alone(work), abandon_on_cancel=True, limiter=limiter)
+class FairLimiter:
+    """At most `total` places, and `per_tenant` of them to one tenant. Tenants who wait take turns; the
+    requests of one tenant go in the order in which they came."""
+
+    def __init__(self, total: int, per_tenant: int | None = None) -> None:
+        self._total = total
+        self._per_tenant = total if per_tenant is None else per_tenant
+        self._taken: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
+        """Whose turn is next stands first. No queue in it is empty."""
+
+    async def acquire(self, tenant: str) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        turn = trio.Event()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._grant()
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                # Granted in the moment in which the client left.
+                self.release(tenant)
+            else:
+                self._forget(tenant, turn)
+            raise
+
+    def release(self, tenant: str) -> None:
+        self._taken[tenant] -= 1
+        if not self._taken[tenant]:
+            del self._taken[tenant]
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._taken.total() < self._total:
+            free = (name for name in self._waiting if self._taken[name] < self._per_tenant)
+            if (tenant := next(free, None)) is None:
+                return
+            turn = self._waiting[tenant].popleft()
+            self._waiting.move_to_end(tenant)
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+            self._taken[tenant] += 1
+            turn.set()
+
+    def _forget(self, tenant: str, turn: trio.Event) -> None:
+        self._waiting[tenant].remove(turn)
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What `trio.to_thread` takes for a limiter: it releases the place when the thread has ended."""
+
+    limiter: FairLimiter
+    tenant: str
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        await self.limiter.acquire(self.tenant)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self.limiter.release(self.tenant)
 
 
 def _alone(work: Callable[[], _T]) -> _T:
@@ -46,7 +115,11 @@ def _alone(work: Callable[[], _T]) -> _T:
 
 
 def _and_give_back(work: Callable[[], _T]) -> _T:
+    """Without the cycle collector, which would walk everything that the work has made so far, five times, and
+    stop all threads for up to 0.4 s each time. What is validated and decoded here holds no cycles."""
+    gc.disable()
     try:
-        return work()
+        return _alone(work)
     finally:
+        gc.enable()
         return_small_blocks()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import count
 
 import structlog
@@ -27,8 +26,8 @@ from scheduler.link.inquiries import Inquiries
 from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEngine
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
-from scheduler.prompt.preparation import Offload, Preparation, PreparedRequest
-from scheduler.prompt.size import is_large
+from scheduler.prompt.offload import Offload, PreparationOffLoop
+from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.recovery import Storm, count_death, lowered_share, poison
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.stall_watch import StallWatch
@@ -66,7 +65,8 @@ class Scheduler:
         self._asked_budget = False
         self.metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
-        self._offload = offload
+        self.offload = offload
+        self._off_loop = PreparationOffLoop(preparation, offload)
         self._on_loading = on_loading
         self._ids = count(1)
         self._send_to_engine: Callable[[ToEngine], None] | None = None
@@ -126,8 +126,8 @@ class Scheduler:
             requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
         try:
-            self._admission.check(requests[0], arrived_at, choices)
-            prepared = [await self._prepare(request) for request in requests]
+            with self._admission.preparing(requests[0], arrived_at, self._dispatcher.room, choices):
+                prepared = [await self._off_loop.prepare(request) for request in requests]
             # Again: others were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],
@@ -148,17 +148,13 @@ class Scheduler:
             for record in records:
                 self._release(record)
 
-    async def _prepare(self, request: GenerationRequest) -> PreparedRequest:
-        work = partial(self._preparation.prepare, request)
-        return await self._offload(work, large=is_large(request.prompt))
-
-    async def tokenize(self, prompt: Prompt) -> list[int]:
+    async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
-        return await self._offload(lambda: self._preparation.tokenize(prompt), large=is_large(prompt))
+        return await self._off_loop.tokenize(prompt, tenant)
 
-    async def detokenize(self, token_ids: Sequence[int], field: str) -> str:
+    async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
         """The text of these ids. Raises InvalidRequest, of `field`."""
-        return await self._offload(lambda: self._preparation.detokenize(token_ids, field))
+        return await self._off_loop.detokenize(token_ids, field, tenant)
 
     def statistics(self) -> SchedulerStatistics:
         now = trio.current_time()

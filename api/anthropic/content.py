@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field
 
-from api.fields import Partly, Refused, WithoutEffect
+from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 
 _AUTOMATIC_CACHE = "what prompts have in common is found without it"
@@ -26,7 +26,7 @@ class _Block(Body):
 class Text(_Block):
     type: Literal["text"]
     text: str
-    citations: Annotated[list[Any] | None, Refused("sources are not cited", neutral=([],))] = None
+    citations: Annotated[Listed[Any] | None, Refused("sources are not cited", neutral=([],))] = None
 
 
 class Thinking(Body):
@@ -48,9 +48,9 @@ class ToolUse(_Block):
     type: Literal["tool_use"]
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
-    input: dict[str, Any]
+    input: JsonObject
     caller: Annotated[
-        dict[str, Any] | None, Refused("the model is the only caller", neutral=({"type": "direct"},))
+        JsonObject | None, Refused("the model is the only caller", neutral=({"type": "direct"},))
     ] = None
 
 
@@ -59,7 +59,7 @@ def as_blocks(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-_Texts = Annotated[list[Text], BeforeValidator(as_blocks, json_schema_input_type=str | list[Text])]
+_Texts = Annotated[Listed[Text], BeforeValidator(as_blocks, json_schema_input_type=str | list[Text])]
 
 
 class ToolResult(_Block):
@@ -82,7 +82,7 @@ class InputMessage(Body):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        list[_TaggedBlock],
+        Listed[_TaggedBlock],
         BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
         Partly("text; models here see no pictures"),
     ]

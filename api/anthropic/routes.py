@@ -12,7 +12,7 @@ from api.anthropic.encode import MessageEncoder, message_object
 from api.anthropic.schema import CountTokensRequest, MessagesRequest, ThinkingDisabled
 from api.auth import CallerOf
 from api.event_stream import EventStream
-from api.json_route import JsonRoute
+from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
@@ -24,10 +24,10 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
     @router.post("/v1/messages", response_model=None, responses=STREAMED)
-    async def messages(body: MessagesRequest, caller: CallerOf) -> Response:
+    async def messages(body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = caller.asks(generation_request(body))
+        request = caller.asks(await work.decode(body, lambda: generation_request(body)))
         show_thinking = _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(scheduler, request)
@@ -37,10 +37,13 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
         return EventStream(scheduler, request, encoder, keep_alive_seconds)
 
     @router.post("/v1/messages/count_tokens")
-    async def count_tokens(body: CountTokensRequest, caller: CallerOf) -> dict[str, Any]:
+    async def count_tokens(
+        body: Validated[CountTokensRequest], caller: CallerOf, work: BodyWorkOf
+    ) -> dict[str, Any]:
         """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
         model.check(body.model)
-        return {"input_tokens": len(await scheduler.tokenize(chat_prompt(body)))}
+        prompt = await work.decode(body, lambda: chat_prompt(body))
+        return {"input_tokens": len(await scheduler.tokenize(prompt, caller.tenant))}
 
     return router
 

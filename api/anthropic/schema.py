@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
-from api.fields import Partly, Refused, WithoutEffect
+from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 from api.openai.tools import STRICT
 
 MAX_TOOLS = 1024
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 256
-MAX_MESSAGES = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
 _AUTOMATIC_CACHE = "what prompts have in common is found without it"
@@ -33,7 +32,7 @@ class CustomTool(Body):
     ] = None
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JsonObject
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
     strict: Annotated[bool | None, STRICT] = None
     eager_input_streaming: Annotated[
@@ -43,10 +42,10 @@ class CustomTool(Body):
         bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
     ] = None
     input_examples: Annotated[
-        list[Any] | None, Refused("templates have no place for them; put them in the description")
+        Listed[Any] | None, Refused("templates have no place for them; put them in the description")
     ] = None
     allowed_callers: Annotated[
-        list[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
+        Listed[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
     ] = None
 
 
@@ -90,7 +89,7 @@ Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Disc
 
 class OutputFormat(Body):
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(Body):
@@ -106,18 +105,18 @@ class ClearThinking(Body):
 class ContextManagement(Body):
     """Claude Code asks that nothing be removed: that much is true here."""
 
-    edits: list[ClearThinking] = Field(max_length=16)
+    edits: Annotated[list[ClearThinking], Field(max_length=16, fail_fast=True)]
 
 
 class CountTokensRequest(Body):
     """`POST /v1/messages/count_tokens`, and what `POST /v1/messages` has in common with it."""
 
     model: str | None = None
-    messages: list[InputMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Listed[InputMessage] = Field(min_length=1)
     system: Annotated[
-        list[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
+        Listed[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
     ] = None
-    tools: list[CustomTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -126,7 +125,10 @@ class CountTokensRequest(Body):
         ContextManagement | None, WithoutEffect("only the edits that remove nothing are accepted")
     ] = None
     speed: Annotated[str | None, Refused("there is one speed", neutral=("standard",))] = None
-    mcp_servers: Annotated[list[Any] | None, Refused("this server calls no others", neutral=([],))] = None
+    mcp_servers: Annotated[Listed[Any] | None, Refused("this server calls no others", neutral=([],))] = None
+
+    def release(self) -> None:
+        self.messages.clear()
 
     @model_validator(mode="after")
     def _ends_with_what_can_be_answered(self) -> CountTokensRequest:
@@ -147,7 +149,7 @@ class MessagesRequest(CountTokensRequest):
     stop_sequences: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
-            Field(max_length=MAX_STOPS),
+            Field(max_length=MAX_STOPS, fail_fast=True),
         ]
         | None
     ) = None

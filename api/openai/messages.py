@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from api.fields import Partly, Refused, WithoutEffect
-from api.json_route import MAX_NESTING, too_deep
+from api import json_text
+from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 
 
 class Body(BaseModel):
@@ -17,13 +17,36 @@ class Body(BaseModel):
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
+    _names: ClassVar[frozenset[str]]
+    """What its fields are called in a body."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls._names = frozenset(field.alias or name for name, field in cls.model_fields.items())
+
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         # Clients that dump their own models send every field that they know.
         if not isinstance(value, dict):
             return value
+        if len(value) > len(cls._names):
+            value = _with_one_unknown(value, cls._names)
+        # Most bodies have no null, and need no copy.
+        if None not in value.values():
+            return value
         return {name: given for name, given in value.items() if given is not None}
+
+    def release(self) -> None:
+        """Drop the conversation, which the decoded request has by now in its own form: of a body of short
+        messages a model takes 50 bytes for each byte. For bodies that may be large to override."""
+
+
+def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """One unknown name refuses the body. Pydantic would make an error for each, of 800 bytes."""
+    known = {name: value[name] for name in names if name in value}
+    unknown = next(name for name in value if name not in names)
+    return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
 
 
 class ContentPart(Body):
@@ -54,8 +77,7 @@ def _read_json(value: Any) -> Any:
         return value
     if not value.strip():
         return {}
-    if too_deep(value.encode(errors="replace")):
-        raise ValueError(f"it is nested deeper than {MAX_NESTING} levels")
+    json_text.check_bounds(value.encode(errors="replace"))
     try:
         return json.loads(value, strict=False)
     except (ValueError, RecursionError) as error:
@@ -64,7 +86,7 @@ def _read_json(value: Any) -> Any:
 
 class CalledFunction(Body):
     name: str = Field(min_length=1)
-    arguments: Annotated[dict[str, Any], BeforeValidator(_read_json)]
+    arguments: Annotated[JsonObject, BeforeValidator(_read_json)]
 
 
 class ToolCall(Body):
@@ -81,20 +103,20 @@ class ChatMessage(Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        list[ContentPart] | None, BeforeValidator(_in_parts), Partly("text; models here see no pictures")
+        Listed[ContentPart] | None, BeforeValidator(_in_parts), Partly("text; models here see no pictures")
     ] = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Listed[ToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     """What vLLM calls `reasoning_content` by now."""
     refusal: str | None = None
     # In every message that the official client has parsed, and null there.
-    annotations: Annotated[list[Any] | None, Refused("answers here have none", neutral=([],))] = None
+    annotations: Annotated[Listed[Any] | None, Refused("answers here have none", neutral=([],))] = None
     audio: Annotated[Any, Refused("answers here have none")] = None
     provider_specific_fields: Annotated[
-        dict[str, Any] | None, WithoutEffect("litellm's notes, which it sends back with an answer")
+        JsonObject | None, WithoutEffect("litellm's notes, which it sends back with an answer")
     ] = None
     function_call: Annotated[Any, Refused("long replaced by tool_calls")] = None
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.auth import CallerOf
 from api.event_stream import EventStream
-from api.json_route import JsonRoute
+from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.schema import ChatCompletionRequest
@@ -24,10 +24,12 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=None, responses=STREAMED)
-    async def chat_completions(body: ChatCompletionRequest, caller: CallerOf) -> Response:
+    async def chat_completions(
+        body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf
+    ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
-        request = caller.asks(generation_request(body))
+        request = caller.asks(await work.decode(body, lambda: generation_request(body)))
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)

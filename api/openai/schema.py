@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from api.fields import Refused, WithoutEffect
+from api.fields import AtMost, JsonObject, Listed, Refused, WithoutEffect
 from api.identity import MAX_TIMEOUT_SECONDS
 from api.openai.messages import Body, ChatMessage
 from api.openai.structured import (
@@ -35,6 +35,19 @@ _BOOKKEEPING = "the provider's own bookkeeping"
 MAX_SALT_CHARACTERS = 256
 
 
+_TEMPLATES_OWN = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("processor_kwargs", "sanitize_control_tokens"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner"),
+        *("loop", "self", "caller", "varargs", "kwargs"),
+    )
+)
+"""What `chat_template_kwargs` may not be named: what the body has fields for or refuses, parameters of
+transformers' `apply_chat_template`, and what templates call. Special tokens end in `_token`."""
+
+
 class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: Annotated[bool, Refused("nothing is padded", neutral=(False,))] = False
@@ -49,7 +62,7 @@ def _listed(value: Any) -> Any:
 
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
-    Field(max_length=MAX_STOPS),
+    Field(max_length=MAX_STOPS, fail_fast=True),
     BeforeValidator(_listed),
 ]
 
@@ -69,11 +82,11 @@ class SamplingFields(Body):
     repetition_penalty: float | None = Field(default=None, ge=MIN_REPETITION_PENALTY, le=10)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=MAX_BIASES
+    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], AtMost(MAX_BIASES)] | None = (
+        None
     )
     stop: Stop | None = None
-    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
@@ -115,20 +128,20 @@ class SamplingFields(Body):
 class ChatCompletionRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Listed[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 
     store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
-    modalities: Annotated[list[str] | None, Refused("answers are text", neutral=(["text"],))] = None
+    modalities: Annotated[Listed[str] | None, Refused("answers are text", neutral=(["text"],))] = None
     include_reasoning: Annotated[
         bool, Refused("reasoning is always told, in a field of its own", neutral=(True,))
     ] = True
@@ -139,7 +152,7 @@ class ChatCompletionRequest(SamplingFields):
     chat_template: Annotated[Any, Refused("templates are programs; the model's own is used")] = None
     documents: Annotated[Any, Refused("documents belong in the messages")] = None
 
-    metadata: Annotated[dict[str, Any] | None, WithoutEffect(_BOOKKEEPING)] = None
+    metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     service_tier: Annotated[Literal["auto", "default"] | None, WithoutEffect("there is one tier")] = None
     prompt_cache_key: Annotated[
@@ -149,14 +162,13 @@ class ChatCompletionRequest(SamplingFields):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        ours = {
-            *("messages", "conversation", "tokenize", "add_generation_prompt", "chat_template", "tools"),
-            "continue_final_message",
-        }
         for name in value or {}:
-            if name in ours or name.startswith("return_"):
+            if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
                 raise ValueError(f"{name!r} is not for requests to set")
         return value
+
+    def release(self) -> None:
+        self.messages.clear()
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-import msgspec
 from pydantic import BeforeValidator, Discriminator, Field
 
-from api.fields import Refused, WithoutEffect
+from api import json_text
+from api.fields import JsonObject, Refused, WithoutEffect
 from api.openai.messages import Body
 from scheduler.grammar.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
 
@@ -23,17 +23,18 @@ def _read_schema(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return json_text.decode(value.encode())
+    except ValueError as error:
         raise ValueError(f"it is a JSON schema or the text of one: {error}") from error
 
 
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
 Texts = Annotated[
-    list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]], Field(min_length=1, max_length=MAX_TEXTS)
+    list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]],
+    Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True),
 ]
 SchemaOrText = Annotated[
-    dict[str, Any], BeforeValidator(_read_schema, json_schema_input_type=dict[str, Any] | str)
+    JsonObject, BeforeValidator(_read_schema, json_schema_input_type=dict[str, Any] | str)
 ]
 
 
@@ -48,7 +49,7 @@ class JsonObjectFormat(Body):
 class NamedSchema(Body):
     name: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
     description: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: JsonObject | None = Field(default=None, alias="schema")
     strict: Annotated[bool | None, WithoutEffect(_STRICT)] = None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from api.fields import Partly, unsupported
+from api.fields import JsonObject, Partly, unsupported
 from api.openai.messages import Body
 from scheduler.request import Tool, ToolChoice
 
@@ -18,7 +18,7 @@ STRICT = Partly("held to it where the model writes its calls as JSON; else argum
 class FunctionDefinition(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: Annotated[bool | None, STRICT] = None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from api.fields import Partly, Refused, WithoutEffect
+from api.fields import Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body, CalledFunction
 
 _Status = Annotated[
@@ -22,8 +22,8 @@ class Part(Body):
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
-    annotations: Annotated[list[Any] | None, WithoutEffect("they are about the text, not of it")] = None
-    logprobs: Annotated[list[Any] | None, WithoutEffect("they are about the text, not of it")] = None
+    annotations: Annotated[Listed[Any] | None, WithoutEffect("they are about the text, not of it")] = None
+    logprobs: Annotated[Listed[Any] | None, WithoutEffect("they are about the text, not of it")] = None
 
     @property
     def said(self) -> str:
@@ -35,7 +35,7 @@ def _in_parts(value: Any) -> Any:
 
 
 _Parts = Annotated[
-    list[Part],
+    Listed[Part],
     BeforeValidator(_in_parts, json_schema_input_type=str | list[Part]),
     Partly("text; models here see no pictures"),
 ]
@@ -95,8 +95,8 @@ class FunctionCallOutput(Body):
 class ReasoningItem(Body):
     type: Literal["reasoning"]
     id: _OWN_ID = None
-    summary: Annotated[list[Part] | None, WithoutEffect("the thoughts themselves are in `content`")] = None
-    content: list[Part] | None = None
+    summary: Annotated[Listed[Part] | None, WithoutEffect("the thoughts themselves are in `content`")] = None
+    content: Listed[Part] | None = None
     encrypted_content: Annotated[str | None, WithoutEffect("only its provider can read it")] = None
     status: _Status = None
 

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ApiError, ApiFailure
-from api.json_route import JsonRoute
+from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openapi import STREAMED
 from api.responses.conversation import input_messages, output_messages
 from api.responses.decode import generation_request
@@ -20,10 +20,10 @@ from api.responses.encode import ResponseEncoder
 from api.responses.envelope import Envelope, status_of
 from api.responses.schema import CreateResponse
 from api.responses.stoppable_stream import RunningResponses, StoppableStream
-from api.responses.store import ResponseStore, StoredResponse
+from api.responses.store import ResponseStore, StoredResponse, messages_json
 from api.served_model import ServedModel
 from api.whole_answer import Block, whole_answer
-from scheduler.request import Message
+from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
 
 
@@ -34,13 +34,14 @@ def responses_routes(
     running = RunningResponses()
 
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
-    async def create(body: CreateResponse, caller: CallerOf) -> Response:
+    async def create(body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         model.check(body.model)
         before = _before(store, caller.tenant, body.previous_response_id)
-        since = list(input_messages(body.input))
-        messages = [*(before.messages if before else ()), *since]
-        request = caller.asks(generation_request(body, messages))
+        if before is not None:
+            work = work.also_of(sum(map(len, before.turns_json)))
+        decoded, since = await work.decode(body, lambda: _decoded(body, before))
+        request = caller.asks(decoded)
         envelope = Envelope(request.public_id, int(time.time()), model.name, body)
         remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
         if body.stream:
@@ -95,16 +96,23 @@ def _before(store: ResponseStore, tenant: str, response_id: str | None) -> Store
     return found
 
 
+def _decoded(body: CreateResponse, before: StoredResponse | None) -> tuple[GenerationRequest, bytes]:
+    """And what the input adds to the conversation, for the store."""
+    since = list(input_messages(body.input))
+    request = generation_request(body, [*(before.messages() if before else ()), *since])
+    return request, messages_json(since) if body.remembers else b""
+
+
 def _remember(
     store: ResponseStore | None,
     tenant: str,
     before: StoredResponse | None,
-    since: list[Message],
+    since: bytes,
     response: dict[str, Any],
     blocks: list[Block],
 ) -> None:
     if store is not None:
-        store.put(tenant, response, before, [*since, *output_messages(blocks)])
+        store.put(tenant, response, before, since, messages_json(list(output_messages(blocks))))
 
 
 def _found(store: ResponseStore, tenant: str, response_id: str) -> StoredResponse:

@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
-from api.fields import Partly, Refused, WithoutEffect
+from api.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 from api.openai.structured import FlatFormat
 from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
-
-MAX_ITEMS = 100_000
 
 _BOOKKEEPING = "the provider's own bookkeeping"
 _NO_SEARCH = "nothing is searched here; the model is not offered it"
@@ -27,15 +25,15 @@ class FunctionTool(Body):
     type: Literal["function"]
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: Annotated[bool | None, STRICT] = None
     defer_loading: Annotated[
         bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
     ] = None
     allowed_callers: Annotated[
-        list[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
+        Listed[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
     ] = None
-    output_schema: Annotated[dict[str, Any] | None, WithoutEffect("templates have no place for it")] = None
+    output_schema: Annotated[JsonObject | None, WithoutEffect("templates have no place for it")] = None
 
     def neutral(self, place: str) -> Tool:
         """`place`: where in the body it stands."""
@@ -55,7 +53,7 @@ class NamespaceTool(Body):
     type: Literal["namespace"]
     name: str = Field(min_length=1, max_length=256)
     description: str
-    tools: list[FunctionTool] = Field(max_length=MAX_TOOLS)
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
     def neutral(self, place: str) -> list[Tool]:
         offered = (tool.neutral(f"{place}.tools.{i}") for i, tool in enumerate(self.tools))
@@ -75,9 +73,9 @@ class WebSearch(Body):
 
     type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
     external_web_access: Annotated[bool | None, WithoutEffect(_NO_SEARCH)] = None
-    filters: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+    filters: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
     search_context_size: Annotated[Literal["low", "medium", "high"] | None, WithoutEffect(_NO_SEARCH)] = None
-    user_location: Annotated[dict[str, Any] | None, WithoutEffect(_NO_SEARCH)] = None
+    user_location: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
 
 
 AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discriminator("type")]
@@ -112,8 +110,7 @@ class CreateResponse(Body):
 
     model: str | None = None
     input: Annotated[
-        list[TaggedItem],
-        Field(max_length=MAX_ITEMS),
+        Listed[TaggedItem],
         BeforeValidator(as_items, json_schema_input_type=str | list[TaggedItem]),
     ] = Field(default_factory=list)
     instructions: str | None = None
@@ -124,23 +121,24 @@ class CreateResponse(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    tools: Annotated[list[AnyTool] | None, Partly("functions; other tools run at their provider")] = Field(
-        default=None, max_length=MAX_TOOLS
-    )
+    tools: Annotated[
+        Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
+        Partly("functions; other tools run at their provider"),
+    ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
-    metadata: dict[str, str] | None = Field(default=None, max_length=16)
+    metadata: Annotated[dict[str, str], AtMost(16)] | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     include: Annotated[
-        list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
+        Listed[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
         Partly("log-probabilities of the text; thoughts are told as they are, never encrypted"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    client_metadata: Annotated[dict[str, Any] | None, WithoutEffect(_BOOKKEEPING)] = None
+    client_metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
     service_tier: Annotated[Literal["auto", "default"] | None, WithoutEffect("there is one tier")] = None
     prompt_cache_key: Annotated[
         str | None, WithoutEffect("what prompts have in common is found without it")
@@ -160,6 +158,9 @@ class CreateResponse(Body):
         Literal["auto", "disabled"] | None,
         Refused("what is too long is refused, not cut", neutral=("disabled",)),
     ] = None
+
+    def release(self) -> None:
+        self.input.clear()
 
     @model_validator(mode="after")
     def _can_be_answered(self) -> CreateResponse:

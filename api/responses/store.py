@@ -9,23 +9,51 @@ from typing import Any
 
 import msgspec
 
+from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
 _json = msgspec.json.Encoder()
+_ENTRY_BYTES = 1024
+_TEXT_BYTES = 64
+"""What the interpreter needs for a response, and for each of its texts, beside the text itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`messages`: the conversation up to and with this answer, without instructions. Messages are shared
-    with the responses before it and after it, so they are never changed."""
+    """Kept as JSON text: as objects, short messages take ten times their text, and the store's bound would
+    not be one of memory."""
 
-    body: dict[str, Any]
-    messages: tuple[Message, ...]
-    conversation_bytes: int
-    """Of `messages`, as JSON."""
+    body_json: bytes
+    turns_json: tuple[bytes, ...]
+    """The conversation up to and with this answer, without instructions: lists of messages, one after the
+    other, which the responses before and after share."""
     charged_bytes: int
     """Counted in full, though a conversation's responses share most of it: a bound that holds whatever
     is thrown away first."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response as its client got it, decoded anew."""
+        body: dict[str, Any] = msgspec.json.decode(self.body_json)
+        return body
+
+    def messages(self) -> list[Message]:
+        """Decoded anew, which takes a second for 100 MB."""
+        return [message for turn in self.turns_json for message in msgspec.json.decode(turn)]
+
+
+def messages_json(messages: Sequence[Message]) -> bytes:
+    """A list of messages as `ResponseStore.put` takes it. Raises InvalidRequest for a lone surrogate, which
+    the text of a call's arguments can spell."""
+    try:
+        return _encoded(messages)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("input: a lone surrogate is no character", param="input") from error
+
+
+def _encoded(value: Any) -> bytes:
+    """A copy: msgspec leaves the room that its buffer has grown by, up to a half, behind the text."""
+    return bytes(memoryview(_json.encode(value)))
 
 
 class ResponseStore:
@@ -49,18 +77,14 @@ class ResponseStore:
         tenant: str,
         body: dict[str, Any],
         before: StoredResponse | None,
-        messages: Sequence[Message],
+        *turns_json: bytes,
     ) -> None:
-        """`before` is the response that this one goes on from, `messages` what came since. One that is
-        larger than the whole store is not kept."""
-        own = len(_json.encode(messages))
-        conversation_bytes = own + (0 if before is None else before.conversation_bytes)
-        stored = StoredResponse(
-            body,
-            (*(() if before is None else before.messages), *messages),
-            conversation_bytes,
-            conversation_bytes + len(_json.encode(body)),
-        )
+        """`before` is the response that this one goes on from, `turns_json` what came since, each as
+        `messages_json` makes it. One that is larger than the whole store is not kept."""
+        body_json = _encoded(body)
+        turns = (*(() if before is None else before.turns_json), *turns_json)
+        texts = (body_json, *turns)
+        stored = StoredResponse(body_json, turns, _ENTRY_BYTES + sum(len(one) + _TEXT_BYTES for one in texts))
         if self._max_responses and stored.charged_bytes <= self._max_bytes:
             self.delete(tenant, body["id"])
             self._stored[tenant, body["id"]] = stored

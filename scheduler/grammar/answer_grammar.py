@@ -11,13 +11,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Event
 from typing import Any
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.call_syntax import NUMBER, CallSyntax, call_syntax
-from scheduler.grammar.part import JSON_OPTIONS, Parts
+from scheduler.grammar.part import JSON_OPTIONS, Parts, short_complaint
 from scheduler.grammar.structure import ANY_OBJECT, JsonText
+from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.prompt.tokenizer import Tokenizer
@@ -34,6 +36,8 @@ class AnswerGrammars:
         self._tokenizer = tokenizer
         self._size = vocabulary
         self._eos_token_ids = eos_token_ids
+        self._verdicts = Verdicts(self._complaint)
+        self._is_loaded = Event()
 
     @cached_property
     def _vocabulary(self) -> GrammarVocabulary | None:
@@ -43,33 +47,38 @@ class AnswerGrammars:
         except Exception:  # Whatever the library raises for a tokenizer that it does not know.
             return None
 
-    @cached_property
-    def _parts(self) -> Parts:
+    def _complaint(self, grammar: str) -> str | None:
         assert self._vocabulary is not None
-        return Parts(self._vocabulary.complaint)
+        return short_complaint(self._vocabulary.complaint(grammar))
 
-    def grammar(self, request: GenerationRequest, *, in_reasoning: bool) -> str:
+    def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
         """What the answer is held to; empty: nothing. `in_reasoning`: the prompt has opened it.
 
-        Raises InvalidRequest, of the place where the client wrote what is wrong.
+        Raises InvalidRequest, of the place where the client wrote what is wrong; UnknownVerdict where
+        something must be compiled to tell and `known_only` forbids that.
         """
         if (asked := _asked(request)) is None:
             return ""
+        if known_only and not self._is_loaded.is_set():
+            raise UnknownVerdict
+        parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
         place, must = asked
-        if (hindrance := self._hindrance(request, place)) is not None:
+        hindrance = self._hindrance(request, place)
+        self._is_loaded.set()
+        if hindrance is not None:
             if must:
                 raise hindrance
             return ""
         assert self._vocabulary is not None
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
         form = PLAIN if prompt is None else self._tokenizer.answer_format
-        draft = _Draft(form, self._vocabulary, self._parts)
+        draft = _Draft(form, self._vocabulary, parts)
         if not draft.write(request, prompt, place, in_reasoning):
             return ""
         text = draft.text()
         if len(text.encode()) > MAX_GRAMMAR_BYTES:
             raise InvalidRequest(f"{place}: it is larger than {MAX_GRAMMAR_BYTES} bytes", param=place)
-        if (complaint := self._parts.verdicts.of(text)) is not None:
+        if (complaint := parts.verdict(text)) is not None:
             raise InvalidRequest(f"{place}: {complaint}", param=place)
         return text
 

@@ -13,7 +13,6 @@ from llguidance.gbnf_to_lark import any_to_lark
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.schema_fault import schema_fault
 from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
-from scheduler.grammar.verdicts import Verdicts
 from scheduler.grammar.vocabulary import quoted
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
 
@@ -25,14 +24,15 @@ _ASCII = "dws"
 
 
 class Parts:
-    """Checks the pieces of one model's grammars, and remembers what was said of them."""
+    """Checks the pieces of one model's grammars."""
 
-    def __init__(self, complaint: Callable[[str], str | None]) -> None:
-        self.verdicts = Verdicts(lambda grammar: _short(complaint(grammar)))
+    def __init__(self, verdict: Callable[[str], str | None]) -> None:
+        self.verdict = verdict
+        """What is wrong with a grammar; None: nothing. `Verdicts.of`, or `Verdicts.known`."""
 
     def complaint(self, part: dict[str, Any]) -> str | None:
         """Of a piece as it stands in a list of grammars."""
-        return self.verdicts.of(json.dumps({"grammars": [part]}, ensure_ascii=False))
+        return self.verdict(json.dumps({"grammars": [part]}, ensure_ascii=False))
 
     def checked(self, structure: Structure) -> dict[str, Any]:
         """The piece that says what a client asks for. Raises InvalidRequest, of its place."""
@@ -79,7 +79,7 @@ def _lark(text: str, place: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # Its reader of GBNF is written for one's own files, and raises as it likes.
-        raise _invalid((), place, _short(str(error)) or "it cannot be read") from error
+        raise _invalid((), place, short_complaint(str(error)) or "it cannot be read") from error
 
 
 def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
@@ -87,7 +87,7 @@ def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{exact}: {why}", param=exact)
 
 
-def _short(complaint: str | None) -> str | None:
+def short_complaint(complaint: str | None) -> str | None:
     """In one line, without the library's picture of where the mistake is."""
     if complaint is None:
         return None

@@ -10,6 +10,10 @@ MAX_ENTRIES = 512
 MAX_BYTES = 16 << 20
 
 
+class UnknownVerdict(Exception):
+    """The library was not asked about this grammar lately."""
+
+
 class Verdicts:
     """Complaints (None: it is good) by a grammar's text, the least recently asked first to go. Requests are
     prepared on several threads; two that ask for the same new grammar at once both do the work."""
@@ -30,11 +34,21 @@ class Verdicts:
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, grammar: str) -> str | None:
+    def known(self, grammar: str) -> str | None:
+        """Without asking the library. Raises UnknownVerdict."""
         with self._lock:
-            if grammar in self._known:
-                self._known.move_to_end(grammar)
-                return self._known[grammar]
+            if grammar not in self._known:
+                raise UnknownVerdict
+            self._known.move_to_end(grammar)
+            return self._known[grammar]
+
+    def of(self, grammar: str) -> str | None:
+        try:
+            return self.known(grammar)
+        except UnknownVerdict:
+            return self._ask(grammar)
+
+    def _ask(self, grammar: str) -> str | None:
         complaint = self._complaint(grammar)
         with self._lock:
             if grammar not in self._known:

@@ -6,6 +6,9 @@ Pure: `now` is an argument.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from scheduler.errors import DeadlineUnmeetable, Draining, InvalidRequest, QueueFull, TenantLimit, Unavailable
 from scheduler.intake.drain_rate import DrainRate
@@ -24,6 +27,7 @@ class Admission:
     def __init__(self, queue: IntakeQueue) -> None:
         self.rate = DrainRate()
         self._queue = queue
+        self._preparing: Counter[str] = Counter()
         self._draining = False
         self._blocked: str | None = None
         self._blocked_until = math.inf
@@ -48,11 +52,37 @@ class Admission:
     def unblock(self) -> None:
         self._blocked = None
 
-    def check(self, request: GenerationRequest, now: float, requests: int = 1) -> None:
+    @contextmanager
+    def preparing(
+        self, request: GenerationRequest, now: float, engine_room: int, requests: int = 1
+    ) -> Iterator[None]:
+        """While its prompt is tokenized and its grammar compiled. It counts as waiting from here on, so that
+        the queue's bounds are bounds of this work, too; as many as the engine has room for do not count.
+
+        Raises what `check` does.
+        """
+        self.check(request, now, requests, engine_room=engine_room)
+        tenant = request.tenant
+        self._preparing[tenant] += requests
+        try:
+            yield
+        finally:
+            self._preparing[tenant] -= requests
+            if not self._preparing[tenant]:
+                del self._preparing[tenant]
+
+    def check(
+        self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
+    ) -> None:
         """What can be known before the prompt is tokenized; returns where so many more may enter.
+        `engine_room`: how many may go straight to the engine; None: those in preparation do not count.
 
         Raises Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than may ever wait.
         """
+        in_preparation, of_tenant = 0, 0
+        if engine_room is not None:
+            in_preparation = max(0, self._preparing.total() - engine_room)
+            of_tenant = max(0, self._preparing[request.tenant] - engine_room)
         if self._draining:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if (reason := self.blocked(now)) is not None:
@@ -63,10 +93,10 @@ class Admission:
                 f"it asks for {requests} answers at once; at most {most} can wait", param="n"
             )
         # The tenant's own bound first: where both are met, it is the one that this client can act on.
-        self._check_tenant(request.tenant, now, requests)
-        if self._queue.room < requests:
+        self._check_tenant(request.tenant, now, requests, of_tenant)
+        if self._queue.room - in_preparation < requests:
             raise QueueFull(
-                f"the queue is full ({len(self._queue)} requests are waiting)",
+                f"the queue is full ({len(self._queue) + in_preparation} requests are waiting)",
                 retry_after_seconds=self.retry_seconds(now),
             )
 
@@ -99,10 +129,10 @@ class Admission:
         left = self._blocked_until - now
         return float(max(1, math.ceil(left))) if math.isfinite(left) else _BLOCKED_RETRY_SECONDS
 
-    def _check_tenant(self, tenant: str, now: float, requests: int) -> None:
+    def _check_tenant(self, tenant: str, now: float, requests: int, in_preparation: int) -> None:
         room = self._queue.room_of(tenant)
-        if room is not None and room < requests:
-            waiting = self._queue.waiting_of(tenant)
+        if room is not None and room - in_preparation < requests:
+            waiting = self._queue.waiting_of(tenant) + in_preparation
             # Of the departures, only each so-manieth is this tenant's.
             departures = max(1, waiting // 8) * max(1, self._queue.tenants)
             raise TenantLimit(

@@ -31,6 +31,11 @@ class Dispatcher:
         # Newcomers would blur who is to blame for another death.
         return room and not self._multiplexer.stranded
 
+    @property
+    def room(self) -> int:
+        """How many requests that come now go straight to the engine."""
+        return self.credits - len(self._multiplexer) if self.has_room else 0
+
     def pump(self, now: float) -> list[StreamRecord]:
         """Submit as many of the queue's as there are credits for; these are they. Before them goes what an
         engine's death has left over: it has its place in the credits, and was charged for."""

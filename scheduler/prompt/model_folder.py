@@ -19,6 +19,7 @@ class ModelFolder:
 
     path: Path
     vocabulary: int
+    """0: the configuration does not say, and mlx-lm has a default for its architecture."""
     context_tokens: int
     """Longest sequence the model was made for. Models that do not say get 32768."""
     eos_token_ids: frozenset[int]
@@ -61,7 +62,7 @@ def inspect(path: Path) -> ModelFolder:
     }
     return ModelFolder(
         path=path,
-        vocabulary=int(text_config.get("vocab_size", 0)),
+        vocabulary=int(text_config.get("vocab_size") or 0),
         context_tokens=int(text_config.get("max_position_embeddings") or 32768),
         eos_token_ids=frozenset(eos),
         model_type=str(config.get("model_type", "")),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, assert_never
+from typing import assert_never
 
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
@@ -14,6 +14,7 @@ from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.call_id import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
+from scheduler.grammar.verdicts import UnknownVerdict
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.tokenizer import Tokenizer
@@ -25,15 +26,6 @@ from scheduler.request import (
     TokenPrompt,
     ToolChoice,
 )
-
-_T = TypeVar("_T")
-
-
-class Offload(Protocol):
-    """Runs CPU work where it does not stall the streams: a thread in service, in place in tests (a
-    thread under a virtual clock would let the time jump). `large` work takes much memory: one at a time."""
-
-    async def __call__(self, work: Callable[[], _T], /, *, large: bool = False) -> _T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +44,55 @@ class PreparedRequest:
     """What the answer is held to; empty: nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewGrammar:
+    """All but the grammar is prepared, which must be compiled to be checked: up to a second."""
+
+    prepared: PreparedRequest
+
+
 class Preparation:
     """What is known of the model on this side of the link."""
 
     def __init__(self, tokenizer: Tokenizer, folder: ModelFolder) -> None:
         self.tokenizer = tokenizer
         self._context_tokens = folder.context_tokens
-        self._vocabulary = folder.vocabulary
+        self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
-        self._grammars = AnswerGrammars(tokenizer, folder.vocabulary, self._eos_token_ids)
+        self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids)
 
     @property
     def context_tokens(self) -> int:
         return self._context_tokens
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
+        """All of it. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        prepared = self.prepare_known(request)
+        return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
+
+    def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
         """Render, tokenize, check. Takes about 2 ms per 1,000 tokens: call it off the event loop.
 
-        Raises TemplateFailed, PromptTooLong, InvalidRequest. A grammar that was not asked for lately takes as
-        much again.
+        Raises TemplateFailed, PromptTooLong, InvalidRequest.
         """
+        prepared = self._prepare_prompt(request)
+        try:
+            return self._with_grammar(prepared, known_only=True)
+        except UnknownVerdict:
+            return NewGrammar(prepared)
+
+    def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
+        """The rest. Raises InvalidRequest."""
+        return self._with_grammar(new.prepared, known_only=False)
+
+    def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
+        grammar = self._grammars.grammar(
+            prepared.request, in_reasoning=prepared.opens_reasoning, known_only=known_only
+        )
+        return replace(prepared, grammar=grammar)
+
+    def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
         self._check_bias(request)
         self._check_tools(request.prompt)
         prompt, opens_reasoning = self._token_ids(request.prompt, must_fit=True)
@@ -93,7 +113,6 @@ class Preparation:
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
-            grammar=self._grammars.grammar(request, in_reasoning=opens_reasoning),
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:

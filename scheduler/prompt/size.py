@@ -11,8 +11,13 @@ LARGE_CHARACTERS = 1 << 18
 beyond, there is one for all of them."""
 
 
-def is_large(prompt: Prompt) -> bool:
-    """Whether there are more than `LARGE_CHARACTERS` to be tokenized."""
+QUICK_VALUES = 2048
+"""So many are counted in half a millisecond."""
+
+
+def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
+    """Whether there are more than `LARGE_CHARACTERS` to be tokenized; None where more than `max_values`
+    values must be looked at to tell."""
     match prompt:
         case TokenPrompt():
             return False
@@ -20,15 +25,18 @@ def is_large(prompt: Prompt) -> bool:
             return len(text) > LARGE_CHARACTERS
         case ChatPrompt():
             tools = [tool.definition() for tool in prompt.offered_tools]
-            return _is_large([*prompt.messages, *tools, prompt.template_options])
+            return _is_large([*prompt.messages, *tools, prompt.template_options], max_values)
         case _:
             assert_never(prompt)
 
 
-def _is_large(values: list[Any]) -> bool:
+def _is_large(values: list[Any], max_values: int | None) -> bool | None:
     """JSON values: a string has its length, and anything has at least one character."""
-    characters = 0
+    characters = seen = 0
     while values and characters <= LARGE_CHARACTERS:
+        if seen == max_values:
+            return None
+        seen += 1
         match values.pop():
             case str() as text:
                 characters += len(text)

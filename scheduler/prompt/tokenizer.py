@@ -26,6 +26,11 @@ class Tokenizer(Protocol):
     """Text to token ids and back, and a model's way of writing a conversation."""
 
     @property
+    def vocabulary(self) -> int:
+        """One more than the largest token id that it knows. The model may have more, which are no text."""
+        ...
+
+    @property
     def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
@@ -114,6 +119,10 @@ class HubTokenizer:
         spellings = ByteTable(self._backend.id_to_token).__getitem__
         self._spelling: Callable[[int], bytes] = spellings if self._is_byte_level else cache(self._spelled)
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
+
+    @property
+    def vocabulary(self) -> int:
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

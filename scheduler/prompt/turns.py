@@ -8,6 +8,7 @@ the last. What is said stays, in its order; only who says it changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from scheduler.request import Message
 
@@ -25,13 +26,12 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def _joined(messages: Iterable[Message]) -> list[Message]:
     turns: list[Message] = []
-    for message in messages:
-        if message["role"] not in ("system", "user"):
-            turns.append(message)
-        elif turns and turns[-1]["role"] == "user":
-            turns[-1] = {**turns[-1], "content": _said([turns[-1], message])}
+    for is_users, group in groupby(messages, key=lambda message: message["role"] in ("system", "user")):
+        turn = list(group)
+        if is_users:
+            turns.append({**turn[0], "role": "user", "content": _said(turn)})
         else:
-            turns.append({**message, "role": "user"})
+            turns.extend(turn)
     return turns
 
 

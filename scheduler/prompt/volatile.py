@@ -2,7 +2,8 @@
 
 Agents put lines like `x-anthropic-billing-header: cc_version=...; cch=...` in front of their system prompt,
 as a block of their own. Left in, each request would begin with other tokens and share no prefix.
-A block is dropped whole or kept whole: its text is never edited.
+A block is dropped whole or kept whole: its text is never edited. So only a block that is one such line is
+dropped: gateways join blocks, and what follows the line is then the system prompt.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable
 
+MAX_HEADER_CHARACTERS = 512
+"""A longer line has more in it than a header. Claude Code's are below 150."""
 _PREFIX = "x-anthropic-"
 _NAME = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def is_volatile(block: str) -> bool:
-    """Whether `block` begins with a header line `x-anthropic-<name>:`."""
-    name, colon, _ = block.partition(":")
+    """Whether `block` is a header line `x-anthropic-<name>: ...` and nothing else."""
+    line = block.rstrip()
+    if len(line) > MAX_HEADER_CHARACTERS or len(line.splitlines()) != 1:
+        return False
+    name, colon, _ = line.partition(":")
     return bool(colon) and name.startswith(_PREFIX) and len(name) > len(_PREFIX) and _NAME.issuperset(name)
 
 

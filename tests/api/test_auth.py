@@ -14,7 +14,7 @@ from trio.testing import trio_test
 from api.api_keys import ApiKeys, load_keys
 from api.settings import load
 from scheduler.errors import OptionError
-from scheduler.prompt.preparation import PreparedRequest
+from scheduler.prompt.preparation import NewGrammar, PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
 from tests.api.client import chat, client_of
@@ -83,13 +83,13 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
     seen: list[str] = []
 
     def watch(scheduler: Scheduler) -> None:
-        prepare = scheduler._preparation.prepare
+        prepare = scheduler._preparation.prepare_known
 
-        def noted(request: GenerationRequest) -> PreparedRequest:
+        def noted(request: GenerationRequest) -> PreparedRequest | NewGrammar:
             seen.append(request.tenant)
             return prepare(request)
 
-        monkeypatch.setattr(scheduler._preparation, "prepare", noted)
+        monkeypatch.setattr(scheduler._preparation, "prepare_known", noted)
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:

@@ -78,7 +78,17 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {"one": 1}}, "logit_bias.one", "integer"),
     ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
     ({"seed": 2**64}, "seed", "less than or equal to"),
-    ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "not for requests to set"),
+    *(
+        (
+            {"chat_template_kwargs": {name: "x"}},
+            "chat_template_kwargs",
+            f"'{name}' is not for requests to set",
+        )
+        for name in (
+            *("chat_template", "documents", "messages", "tools", "add_generation_prompt", "return_dict"),
+            *("bos_token", "eos_token", "additional_special_tokens", "raise_exception", "namespace"),
+        )
+    ),
     ({"max_tokens": 50_000}, "max_tokens", "40960"),
 ]
 

@@ -15,7 +15,7 @@ from trio.testing import trio_test
 
 from api.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.completions.schema import CompletionRequest
-from api.json_route import MAX_NESTING, too_deep
+from api.json_text import MAX_NESTING, check_bounds
 from api.responses.schema import CreateResponse
 from api.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.api.client import client_of
@@ -135,7 +135,11 @@ def test_depth_is_counted_outside_of_strings(depth: int, text: str) -> None:
     value: Any = text
     for level in range(depth):
         value = [value, text] if level % 2 else {text: value}
-    assert too_deep(json.dumps(value).encode()) is (depth > MAX_NESTING)
+    if depth <= MAX_NESTING:
+        check_bounds(json.dumps(value).encode())
+    else:
+        with pytest.raises(ValueError, match="nested deeper"):
+            check_bounds(json.dumps(value).encode())
 
 
 @trio_test
@@ -151,5 +155,6 @@ async def test_depth_also_counts_in_a_calls_arguments(autojump_clock: trio.testi
 
 def test_a_string_that_never_ends_is_read_once() -> None:
     """Sixteen megabytes of escaped quotes take a moment, not the square of it."""
-    assert not too_deep(b"[" * MAX_NESTING + b'"' + b'\\"[' * (5 << 20))
-    assert too_deep(b'"' + b'\\"' * (8 << 20) + b'"' + b"[" * (MAX_NESTING + 1))
+    check_bounds(b"[" * MAX_NESTING + b'"' + b'\\"[' * (5 << 20))
+    with pytest.raises(ValueError, match="nested deeper"):
+        check_bounds(b'"' + b'\\"' * (8 << 20) + b'"' + b"[" * (MAX_NESTING + 1))

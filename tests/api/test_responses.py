@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.responses.store import ResponseStore
+from api.responses.store import ResponseStore, messages_json
 from scheduler.link.messages import ScriptedPlan
 from scheduler.service import Scheduler
 from tests.api.client import client_of
@@ -234,9 +235,13 @@ async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.
 
 def test_the_store_is_bounded_by_count_and_bytes() -> None:
     """What was used last stays; each response is charged with its whole conversation."""
-    store = ResponseStore(max_responses=3, max_bytes=1000)
+
+    def turn(content: str) -> bytes:
+        return messages_json([{"role": "user", "content": content}])
+
+    store = ResponseStore(max_responses=3, max_bytes=6000)
     for number in range(5):
-        store.put("t", {"id": f"r{number}"}, None, [{"role": "user", "content": "x"}])
+        store.put("t", {"id": f"r{number}"}, None, turn("x"))
     assert [store.get("t", f"r{number}") is not None for number in range(5)] == [
         False,
         False,
@@ -245,21 +250,38 @@ def test_the_store_is_bounded_by_count_and_bytes() -> None:
         True,
     ]
     assert store.get("t", "r2") is not None
-    store.put("t", {"id": "r5"}, store.get("t", "r2"), [{"role": "user", "content": "y" * 100}])
+    store.put("t", {"id": "r5"}, store.get("t", "r2"), turn("y" * 100))
     assert store.get("t", "r3") is None
     newest = store.get("t", "r5")
     assert newest is not None
-    assert [message["content"][0] for message in newest.messages] == ["x", "y"]
-    store.put("t", {"id": "big"}, newest, [{"role": "user", "content": "z" * 700}])
+    assert [message["content"][0] for message in newest.messages()] == ["x", "y"]
+    store.put("t", {"id": "big"}, newest, turn("z" * 4000))
     assert store.get("t", "big") is not None
     assert len(store) == 1
-    assert store.bytes <= 1000
-    store.put("t", {"id": "huge"}, None, [{"role": "user", "content": "z" * 1000}])
+    assert store.bytes <= 6000
+    store.put("t", {"id": "huge"}, None, turn("z" * 6000))
     assert store.get("t", "huge") is None
     assert store.get("t", "big") is not None
     assert store.get("other", "big") is None
     assert store.delete("t", "big")
     assert (len(store), store.bytes) == (0, 0)
+
+
+def test_a_stored_response_is_charged_what_it_holds() -> None:
+    """Objects of 20,000 short messages take ten times their text; the bound is one of memory."""
+    messages = [{"role": "user", "content": chr(97 + number % 26)} for number in range(20_000)]
+    store = ResponseStore(max_responses=10, max_bytes=100 << 20)
+    tracemalloc.start()
+    try:
+        for number in range(4):
+            store.put("t", {"id": f"r{number}"}, None, messages_json(messages))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = store.get("t", "r3")
+    assert found is not None
+    assert found.messages() == messages
+    assert held <= store.bytes <= 2 * held
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [

@@ -10,8 +10,10 @@ from typing import TypeVar
 import pytest
 import trio
 import trio.testing
+from trio.testing import trio_test
 
-from api.worker_threads import WorkerThreads
+from api.worker_threads import FairLimiter, WorkerThreads
+from scheduler.prompt.offload import Lane
 
 _T = TypeVar("_T")
 
@@ -29,7 +31,7 @@ class Work:
 
 
 async def in_large_thread(threads: WorkerThreads, work: Callable[[], _T]) -> _T:
-    return await threads(work, large=True)
+    return await threads(work, lane=Lane.LARGE)
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["the first client stays", "the first client leaves"])
@@ -74,6 +76,73 @@ def test_a_library_s_panic_is_the_request_s_alone() -> None:
     def panic() -> None:
         raise Panic("assertion failed in Rust")
 
-    for large in (False, True):
+    for lane in Lane:
         with pytest.raises(RuntimeError, match="assertion failed in Rust"):
-            trio.run(partial(WorkerThreads(), panic, large=large))
+            trio.run(partial(WorkerThreads(), panic, lane=lane))
+
+
+@trio_test
+async def test_tenants_take_turns() -> None:
+    """A newcomer waits for one of the others' requests, not for all that came before it."""
+    limiter, order = FairLimiter(1), list[str]()
+
+    async def one(tenant: str) -> None:
+        await limiter.acquire(tenant)
+        order.append(tenant)
+        await trio.lowlevel.checkpoint()
+        limiter.release(tenant)
+
+    await limiter.acquire("a")
+    async with trio.open_nursery() as nursery:
+        for tenant in "aaaabbc":
+            nursery.start_soon(one, tenant)
+            await trio.testing.wait_all_tasks_blocked()
+        limiter.release("a")
+    assert "".join(order) == "abcabaa"
+
+
+@trio_test
+async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
+    """The other places stay free for others; a place that nobody took because its client left is not lost."""
+    limiter = FairLimiter(3, per_tenant=1)
+    await limiter.acquire("a")
+    with trio.move_on_after(0) as gone:
+        await limiter.acquire("a")
+    assert gone.cancelled_caught
+    await limiter.acquire("b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.acquire, "a")
+        await trio.testing.wait_all_tasks_blocked()
+        await limiter.acquire("c")
+        limiter.release("a")
+    # Granted and cancelled in one moment.
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.acquire, "a")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        limiter.release("a")
+    with trio.fail_after(5):
+        await limiter.acquire("a")
+
+
+def test_a_plain_request_is_prepared_while_sixty_unknown_grammars_wait() -> None:
+    """Of the same tenant, too: without keys everybody is one. And one tenant's grammars leave another's a
+    thread, where there is more than one."""
+
+    async def main() -> None:
+        threads = WorkerThreads(cores=3)
+        ours = [Work() for _ in range(60)]
+        theirs = Work()
+        async with trio.open_nursery() as nursery:
+            for work in ours:
+                nursery.start_soon(partial(threads, work, tenant="ours", lane=Lane.GRAMMAR))
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(30):
+                assert await threads(lambda: "plain", tenant="ours") == "plain"
+                nursery.start_soon(partial(threads, theirs, tenant="theirs", lane=Lane.GRAMMAR))
+                assert await threads(partial(theirs.begun.wait, 20))
+            assert sum(work.begun.is_set() for work in ours) == 1
+            for work in (*ours, theirs):
+                work.may_end.set()
+
+    trio.run(main)

@@ -15,6 +15,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
 from scheduler.link.messages import ScriptedPlan
+from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
@@ -40,7 +41,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
     """It was never accepted: nothing is queued, and it counts as cancelled."""
     tokenizing = trio.Event()
 
-    async def stuck(work: Callable[[], _T], /, *, large: bool = False) -> _T:
+    async def stuck(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         tokenizing.set()
         await trio.sleep(3600)
         return work()

@@ -31,8 +31,10 @@ CONVERSATION: tuple[Message, ...] = (
 
 def check_tokenizer(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
     """The whole contract; `refused` are messages that the tokenizer's template does not accept."""
+    assert max(tokenizer.eos_token_ids | tokenizer.special_token_ids) < tokenizer.vocabulary
     for text in TEXTS:
         _check_round_trip(tokenizer, text)
+        assert all(token < tokenizer.vocabulary for token in tokenizer.encode(text))
         _check_spelling(tokenizer, text)
     _check_streams_are_independent(tokenizer)
     _check_end_of_sequence_is_no_text(tokenizer)

@@ -25,6 +25,10 @@ class ByteTokenizer:
         self._format = answer_format
 
     @property
+    def vocabulary(self) -> int:
+        return VOCABULARY
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         return frozenset({EOS})
 

@@ -14,6 +14,7 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
@@ -25,7 +26,7 @@ _T = TypeVar("_T")
 FOLDER = ModelFolder(Path("none"), vocabulary=8192, context_tokens=40960, eos_token_ids=frozenset({EOS}))
 
 
-async def in_place(work: Callable[[], _T], /, *, large: bool = False) -> _T:
+async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
     """Stands in for the worker thread, under which a virtual clock would run away."""
     await trio.lowlevel.checkpoint()
     return work()

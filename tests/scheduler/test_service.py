@@ -28,6 +28,7 @@ from scheduler.errors import (
 )
 from scheduler.events import Failed, Finished, FinishReason
 from scheduler.link.messages import ScriptedPlan
+from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
@@ -149,7 +150,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
     """There was room when each of them came; there is not when all of them are ready."""
     bench = Bench(lookahead=0, max_queue=1)
 
-    async def slow(work: Callable[[], _T], /, *, large: bool = False) -> _T:
+    async def slow(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         await trio.sleep(1)
         return work()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -214,3 +215,21 @@ def test_a_closed_gate_stays_closed() -> None:
     error = refusal(lambda: admission.check(ask(), 0.0))
     assert isinstance(error, Draining)
     assert error.retry_after_seconds is not None
+
+
+def test_who_is_being_prepared_counts_as_waiting() -> None:
+    """Else one tenant's thousand slow grammars are in no bound. Those that the engine has room for do not."""
+    admission = Admission(IntakeQueue(IntakeConfig(max_queue=8, max_queue_per_tenant=2)))
+    ours, theirs = ask(tenant="ours"), ask(tenant="theirs")
+    with ExitStack() as preparing:
+        for _ in range(3):
+            preparing.enter_context(admission.preparing(ours, 0.0, engine_room=1))
+        assert isinstance(refusal(lambda: admission.preparing(ours, 0.0, 1).__enter__()), TenantLimit)
+        admission.check(ours, 0.0)
+        with admission.preparing(theirs, 0.0, engine_room=1):
+            pass
+        for number in range(6):
+            preparing.enter_context(admission.preparing(ask(tenant=f"{number}"), 0.0, engine_room=1))
+        assert isinstance(refusal(lambda: admission.preparing(theirs, 0.0, 1).__enter__()), QueueFull)
+    with admission.preparing(ours, 0.0, engine_room=0):
+        pass

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
-from scheduler.request import ChatPrompt, GenerationRequest, Sampling, TextPrompt
+from scheduler.request import ChatPrompt, GenerationRequest, Sampling, TextPrompt, TokenPrompt
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
-from tests.fakes.scheduling import ask
+from tests.fakes.scheduling import FOLDER, ask
 
 FRAME = len("<user>\n<assistant>")
 """What the fake template puts around one question, in tokens."""
@@ -116,3 +116,12 @@ def test_an_empty_prompt_is_refused() -> None:
     request = GenerationRequest("test", ChatPrompt(({"role": "user", "content": ""},)))
     with pytest.raises(InvalidRequest, match="empty"):
         Preparation(Silent(), folder()).prepare(request)
+
+
+def test_a_configuration_without_a_vocabulary_leaves_it_to_the_tokenizer() -> None:
+    """mlx-lm has defaults for many architectures; no token is outside of what the tokenizer knows."""
+    preparation = Preparation(ByteTokenizer(), replace(FOLDER, vocabulary=0))
+    assert preparation.tokenize(TokenPrompt((1, 8191))) == [1, 8191]
+    assert preparation.detokenize([65], "tokens") == "A"
+    with pytest.raises(InvalidRequest, match="outside the vocabulary of 8192"):
+        preparation.tokenize(TokenPrompt((8192,)))

@@ -34,3 +34,12 @@ def chat(*contents: Any, **fields: Any) -> ChatPrompt:
 def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write(prompt: Prompt, large: bool) -> None:
     """Wherever it stands; tokens are no text any more."""
     assert is_large(prompt) == large
+
+
+def test_only_so_many_values_are_looked_at() -> None:
+    """The rest is counted in a thread."""
+    many = chat(*["x"] * 10_000)
+    assert is_large(many, max_values=2048) is None
+    assert is_large(many) is False
+    assert is_large(chat("x"), max_values=2048) is False
+    assert is_large(chat(HALF, HALF), max_values=2048) is True

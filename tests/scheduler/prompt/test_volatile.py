@@ -14,10 +14,10 @@ from scheduler.prompt.volatile import is_volatile, stable
     [
         "x-anthropic-billing-header: cc_version=2.1.37.3a4; cc_entrypoint=cli; cch=00000;",
         "x-anthropic-anything:",
-        "x-anthropic-billing-header: a\nsecond line",
+        "x-anthropic-billing-header: a\n",
     ],
 )
-def test_a_block_that_begins_with_such_a_header_is_dropped_whole(block: str) -> None:
+def test_a_block_that_is_such_a_header_is_dropped(block: str) -> None:
     """Its neighbours stay as they are."""
     assert is_volatile(block)
     assert stable(["a", block, "b"]) == ["a", "b"]
@@ -34,6 +34,8 @@ def test_a_block_that_begins_with_such_a_header_is_dropped_whole(block: str) -> 
         " x-anthropic-billing-header: not at the beginning",
         "You are Claude Code.\nx-anthropic-billing-header: quoted",
         "X-Other: a",
+        "x-anthropic-billing-header: a\nYou are Claude Code.",
+        "x-anthropic-billing-header: a; " + "You are Claude Code. " * 30,
     ],
 )
 def test_everything_else_stays(block: str) -> None:
