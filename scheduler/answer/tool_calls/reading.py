@@ -14,8 +14,9 @@ from json import loads
 from typing import Any, Protocol
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.tool_calls.coercion import Schema, coerce
+from scheduler.answer.tool_calls.coercion import coerce
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, json_text
+from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
 from scheduler.errors import MalformedToolCall
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 from scheduler.request import Tool
@@ -33,6 +34,8 @@ class Calls:
         self._call_id = call_id
         self._parallel = parallel
         self.definitions = [tool.definition() for tool in tools]
+        self.budget = StepBudget()
+        """For the coercion of all their arguments: it runs on the event loop."""
         self.started = 0
 
     @property
@@ -52,7 +55,8 @@ class Calls:
     def whole(self, call: ParsedCall) -> Iterator[AnswerPiece]:
         start = self.start(call.name, call.call_id)
         yield start
-        yield ToolCallArguments(start.index, json_text(coerce(call.arguments, self.schema(call.name))))
+        fitted = coerce(call.arguments, self.schema(call.name), budget=self.budget)
+        yield ToolCallArguments(start.index, json_text(fitted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,7 @@ class ObjectReader:
     def __init__(self, name: str, calls: Calls) -> None:
         self._name = name
         self._calls = calls
-        self._arguments = JsonArguments(calls.schema(name))
+        self._arguments = JsonArguments(calls.schema(name), calls.budget)
         self._start: ToolCallStarted | None = None
         self._parts: list[str] = []
         self.rest = ""
