@@ -16,6 +16,7 @@ from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import (
     ChatPrompt,
@@ -50,6 +51,8 @@ class PreparedRequest:
     """Where the system prompt ends; 0: there is none."""
     grammar: str = ""
     """What the answer is held to; empty: nothing."""
+    prefix_blocks: tuple[int, ...] = ()
+    """Of the prompt with its salt: `block_hashes`."""
 
 
 class Preparation:
@@ -94,6 +97,7 @@ class Preparation:
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
             grammar=self._grammars.grammar(request, in_reasoning=opens_reasoning),
+            prefix_blocks=block_hashes(prompt, request.cache_salt),
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
