@@ -7,7 +7,7 @@ the supervisor's, delivery is the multiplexer's.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from itertools import count
 
@@ -27,17 +27,18 @@ from scheduler.link.messages import Inspect, Inspection, Ready, StepOutput, ToEn
 from scheduler.link.process import EngineLauncher
 from scheduler.link.supervisor import EngineNeverReady, EngineStatistics, Supervisor
 from scheduler.prompt.offload import Offload, PreparationOffLoop
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation
 from scheduler.recovery import Storm, count_death, lowered_share, poison
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.stall_watch import StallWatch
 from scheduler.statistics import SchedulerReport, SchedulerStatistics
-from scheduler.streams.mailbox import Doorbell, Mailbox
+from scheduler.streams.mailbox import Doorbell
 from scheduler.streams.multiplexer import Multiplexer
-from scheduler.streams.record import StreamRecord, deadline_of
+from scheduler.streams.record import StreamRecord, deadline_of, records_of
 from scheduler.streams.request_stream import RequestStream as RequestStream
 from scheduler.telemetry import observation
 from scheduler.telemetry.chronicle import Chronicle, Tracer
+from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.metrics import Metrics
 
@@ -81,6 +82,7 @@ class Scheduler:
             launcher, lambda: config.engine.load_message(self._kv_cache_share), self, config.supervision
         )
         self._totals = EngineTotals(self.metrics)
+        self._telemetry = Containment(self.metrics)
         self._inquiries = Inquiries()
         self._config = config
         self._storm = Storm(config.recovery)
@@ -141,12 +143,13 @@ class Scheduler:
             self._chronicle.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        records = self._accept(prepared, arrived_at, doorbell)
-        try:
-            yield RequestStream(records, doorbell, self._queue)
-        finally:
+        pipeline_of = self._preparation.answer_pipeline
+        records = records_of(prepared, self._ids, pipeline_of, arrived_at, doorbell)
+        with ExitStack() as releases:
             for record in records:
-                self._release(record)
+                releases.callback(self._release, record)
+            self._enqueue(records)
+            yield RequestStream(records, doorbell, self._queue)
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
@@ -200,6 +203,7 @@ class Scheduler:
         self.metrics.queued.set(len(self._queue))
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
+        self.metrics.in_engine.set(len(self._multiplexer))
 
     async def wait_ready(self) -> Ready:
         """Until the engine can take requests."""
@@ -232,36 +236,22 @@ class Scheduler:
 
     # --- a request's way in and out
 
-    def _accept(
-        self, requests: Sequence[PreparedRequest], arrived_at: float, doorbell: Doorbell
-    ) -> list[StreamRecord]:
-        """One record a choice: to the engine they are requests that happen to begin alike."""
-        records = [
-            StreamRecord(
-                request_id=next(self._ids),
-                prepared=prepared,
-                pipeline=self._preparation.answer_pipeline(prepared, choice),
-                arrived_at=arrived_at,
-                choice=choice,
-                mailbox=Mailbox(doorbell),
-            )
-            for prepared in requests
-            for choice in range(prepared.request.choices)
-        ]
-        self.metrics.prompt_tokens.inc(sum(len(prepared.prompt) for prepared in requests))
+    def _enqueue(self, records: Sequence[StreamRecord]) -> None:
+        self._telemetry.sample(observation.observe_accepted, self.metrics, records)
+        now = trio.current_time()
         if not len(self._multiplexer):
             # The engine was idle: its silence until now was no stall.
-            self._stall.woke(trio.current_time())
+            self._stall.woke(now)
         for record in records:
-            self._queue.push(record, trio.current_time())
+            self._queue.push(record, now)
             self._expiry.watch(record)
         self._pump()
-        return records
 
     def _release(self, record: StreamRecord) -> None:
-        """The reader has left, before or after the final event."""
+        """The reader has left, before or after the final event, or the record was never enqueued."""
         record.abandon()
-        if self._queue.remove(record.request_id, trio.current_time()):
+        queued = self._queue.remove(record.request_id, trio.current_time()) is not None
+        if queued or record.state is State.QUEUED:
             record.move(Event.CANCEL)
             self._settle(record)
         else:
@@ -296,10 +286,10 @@ class Scheduler:
     def _pump(self) -> None:
         now = trio.current_time()
         for record in self._dispatcher.pump(now):
-            self._expiry.watch(record)
+            if record.listening:
+                self._expiry.watch(record)
         self._admission.rate.follow(now, full=not self._dispatcher.has_room)
-        self.observe_queue()
-        self.metrics.in_engine.set(len(self._multiplexer))
+        self._telemetry.sample(self.observe_queue)
         change, self._change = self._change, trio.Event()
         change.set()
 
@@ -323,8 +313,7 @@ class Scheduler:
             self._admission.unblock()
         else:
             self._admission.block(storm, until=now + self._config.supervision.settled_seconds)
-        self.metrics.engine_up.set(1)
-        observation.observe_ready(self.metrics, ready, self._model_name)
+        self._telemetry.sample(observation.observe_ready, self.metrics, ready, self._model_name)
         self._asked_budget = False
         _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
         self._pump()
@@ -332,7 +321,7 @@ class Scheduler:
     def engine_output(self, output: StepOutput) -> None:
         now = trio.current_time()
         self._stall.stepped(output, now)
-        self._totals.take(output.counters)
+        self._telemetry.run("engine_totals", self._totals.take, output.counters)
         self._multiplexer.route(output)
         for record in self._multiplexer:
             if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
@@ -344,7 +333,7 @@ class Scheduler:
             self._pump()
 
     def engine_inspected(self, inspection: Inspection) -> None:
-        observation.observe_inspection(self.metrics, inspection)
+        self._telemetry.sample(observation.observe_inspection, self.metrics, inspection)
         self._stall.answered(inspection, trio.current_time())
         self._inquiries.answered(inspection)
 
@@ -352,9 +341,8 @@ class Scheduler:
         self._send_to_engine = None
         self._dispatcher.engine_ready = False
         self._stall.engine_lost()
-        self.metrics.engine_up.set(0)
-        self.metrics.engine_deaths.inc()
-        self._totals.forget()
+        self._telemetry.sample(observation.observe_loss, self.metrics)
+        self._telemetry.run("engine_totals", self._totals.forget)
         self._inquiries.engine_lost()
         engine = self._supervisor.statistics()
         if engine.death_cause is not DeathCause.STOPPED:
@@ -364,10 +352,10 @@ class Scheduler:
         self._pump()
 
     def engine_died(self, death: Death) -> None:
-        self.metrics.engine_restarts.labels(death.cause.value).inc()
+        self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         if death.cause is DeathCause.OUT_OF_MEMORY and not self._supervisor.statistics().failed_starts:
             self._kv_cache_share = lowered_share(self._kv_cache_share)
-            self.metrics.kv_cache_share.set(self._kv_cache_share)
+            self._telemetry.sample(self.metrics.kv_cache_share.set, self._kv_cache_share)
             _log.warning("kv_budget_lowered", share=self._kv_cache_share, reason=death.telling)
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
@@ -377,7 +365,7 @@ class Scheduler:
         culprit = count_death(on_board, self._config.recovery.max_request_deaths)
         self._multiplexer.lose_all()
         if culprit is not None and culprit.state is State.STRANDED:
-            self.metrics.poisonous.inc()
+            self._telemetry.sample(self.metrics.poisonous.inc)
             self._multiplexer.give_up(culprit, poison(culprit, cause))
         self._storm.died(now)
         if (storm := self._storm.reason(now)) is not None:

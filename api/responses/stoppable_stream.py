@@ -67,6 +67,10 @@ class StoppableStream(EventStream):
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         if not self._stopped:
+            # Not under the scope: a cancel at the checkpoint would lose the event that was just taken.
+            if (found := stream.take_choice_nowait()) is not None:
+                await trio.lowlevel.checkpoint()
+                return found
             with trio.CancelScope() as self._waiting:
                 return await super()._next(stream)
         return 0, Failed(ResponseCancelled("the response was cancelled"))

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from scheduler.answer.tool_calls.bounded_regex import limit_module
+
 _PACKAGE = "mlx_lm_without_mlx"
 
 MODEL_DEFAULTS: dict[str, dict[str, str]] = {
@@ -43,9 +45,15 @@ def tool_parser_names() -> tuple[str, ...]:
 
 
 def tool_parser(name: str) -> Any:
-    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`."""
+    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`, whose matching keeps to
+    `time_limit`."""
     assert name in tool_parser_names()
-    return import_module(f"{_PACKAGE}.tool_parsers.{name}")
+    package = f"{_PACKAGE}.tool_parsers"
+    parser = import_module(f"{package}.{name}")
+    # All that are loaded: some use parts of others.
+    for loaded in [module for key, module in sys.modules.items() if key.startswith(f"{package}.")]:
+        limit_module(loaded)
+    return parser
 
 
 def chat_template(name: str) -> Any:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import threading
 import time
+import traceback
 
 from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import FromEngine, ToEngine
@@ -81,6 +83,10 @@ class Inbox:
             while data := self._link.recv(_READ_BYTES):
                 for command in reader.feed(data):
                     self._commands.put(command)
+        except Exception:
+            # The parent reads stderr for the cause of this death.
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             # os._exit: the main thread may be deep inside a step, and nothing here is worth keeping.
             os._exit(PARENT_GONE)

@@ -12,20 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-BLOCK_TOKENS = 256
-"""Shorter shared beginnings are not worth a request's going first."""
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+
 MOST_BLOCKS = 65_536
 """16.8 million tokens' worth, in about 8 MB."""
-
-
-def block_hashes(prompt: Sequence[int], salt: str) -> tuple[int, ...]:
-    """One a whole block, each of everything up to its end. About 1 ms for 100,000 tokens."""
-    hashes = []
-    chained = hash(salt)
-    for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-        chained = hash((chained, *prompt[start : start + BLOCK_TOKENS]))
-        hashes.append(chained)
-    return tuple(hashes)
 
 
 class PrefixEstimate:

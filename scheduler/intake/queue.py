@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.prefix_estimate import PrefixEstimate, block_hashes
+from scheduler.intake.prefix_estimate import PrefixEstimate
 from scheduler.intake.service_ledger import Charge, Ticket
 from scheduler.request import GenerationRequest
 from scheduler.statistics import QueueStatistics
@@ -98,23 +98,24 @@ class IntakeQueue:
     def push(self, record: StreamRecord, now: float) -> None:
         assert not self.full, "admission let a request into a full queue"
         record.queued_at = now
-        prompt, request = record.prepared.prompt, record.prepared.request
-        blocks = block_hashes(prompt, request.cache_salt)
-        self._waiting[record.request_id] = _Waiting(record, blocks)
-        self._per_tenant[request.tenant] = self.waiting_of(request.tenant) + 1
-        self._prompt_tokens += len(prompt)
+        prepared, request = record.prepared, record.prepared.request
+        prompt_tokens, blocks = len(prepared.prompt), prepared.prefix_blocks
+        # First: what raises here leaves no trace in the tables below.
         self._fair.push(
             Ticket(
                 request_id=record.request_id,
                 tenant=request.tenant,
                 session=request.session or "",
                 priority=request.priority,
-                prompt_tokens=len(prompt),
-                uncached_tokens=len(prompt) - self._prefixes.cached_tokens(blocks, len(prompt)),
-                output_tokens=min(record.prepared.max_tokens, round(self._output_tokens)),
+                prompt_tokens=prompt_tokens,
+                uncached_tokens=prompt_tokens - self._prefixes.cached_tokens(blocks, prompt_tokens),
+                output_tokens=min(prepared.max_tokens, round(self._output_tokens)),
                 queued_at=now,
             )
         )
+        self._waiting[record.request_id] = _Waiting(record, blocks)
+        self._per_tenant[request.tenant] = self.waiting_of(request.tenant) + 1
+        self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
         """The next to be served. KeyError when empty. Its charge stays open until `settle`."""

@@ -7,8 +7,9 @@ for the requests on board is the listener's to decide (`service.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Protocol, assert_never
 
 import structlog
@@ -82,6 +83,24 @@ _FIRST_STARTS = 3
 """An engine that dies silently before it was ever ready gets as many tries; one that says why gets one."""
 
 
+@dataclass(slots=True)
+class EngineLife:
+    """One engine, from its start to its end. Times are trio's clock."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of the talk with it, once its process runs."""
+    ready: Ready | None = None
+    became_ready_at: float | None = None
+    cause: str = "the engine process ended"
+    """Why its life ended."""
+    death: DeathCause = DeathCause.EXIT
+    said_fault: bool = False
+
+    def lasted(self, seconds: float) -> bool:
+        """Whether it has been ready for so long, or was until its end."""
+        return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
+
+
 class Supervisor:
     """Owns the engine process for as long as `run` runs."""
 
@@ -97,17 +116,13 @@ class Supervisor:
         self._load = load
         self._listener = listener
         self._config = config
-        self._condition = Condition.STARTING
+        self._life: EngineLife | None = None
+        """The engine that loads or is ready; None before its process runs and after its end."""
         self._restarts = 0
-        self._last_death: str | None = None
-        self._ready: Ready | None = None
-        self._became_ready_at: float | None = None
-        self._slowest_load_seconds: float | None = None
         self._failed_starts = 0
-        self._said_fault = False
-        self._cause = ""
+        self._slowest_load_seconds: float | None = None
+        self._last_death: str | None = None
         self._death_cause: DeathCause | None = None
-        self._life: trio.CancelScope | None = None
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(
@@ -115,15 +130,21 @@ class Supervisor:
             self._restarts,
             self._failed_starts,
             self._last_death,
-            self._ready,
+            None if self._life is None else self._life.ready,
             self._death_cause,
         )
 
+    @property
+    def _condition(self) -> Condition:
+        if self._life is not None and self._life.ready is not None:
+            return Condition.READY
+        return Condition.STARTING if self._death_cause is None else Condition.RESTARTING
+
     def condemn(self, cause: str) -> None:
         """The running engine does nothing any more: its life ends here, and the next one begins."""
-        if self._life is not None and self._ready is not None:
-            self._cause = cause
-            self._life.cancel()
+        if self._life is not None and self._life.ready is not None:
+            self._life.cause = cause
+            self._life.scope.cancel()
 
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engine.
@@ -132,29 +153,25 @@ class Supervisor:
         """
         backoff = self._config.backoff_first_seconds
         while True:
-            exit_ = await self._launcher.run(self._session)
-            assert self._death_cause is not None, "a session ended without a cause"
+            life = EngineLife()
+            exit_ = await self._launcher.run(partial(self._session, life))
             # What it said over the link counts as its last line: the same words, and there is always room.
-            death = conclude(self._death_cause, (*exit_.last_stderr, self._cause), exit_.returncode)
+            death = conclude(life.death, (*exit_.last_stderr, life.cause), exit_.returncode)
             self._death_cause = death.cause
-            told = "" if death.telling is None or death.telling in self._cause else f": {death.telling}"
-            self._last_death = f"{self._cause}; the engine {exit_}{told}"
+            told = "" if death.telling is None or death.telling in life.cause else f": {death.telling}"
+            self._last_death = f"{life.cause}; the engine {exit_}{told}"
             self._listener.engine_died(death)
             if self._slowest_load_seconds is None and (
-                self._said_fault or self._failed_starts >= _FIRST_STARTS
+                life.said_fault or self._failed_starts >= _FIRST_STARTS
             ):
                 raise EngineNeverReady(self._last_death)
-            settled = (
-                self._became_ready_at is not None
-                and trio.current_time() - self._became_ready_at >= self._config.settled_seconds
-            )
-            if settled:
+            if life.lasted(self._config.settled_seconds):
                 backoff = self._config.backoff_first_seconds
             self._restarts += 1
             _log.error(
                 "engine_died",
                 cause=death.cause.value,
-                said=self._cause,
+                said=life.cause,
                 telling=death.telling,
                 exit=str(exit_),
                 restarts=self._restarts,
@@ -164,38 +181,39 @@ class Supervisor:
             await trio.sleep(backoff)
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)
 
-    async def _session(self, channel: Channel) -> None:
-        """One engine's life, from Load to its end. Returns when it is over, and says why in `_cause`."""
-        self._became_ready_at = None
-        self._cause, death = "the engine process ended", DeathCause.EXIT
+    async def _session(self, life: EngineLife, channel: Channel) -> None:
+        """From Load to the engine's end. Returns when it is over; `life` has the cause."""
+        self._life = life
         try:
-            with trio.CancelScope() as self._life:
-                await self._talk(channel)
+            with life.scope:
+                await self._talk(life, channel)
             # Here only if it was condemned: it does not stop talking by itself.
-            death = DeathCause.WEDGE
+            life.death = DeathCause.WEDGE
             channel.unresponsive = True
         except EngineGone:
             pass
         except (EngineFault, LinkError) as fault:
-            self._cause, death = str(fault), DeathCause.FAULT
-            self._said_fault = True
+            life.cause, life.death, life.said_fault = str(fault), DeathCause.FAULT, True
         except trio.Cancelled:
-            death = DeathCause.STOPPED
+            life.death = DeathCause.STOPPED
             raise
+        except Exception as error:
+            # A bug on this side. The step may be half delivered, which is what resuming is made for.
+            _log.exception("engine_message_failed")
+            life.cause = f"what the engine said could not be handled: {type(error).__name__}: {error}"
+            life.death, life.said_fault = DeathCause.FAULT, True
         finally:
-            self._life = None
             # Also when cancelled: whoever waits for this engine must hear that it will not answer.
-            self._condition = Condition.RESTARTING
-            self._ready = None
-            if self._became_ready_at is None:
+            self._life = None
+            if life.became_ready_at is None:
                 # Before the listener hears of it: it decides by this number.
                 self._failed_starts += 1
-                if death is not DeathCause.STOPPED:
-                    death = DeathCause.START
-            self._death_cause = death
-            self._listener.engine_lost(self._cause)
+                if life.death is not DeathCause.STOPPED:
+                    life.death = DeathCause.START
+            self._death_cause = life.death
+            self._listener.engine_lost(life.cause)
 
-    async def _talk(self, channel: Channel) -> None:
+    async def _talk(self, life: EngineLife, channel: Channel) -> None:
         channel.send_nowait(self._load())
         ready: Ready | None = None
         started_at = trio.current_time()
@@ -206,10 +224,9 @@ class Supervisor:
             # Where it hangs is what whoever is to mend it needs.
             channel.unresponsive = True
             raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
-        self._became_ready_at = now = trio.current_time()
-        self._slowest_load_seconds = max(now - started_at, self._slowest_load_seconds or 0.0)
+        life.ready, life.became_ready_at = ready, trio.current_time()
+        self._slowest_load_seconds = max(life.became_ready_at - started_at, self._slowest_load_seconds or 0.0)
         self._failed_starts = 0
-        self._condition, self._ready = Condition.READY, ready
         self._listener.engine_ready(ready, channel.send_nowait)
         while True:
             match await channel.receive():

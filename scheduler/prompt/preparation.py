@@ -17,6 +17,7 @@ from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.grammar.verdicts import UnknownVerdict
 from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import (
     ChatPrompt,
@@ -42,6 +43,8 @@ class PreparedRequest:
     """Where the system prompt ends; 0: there is none."""
     grammar: str = ""
     """What the answer is held to; empty: nothing."""
+    prefix_blocks: tuple[int, ...] = ()
+    """Of the prompt with its salt: `block_hashes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ class Preparation:
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
+            prefix_blocks=block_hashes(prompt, request.cache_salt),
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:

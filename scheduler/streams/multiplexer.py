@@ -24,8 +24,9 @@ from scheduler.lifecycle import Event, State
 from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine, TokenOut
 from scheduler.recovery import ending_of
 from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.observation import exemplar, observe_token
+from scheduler.telemetry.observation import observe_submitted, observe_token
 
 _log = structlog.get_logger("multiplexer")
 
@@ -47,6 +48,7 @@ class Multiplexer:
         self._on_retired = on_retired
         self._metrics = metrics
         self._clock = clock
+        self._telemetry = Containment(metrics)
         self._records: dict[int, StreamRecord] = {}
 
     def __len__(self) -> int:
@@ -59,9 +61,9 @@ class Multiplexer:
         """Hand a queued request to the engine."""
         record.move(Event.DISPATCH)
         record.dispatched_at = self._clock()
-        self._metrics.queue_seconds.observe(record.dispatched_at - record.arrived_at, exemplar(record))
+        self._telemetry.sample(observe_submitted, self._metrics, record, record.dispatched_at)
         self._records[record.request_id] = record
-        self._send(record.submit_message())
+        self._hand_over(record, record.submit_message)
 
     @property
     def stranded(self) -> bool:
@@ -71,8 +73,17 @@ class Multiplexer:
     def resubmit(self, record: StreamRecord) -> None:
         """Hand one that an engine's death has left over to the next engine."""
         record.move(Event.DISPATCH)
-        self._metrics.resumed.inc()
-        self._send(record.resubmit_message())
+        self._telemetry.sample(self._metrics.resumed.inc)
+        self._hand_over(record, record.resubmit_message)
+
+    def _hand_over(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
+        try:
+            self._send(message())
+        except Exception as error:
+            # The engine has never heard of it, so no Retired will come to give back its credit.
+            _log.exception("submit_failed", request=record.prepared.request.public_id)
+            record.fail(RequestFailed(f"the request could not be sent to the engine: {error}"))
+            self._drop(record, Event.RETIRE)
 
     def cancel(self, record: StreamRecord) -> None:
         """Nobody needs this request's answer any more; it is gone when its Retired comes."""
@@ -126,9 +137,9 @@ class Multiplexer:
     def _route_token(self, told: TokenOut, is_stop_token: bool, now: float) -> None:
         record = self._held(told.request_id)
         if not record.listening:
-            self._metrics.late_tokens.inc()
+            self._telemetry.sample(self._metrics.late_tokens.inc)
             return
-        observe_token(self._metrics, record, now)
+        self._telemetry.sample(observe_token, self._metrics, record, now)
         if is_stop_token:
             record.count_token(told.token, now)
             return
@@ -146,7 +157,9 @@ class Multiplexer:
         record = self._held(retired.request_id)
         del self._records[retired.request_id]
         if record.cancel_sent_at is not None:
-            self._metrics.cancel_seconds.observe(self._clock() - record.cancel_sent_at)
+            self._telemetry.sample(
+                self._metrics.cancel_seconds.observe, self._clock() - record.cancel_sent_at
+            )
         if record.listening:
             try:
                 self._finish(record, retired)

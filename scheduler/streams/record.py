@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,7 +16,7 @@ from scheduler.link.messages import LogprobsOut, Sampling, Submit
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.statistics import RunningStatistics
-from scheduler.streams.mailbox import Mailbox
+from scheduler.streams.mailbox import Doorbell, Mailbox
 
 _SETTLED_TOKENS = 4
 """More than a step's, and more than can have been on the way when an engine died."""
@@ -192,6 +192,28 @@ class StreamRecord:
         """The reader has left; without a final event before, that is the outcome."""
         if self.outcome is None:
             self.outcome = "cancelled"
+
+
+def records_of(
+    requests: Sequence[PreparedRequest],
+    ids: Iterator[int],
+    pipeline_of: Callable[[PreparedRequest, int], AnswerPipeline],
+    arrived_at: float,
+    doorbell: Doorbell,
+) -> list[StreamRecord]:
+    """One record a choice: to the engine they are requests that happen to begin alike."""
+    return [
+        StreamRecord(
+            request_id=next(ids),
+            prepared=prepared,
+            pipeline=pipeline_of(prepared, choice),
+            arrived_at=arrived_at,
+            choice=choice,
+            mailbox=Mailbox(doorbell),
+        )
+        for prepared in requests
+        for choice in range(prepared.request.choices)
+    ]
 
 
 def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:

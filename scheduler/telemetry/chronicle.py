@@ -6,6 +6,7 @@ from typing import Protocol
 
 from scheduler.request import GenerationRequest
 from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
 from scheduler.telemetry.recent_requests import RecentRequests
@@ -19,23 +20,24 @@ class Tracer(Protocol):
 
 
 class Chronicle:
-    """Told once of each request, by whoever ends it. `tracer` None: nobody asked for traces."""
+    """Called once for each request, by whoever ends it. It never raises. `tracer` None: no traces."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
         self._metrics = metrics
         self._tracer = tracer
+        self._containment = Containment(metrics)
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
         """It left before it was accepted."""
         outcome = outcome_before_acceptance(error)
-        observe_refusal(self._metrics, outcome, error)
-        log_refusal(request, outcome, error)
+        self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
+        self._containment.run("log", log_refusal, request, outcome, error)
 
     def ended(self, record: StreamRecord, now: float) -> None:
         """It has left its last table, with an outcome."""
-        observe_end(self._metrics, record, now)
-        self.recent.add(record, now)
-        log_request(record, now)
+        self._containment.run("samples", observe_end, self._metrics, record, now)
+        self._containment.run("recent", self.recent.add, record, now)
+        self._containment.run("log", log_request, record, now)
         if self._tracer is not None:
-            self._tracer.end(record, now)
+            self._containment.run("tracer", self._tracer.end, record, now)

@@ -14,7 +14,8 @@ class EngineTotals:
         self._last = Counters()
 
     def take(self, now: Counters) -> None:
-        metrics, last = self._metrics, self._last
+        # First: should an instrument raise, the others must not count the same increments again and again.
+        metrics, last, self._last = self._metrics, self._last, now
         self._take_steps(now, last)
         metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
         metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
@@ -31,7 +32,6 @@ class EngineTotals:
             self._take_cache(now.cache, last.cache)
         if now.memory != last.memory:
             self._take_memory(now.memory)
-        self._last = now
 
     def _take_steps(self, now: Counters, last: Counters) -> None:
         """As a rule there was one. An engine is silent while it reads again what was told before: those

@@ -56,6 +56,7 @@ RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not Death
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 OTHER = "other"
 """The label of every tenant that the operator did not name, of routes that there are not, and so on."""
+TELEMETRY_PARTS = ("samples", "log", "recent", "tracer", "engine_totals")
 METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")
 LONG_GAP_SECONDS = 0.5
 """Gaps between tokens from here on leave the id of their request: one exemplar a token would cost more than
@@ -203,6 +204,13 @@ class Metrics:
         self.poisonous = self._counter(
             "penstock_poisonous_requests", "Requests failed because engines died of them."
         )
+        self.telemetry_failures = self._counter(
+            "penstock_telemetry_failures",
+            "Exceptions in the server's own telemetry: a sample, a log line or a span is missing.",
+            "part",
+        )
+        for part in TELEMETRY_PARTS:
+            self.telemetry_failures.labels(part)
         self.late_tokens = self._counter(
             "penstock_late_tokens",
             "Tokens that arrived for a request after its cancel was sent, and were dropped.",

@@ -16,6 +16,7 @@ from scheduler.errors import (
     TenantLimit,
 )
 from scheduler.events import FinishReason
+from scheduler.link.death import DeathCause
 from scheduler.link.messages import Inspection, Ready
 from scheduler.statistics import FlowStatistics
 from scheduler.streams.record import StreamRecord
@@ -55,6 +56,16 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
     metrics.ttft.labels(start_of(record)).observe(now - record.arrived_at, exemplar(record))
     if record.dispatched_at is not None:
         metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
+
+
+def observe_accepted(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
+    """Of each prompt once: its choices share it."""
+    metrics.prompt_tokens.inc(sum(len(record.prepared.prompt) for record in records if record.choice == 0))
+
+
+def observe_submitted(metrics: Metrics, record: StreamRecord, now: float) -> None:
+    """It leaves the queue for the engine."""
+    metrics.queue_seconds.observe(now - record.arrived_at, exemplar(record))
 
 
 def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
@@ -141,6 +152,7 @@ def observe_states(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
 
 
 def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
+    metrics.engine_up.set(1)
     metrics.weights_bytes.set(ready.weights_bytes)
     metrics.describe_model(
         {
@@ -150,6 +162,15 @@ def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
             "weights_dtype": ready.weights_dtype,
         }
     )
+
+
+def observe_loss(metrics: Metrics) -> None:
+    metrics.engine_up.set(0)
+    metrics.engine_deaths.inc()
+
+
+def observe_death(metrics: Metrics, cause: DeathCause) -> None:
+    metrics.engine_restarts.labels(cause.value).inc()
 
 
 def observe_inspection(metrics: Metrics, inspection: Inspection) -> None:

@@ -2,7 +2,7 @@
 
 Models write "3" where the schema says integer, or a JSON text where it says object. What fits is left as
 it is, and so is what has no or more than one reading: the client checks its own tools' arguments and
-tells the model.
+tells the model. Where the step budget ends, the arguments stay as the model wrote them.
 """
 
 from __future__ import annotations
@@ -12,130 +12,96 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
-from referencing import Registry
-
-Schema = Mapping[str, Any]
-
-# A client's `pattern` could take exponential time on a model's text, and decides nothing here.
-_Validator = extend(Draft202012Validator, {"pattern": None, "patternProperties": None})
-_NO_NETWORK: Registry[Any] = Registry()
-"""The package's own registry would fetch a remote `$ref`."""
+from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted, is_of
 
 _INTEGER = re.compile(r"-?\d{1,4000}")
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = ("null", "None")
 _DEEPEST = 32
+_CHARACTERS_PER_STEP = 64
+"""What is read or written as JSON in the time of a step."""
 
 
-def fits(value: Any, schema: Schema) -> bool:
-    """Whether `value` is valid. A schema that is none accepts everything."""
+def coerce(value: Any, schema: Any, *, root: Schema | None = None, budget: StepBudget | None = None) -> Any:
+    """`value`, or its one reading that is valid under `schema`, whose local references are looked up in
+    `root` (default: `schema` itself)."""
+    if root is None:
+        root = schema if isinstance(schema, Mapping) else {}
+    budget = budget or StepBudget()
+    check = SchemaCheck(root, budget)
     try:
-        return bool(_Validator(dict(schema), registry=_NO_NETWORK).is_valid(value))
-    except Exception:  # The schema is the client's: a bad reference, no type, a recursion without end.
-        return True
-
-
-def coerce(value: Any, schema: Schema) -> Any:
-    """`value`, or its one reading that is valid."""
-    if fits(value, schema):
+        if check.accepts(value, schema):
+            return value
+        return _Coercion(check, budget).fit(value, schema, _DEEPEST)
+    except (StepsExhausted, RecursionError):
         return value
-    return _Coercion(schema).fit(value, schema, _DEEPEST)
 
 
 class _Coercion:
-    def __init__(self, root: Schema) -> None:
-        self._root = root
+    def __init__(self, check: SchemaCheck, budget: StepBudget) -> None:
+        self._check = check
+        self._budget = budget
 
     def fit(self, value: Any, schema: Any, depth: int) -> Any:
-        schema = self._resolve(schema)
+        """Raises StepsExhausted."""
+        self._budget.spend()
+        schema = self._check.resolve(schema)
         if schema is None or depth == 0:
             return value
         branches = schema.get("anyOf") or schema.get("oneOf")
         if isinstance(branches, list):
             return self._fit_one_of(value, branches, depth)
-        types = _types(schema)
-        if types and not _is_of(value, types):
-            readings = [reading for kind in types for reading in _readings(value, kind)]
+        types = self._check.types(schema)
+        if types and not is_of(value, types):
+            readings = [reading for kind in types for reading in self._readings(value, kind)]
             if len(readings) != 1:
                 return value
             value = readings[0]
         return self._fit_inside(value, schema, depth)
 
     def _fit_one_of(self, value: Any, branches: list[Any], depth: int) -> Any:
-        candidates = []
+        candidates: list[Any] = []
         for branch in branches:
             fitted = self.fit(value, branch, depth - 1)
-            resolved = self._resolve(branch)
-            if resolved is not None and fits(fitted, {**self._definitions(), **resolved}):
+            if isinstance(branch, Mapping) and self._check.accepts(fitted, branch):
                 candidates.append(fitted)
-        distinct = {json.dumps(candidate, sort_keys=True) for candidate in candidates}
-        return candidates[0] if len(distinct) == 1 else value
+        if candidates and all(_are_equal(candidate, candidates[0]) for candidate in candidates):
+            return candidates[0]
+        return value
 
     def _fit_inside(self, value: Any, schema: Schema, depth: int) -> Any:
         properties, items = schema.get("properties"), schema.get("items")
-        if isinstance(value, dict) and isinstance(properties, dict):
+        if isinstance(value, dict) and isinstance(properties, Mapping):
+            self._budget.spend(len(value))
             return {
                 name: self.fit(item, properties[name], depth - 1) if name in properties else item
                 for name, item in value.items()
             }
-        if isinstance(value, list) and isinstance(items, dict):
+        if isinstance(value, list) and isinstance(items, Mapping):
             return [self.fit(item, items, depth - 1) for item in value]
         return value
 
-    def _resolve(self, schema: Any) -> Schema | None:
-        """The schema itself, or what its local `$ref` names."""
-        for _ in range(8):
-            if not isinstance(schema, Mapping):
-                return None
-            reference = schema.get("$ref")
-            if reference is None:
-                return schema
-            if not isinstance(reference, str) or not reference.startswith("#"):
-                return None
-            schema = self._at(reference)
-        return None
-
-    def _at(self, pointer: str) -> Any:
-        place: Any = self._root
-        for part in pointer.removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            place = place.get(name) if isinstance(place, Mapping) else None
-        return place
-
-    def _definitions(self) -> dict[str, Any]:
-        return {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
+    def _readings(self, value: Any, kind: str) -> Iterator[Any]:
+        """`value` as a `kind`: at most one."""
+        if kind == "string":
+            if value is not None and not isinstance(value, str):
+                text = json.dumps(value, ensure_ascii=False)
+                self._budget.spend(len(text) // _CHARACTERS_PER_STEP)
+                yield text
+        elif isinstance(value, str):
+            self._budget.spend(len(value) // _CHARACTERS_PER_STEP)
+            yield from _read(value.strip(), kind)
 
 
-def property_schema(schema: Schema, name: str) -> Schema:
-    """What `schema` says of one argument, with the definitions that it may refer to; {} if nothing."""
+def property_schema(schema: Schema, name: str) -> Any:
+    """What `schema` says of one argument; {} if nothing."""
     properties = schema.get("properties")
-    inner = properties.get(name) if isinstance(properties, Mapping) else None
-    if not isinstance(inner, Mapping):
-        return {}
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return {**definitions, **inner}
+    return properties.get(name, {}) if isinstance(properties, Mapping) else {}
 
 
-def _types(schema: Schema) -> tuple[str, ...]:
-    kinds = schema.get("type")
-    if isinstance(kinds, str):
-        return (kinds,)
-    return tuple(kind for kind in kinds if isinstance(kind, str)) if isinstance(kinds, list) else ()
-
-
-def _is_of(value: Any, types: tuple[str, ...]) -> bool:
-    return any(fits(value, {"type": kind}) for kind in types)
-
-
-def _readings(value: Any, kind: str) -> Iterator[Any]:
-    """`value` as a `kind`: at most one."""
-    if kind == "string":
-        if value is not None and not isinstance(value, str):
-            yield json.dumps(value, ensure_ascii=False)
-    elif isinstance(value, str):
-        yield from _read(value.strip(), kind)
+def _are_equal(one: Any, other: Any) -> bool:
+    # Python takes True for 1.
+    return one is other or (type(one) is type(other) and bool(one == other))
 
 
 def _read(text: str, kind: str) -> Iterator[Any]:
@@ -150,5 +116,5 @@ def _read(text: str, kind: str) -> Iterator[Any]:
             read = json.loads(text, parse_constant=lambda name: name)
         except (ValueError, RecursionError):
             return
-        if _is_of(read, (kind,)):
+        if is_of(read, (kind,)):
             yield read

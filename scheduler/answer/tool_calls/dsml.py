@@ -11,8 +11,12 @@ The module has the names of mlx-lm's parser modules.
 from __future__ import annotations
 
 import json
-import re
+import sys
 from typing import Any
+
+import regex as re
+
+from scheduler.answer.tool_calls.bounded_regex import limit_module
 
 _TOKEN = "｜DSML｜"
 tool_call_start = f"<{_TOKEN}function_calls>"
@@ -26,7 +30,6 @@ _PARAMETER = re.compile(
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
     """Raises ValueError where a call is not whole, or a value that should be JSON is none."""
-    # Before the pattern, which would look for each missing end anew.
     if any(
         text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
     ):
@@ -42,3 +45,6 @@ def _arguments(body: str) -> dict[str, Any]:
         name: value if is_string == "true" else json.loads(value)
         for name, is_string, value in _PARAMETER.findall(body)
     }
+
+
+limit_module(sys.modules[__name__])

@@ -8,10 +8,12 @@ arrives.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from scheduler.answer.tool_calls.coercion import Schema, coerce, property_schema
+from scheduler.answer.tool_calls.coercion import coerce, property_schema
+from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
 
 _SPACE = " \t\r\n"
 _ESCAPES = frozenset('"\\/bfnrtu')
@@ -43,8 +45,10 @@ class _At(Enum):
 class JsonArguments:
     """One JSON object in the making. Raises ValueError where it is none."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, budget: StepBudget | None = None) -> None:
+        """`budget`: the answer's, for coercion."""
         self._schema = schema
+        self._budget = budget or StepBudget()
         self._at = _At.OBJECT
         self._key = ""
         self._parts: list[str] = []
@@ -175,13 +179,16 @@ class JsonArguments:
 
     def _end_value(self, out: list[str]) -> None:
         value: Any = json.loads("".join(self._parts), strict=False)
-        fitted = coerce(value, property_schema(self._schema, self._key))
+        schema = property_schema(self._schema, self._key)
+        fitted = coerce(value, schema, root=self._schema, budget=self._budget)
         out.append(self._member_head() + json_text(fitted))
         self._at, self._depth = _At.COMMA, 0
 
 
-def _takes_strings(schema: Schema) -> bool:
+def _takes_strings(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return True
     kinds = schema.get("type")
     if kinds is None:
-        return not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
+        return not any(name in schema for name in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const"))
     return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)

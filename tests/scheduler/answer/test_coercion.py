@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
-from scheduler.answer.tool_calls.coercion import coerce, fits
+from scheduler.answer.tool_calls.coercion import coerce
+from scheduler.answer.tool_calls.schema_check import ANSWER_STEPS, SchemaCheck, StepBudget
 
 INTEGER = {"type": "integer"}
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    return SchemaCheck(schema, StepBudget()).accepts(value, schema)
+
 
 CASES: list[tuple[Any, dict[str, Any], Any]] = [
     # (what the model wrote, the schema, what the tool gets)
@@ -65,11 +72,29 @@ json_values = st.recursive(
 schemas = st.recursive(
     st.sampled_from(["integer", "number", "string", "boolean", "null", "array", "object"]).map(
         lambda kind: {"type": kind}
+    )
+    | st.lists(st.none() | st.booleans() | st.integers(0, 2) | st.text(max_size=1), max_size=3).map(
+        lambda some: {"enum": some}
+    )
+    | st.sampled_from(
+        [
+            {"const": 1},
+            {"const": [1]},
+            {"minimum": 0},
+            {"maxLength": 2},
+            {"minItems": 1},
+            {"maxProperties": 1},
+        ]
     ),
     lambda inner: (
         st.dictionaries(st.text(max_size=3), inner, max_size=3).map(lambda each: {"properties": each})
         | inner.map(lambda one: {"items": one})
         | st.lists(inner, min_size=1, max_size=3).map(lambda some: {"anyOf": some})
+        | st.lists(inner, min_size=1, max_size=3).map(lambda some: {"oneOf": some})
+        | st.lists(inner, min_size=1, max_size=3).map(lambda some: {"allOf": some})
+        | st.lists(inner, min_size=1, max_size=2).map(lambda some: {"prefixItems": some, "items": False})
+        | inner.map(lambda one: {"not": one})
+        | inner.map(lambda one: {"properties": {"": one}, "additionalProperties": False, "required": [""]})
     ),
     max_leaves=6,
 )
@@ -84,3 +109,120 @@ def test_what_fits_is_never_touched_and_fitting_twice_is_fitting_once(
     if fits(value, schema):
         assert fitted == value
     assert coerce(fitted, schema) == fitted
+
+
+def doubled(keyword: str, depth: int = 25) -> dict[str, Any]:
+    """2 KB that name 2^depth nodes."""
+    levels: dict[str, Any] = {
+        f"l{level}": {keyword: [{"$ref": f"#/$defs/l{level + 1}"}] * 2} for level in range(depth)
+    }
+    return {"$ref": "#/$defs/l0", "$defs": {**levels, f"l{depth}": {"type": "integer"}}}
+
+
+def nested(keyword: str, depth: int = 25) -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        inner = {keyword: [inner, inner]}
+    return inner
+
+
+CATASTROPHIC = "^(a+)+$"
+LONG = "a" * 40 + "!"
+EXPENSIVE: dict[str, tuple[Any, dict[str, Any]]] = {
+    # name: (what the model wrote, the schema)
+    **{f"doubled-{keyword}": ("x", doubled(keyword)) for keyword in ("anyOf", "oneOf")},
+    **{f"nested-{keyword}": ("x", nested(keyword)) for keyword in ("anyOf", "oneOf")},
+    "doubled-allOf": (3, doubled("allOf")),
+    "nested-allOf": (3, nested("allOf")),
+    "text-read-in-each-branch": ("[" + "1," * 50_000 + "1]", nested("anyOf") | {"type": "array"}),
+    "written-in-each-branch": (
+        list(range(20_000)),
+        {"$defs": {"s": {"type": "string", "maxLength": 1}}, "anyOf": [{"$ref": "#/$defs/s"}] * 5_000},
+    ),
+    "chain": (
+        "x",
+        {"$ref": "#/$defs/a0", "$defs": {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(9999)}},
+    ),
+    "two-loops": ("x", {"$defs": {"a": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}, "$ref": "#/$defs/a"}),
+    "long-pointer": ("x", {"allOf": [{"$ref": "#" + "/a" * 500_000}] * 5_000}),
+    "list-of-a-loop": (
+        [[["x"] * 20] * 20] * 20,
+        {"anyOf": [{"type": "array", "items": {"$ref": "#"}}, {"type": "array", "items": {"$ref": "#"}}]},
+    ),
+    "unique-items": ([{"n": n} for n in range(20_000)], {"type": "array", "uniqueItems": True}),
+    "enum": (["x"] * 5_000, {"items": {"enum": [{"n": n} for n in range(5_000)]}}),
+    "enum-of-containers": (
+        [[0] * 1_000] * 500,
+        {"items": {"enum": [[[0] * 999 + [n]] for n in range(1, 500)]}},
+    ),
+    "const": ([list(range(5_000))] * 500, {"items": {"const": [*range(4_999), 0]}}),
+    "required": ([{}] * 5_000, {"items": {"required": ["n"] * 5_000}}),
+    "pattern": (LONG, {"type": "string", "pattern": CATASTROPHIC}),
+    "pattern-properties": (
+        {LONG: 1},
+        {"patternProperties": {CATASTROPHIC: {}}, "additionalProperties": False},
+    ),
+    "pattern-of-an-older-draft": (
+        {"a": LONG},
+        {
+            "properties": {
+                "a": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": CATASTROPHIC}
+            }
+        },
+    ),
+    "unevaluated": (
+        {LONG: 1},
+        {"allOf": [{"patternProperties": {CATASTROPHIC: {}}}], "unevaluatedProperties": False},
+    ),
+    "property-names": ({LONG: 1}, {"propertyNames": {"pattern": CATASTROPHIC}}),
+}
+
+
+@pytest.mark.parametrize("name", EXPENSIVE)
+def test_no_schema_costs_more_than_the_answers_steps(name: str) -> None:
+    """What is too expensive to decide stays as the model wrote it. Unbounded, most of these take years."""
+    value, schema = EXPENSIVE[name]
+    budget = StepBudget()
+    spent = []
+    spend = budget.spend
+
+    def spend_and_count(steps: int = 1) -> None:
+        if steps:
+            spent.append(steps)
+        spend(steps)
+
+    budget.spend = spend_and_count  # type: ignore[method-assign]
+    assert coerce(value, schema, budget=budget) == value
+    # Each loop of the check spends at least a step a turn, so the calls bound the work.
+    assert len(spent) <= ANSWER_STEPS + 1
+
+
+def test_calls_of_one_answer_share_its_steps() -> None:
+    """A client cannot have many cheap calls cost what one may not."""
+    budget = StepBudget()
+    coerce("x", doubled("anyOf"), budget=budget)
+    assert budget.left < 0
+    assert coerce("3", INTEGER, budget=budget) == "3"
+
+
+def test_an_honest_call_of_a_thousand_values_fits_the_budget() -> None:
+    """A list of edits, each with a number written as text."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "edits": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"line": INTEGER, "text": {"type": "string"}}},
+            }
+        },
+    }
+    written = {"edits": [{"line": str(line), "text": "x"} for line in range(500)]}
+    fitted = {"edits": [{"line": line, "text": "x"} for line in range(500)]}
+    assert coerce(written, schema) == fitted
+
+
+@given(value=json_values, schema=schemas)
+def test_what_is_valid_is_accepted(value: Any, schema: dict[str, Any]) -> None:
+    """The check is one-sided: jsonschema's own verdict on what it accepts is never contradicted."""
+    if Draft202012Validator(schema).is_valid(value):
+        assert fits(value, schema)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
+from scheduler.answer.tool_calls import reading
+from scheduler.answer.tool_calls.bounded_regex import limit_module
+from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.errors import MalformedToolCall
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
+from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import (
     HARMONY,
     MALFORMED,
+    TOOLS,
     WRITTEN,
     Message,
     Written,
@@ -153,25 +164,57 @@ def test_harmonys_analysis_is_reasoning_when_it_is_cut_off() -> None:
     assert (message.reasoning, reason) == ("thinking about", FinishReason.LENGTH)
 
 
-JUNK = (
-    "<invoke name=",
-    "<function=",
-    "<arg_key>",
-    "call:a{",
-    "<|open|>call<|sep|>",
-    "[a(",
-    "{",
-    '<atem:invoke name="a">',
-)
-
-
-@pytest.mark.parametrize("parser", [*tool_parser_names(), "dsml"])
-def test_no_junk_takes_a_reader_long(parser: str) -> None:
-    """It runs where every stream's tokens pass. The bound is a hundred times what it takes."""
-    syntax = tool_syntax(parser)
-    for junk in (*JUNK, '<｜DSML｜invoke name="a">', "<longcat_arg_key>"):
-        raw = syntax.start + junk * (10_000 // len(junk))
+@pytest.mark.parametrize("parser", MARKS)
+def test_no_text_takes_a_reader_long(parser: str) -> None:
+    """It runs on the event loop. Without a limit several take 4 to 100 s for some of these; the bound is
+    twenty times the limit."""
+    for raw in texts(parser, 40_000):
         started = time.process_time()
         with suppress(MalformedToolCall):
-            message_of(pipeline(form(parser)), [raw.encode()])
-        assert time.process_time() - started < 2.0, junk
+            read_block(raw, tool_syntax(parser), Calls(TOOLS, str, parallel=True))
+        assert time.process_time() - started < 1.0, raw[:80]
+
+
+def test_the_table_of_texts_names_every_parser() -> None:
+    """A new one in a newer mlx-lm is seen here."""
+    assert set(MARKS) == {*tool_parser_names(), "dsml"}
+
+
+@pytest.mark.parametrize("parser", MARKS)
+def test_every_pattern_of_a_reader_is_limited(parser: str) -> None:
+    """Also those of a module whose functions it uses."""
+    own = vars(sys.modules[tool_syntax(parser).parse.__module__])
+    functions = [value for value in own.values() if isinstance(value, FunctionType)]
+    for name in {function.__module__ for function in functions} - {limit_module.__module__}:
+        values = list(vars(sys.modules[name]).values())
+        assert not [value for value in values if isinstance(value, regex.Pattern | re.Pattern)]
+        assert regex not in values
+        assert re not in values
+
+
+def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second try would cost the event loop the same again."""
+    monkeypatch.setattr(reading, "_MATCHING_SECONDS", 0.0)
+    syntax = tool_syntax("glm47")
+    tries = []
+
+    def parse(raw: str, tools: list[dict[str, Any]] | None) -> Any:
+        tries.append(raw)
+        return syntax.parse(raw, tools)
+
+    raw = "get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value>"
+    with pytest.raises(MalformedToolCall, match="too long"):
+        read_block(raw, replace(syntax, parse=parse), Calls(TOOLS, str, parallel=True))
+    assert tries == [raw]
+
+
+@pytest.mark.parametrize("parser", ["glm47", "qwen3_coder", "gemma4", "minicpm5"])
+def test_a_whole_call_with_a_long_file_is_read(parser: str) -> None:
+    """The limit is for what does not match, not for what is long."""
+    written = next(one for one in WRITTEN if one.name == parser)
+    assert written.form.tools is not None
+    city = str(dict(written.calls[0][1])["city" if written.calls[0][0] == "get_weather" else "zone"])
+    raw = written.raw.replace(city, "a line of a file, <p>and</p> more\n" * 6_000)
+    message, reason = message_of(pipeline(written.form, in_reasoning=written.in_reasoning), [raw.encode()])
+    assert reason is FinishReason.TOOL_CALLS
+    assert len(str(message.calls)) > 200_000

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.intake import prefix_estimate
-from scheduler.intake.prefix_estimate import BLOCK_TOKENS, PrefixEstimate, block_hashes
+from scheduler.intake.prefix_estimate import PrefixEstimate
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
 
 
 def estimate_of(*prompts: list[int], salt: str = "") -> PrefixEstimate:

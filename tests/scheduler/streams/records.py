@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.streams.record import StreamRecord
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
@@ -28,7 +29,9 @@ def make_record(
     request = ask(
         text, stop=stop, tenant=tenant, session=session, priority=priority, timeout_seconds=timeout_seconds
     )
-    prepared = PreparedRequest(request, prompt or [1, 2, 3], max_tokens, stop_token_ids=(EOS,))
+    prompt = prompt or [1, 2, 3]
+    blocks = block_hashes(prompt, request.cache_salt)
+    prepared = PreparedRequest(request, prompt, max_tokens, stop_token_ids=(EOS,), prefix_blocks=blocks)
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
     return StreamRecord(request_id, prepared, pipeline, arrived_at)
 

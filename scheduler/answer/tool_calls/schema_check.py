@@ -1,0 +1,216 @@
+"""Whether a value may be valid under a JSON schema, decided within a bounded number of steps.
+
+The schema is a client's and the value a model's, and the check runs on the event loop, so its cost must have
+a bound that neither can move. The `jsonschema` package has none: 2 KB of doubled `$ref`s make it visit 2^24
+nodes, a subschema with a `$schema` of its own brings back what a caller has switched off, and
+`additionalProperties` and `unevaluatedProperties` match the client's regular expressions, which Python's
+`re` can take exponential time for.
+
+The check is one-sided: whatever is valid is accepted, and some of what is invalid is accepted, too.
+Keywords that no coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...) are ignored, and
+`oneOf` is read as `anyOf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+ANSWER_STEPS = 5_000
+"""For all arguments of one answer: at most some 30 ms of the event loop. A call of a thousand values takes
+some three thousand."""
+_DEEPEST = 64
+_LONGEST_POINTER = 1_000
+_LONGEST_CHAIN = 8
+
+
+class StepsExhausted(Exception):
+    """The budget is used up: what is not decided yet stays undecided."""
+
+
+class StepBudget:
+    """Steps that are left: one a pair of value and subschema, and one a list entry that is looked at."""
+
+    def __init__(self, steps: int = ANSWER_STEPS) -> None:
+        self.left = steps
+
+    def spend(self, steps: int = 1) -> None:
+        """Raises StepsExhausted, from then on always."""
+        self.left -= steps
+        if self.left < 0:
+            raise StepsExhausted
+
+
+class SchemaCheck:
+    """Checks values against `root` and its subschemas."""
+
+    def __init__(self, root: Schema, budget: StepBudget) -> None:
+        self._root = root
+        self._budget = budget
+
+    def accepts(self, value: Any, schema: Any, depth: int = _DEEPEST) -> bool:
+        """False only where `value` is invalid. Raises StepsExhausted."""
+        self._budget.spend()
+        if schema is False:
+            return False
+        if depth == 0 or not isinstance(schema, Mapping):
+            return True
+        if "$ref" in schema and not self.accepts(value, self._at(schema["$ref"]), depth - 1):
+            return False
+        return (
+            self._is_one_of(value, schema)
+            and _is_within_bounds(value, schema)
+            and self._fits_branches(value, schema, depth)
+            and self._fits_inside(value, schema, depth)
+        )
+
+    def resolve(self, schema: Any) -> Schema | None:
+        """The schema itself, or what its local `$ref` names; None where that is no schema."""
+        for _ in range(_LONGEST_CHAIN):
+            if not isinstance(schema, Mapping):
+                return None
+            if "$ref" not in schema:
+                return schema
+            schema = self._at(schema["$ref"])
+        return None
+
+    def types(self, schema: Schema) -> tuple[str, ...]:
+        """The names of types that `schema` allows; empty where it does not restrict them."""
+        kinds = schema.get("type")
+        if isinstance(kinds, str):
+            return (kinds,)
+        if not isinstance(kinds, list):
+            return ()
+        self._budget.spend(len(kinds))
+        return tuple([kind for kind in kinds if isinstance(kind, str)])
+
+    def _at(self, pointer: Any) -> Any:
+        if not isinstance(pointer, str) or not pointer.startswith("#") or len(pointer) > _LONGEST_POINTER:
+            return None
+        place: Any = self._root
+        parts = pointer.removeprefix("#").split("/")[1:]
+        self._budget.spend(1 + len(parts))
+        for part in parts:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(place, list) and name.isascii() and name.isdecimal():
+                place = place[int(name)] if int(name) < len(place) else None
+            else:
+                place = place.get(name) if isinstance(place, Mapping) else None
+        return place
+
+    def _is_one_of(self, value: Any, schema: Schema) -> bool:
+        types = self.types(schema)
+        if types and not is_of(value, types):
+            return False
+        if "const" in schema and not _may_equal(value, schema["const"]):
+            return False
+        choices = schema.get("enum")
+        if not isinstance(choices, list):
+            return True
+        self._budget.spend(len(choices))
+        return any(_may_equal(value, choice) for choice in choices)
+
+    def _fits_branches(self, value: Any, schema: Schema, depth: int) -> bool:
+        every = schema.get("allOf")
+        if isinstance(every, list) and not all(self.accepts(value, each, depth - 1) for each in every):
+            return False
+        for name in ("anyOf", "oneOf"):
+            some = schema.get(name)
+            if (
+                isinstance(some, list)
+                and some
+                and not any(self.accepts(value, one, depth - 1) for one in some)
+            ):
+                return False
+        return True
+
+    def _fits_inside(self, value: Any, schema: Schema, depth: int) -> bool:
+        if isinstance(value, dict):
+            return self._has_required(value, schema) and self._fits_properties(value, schema, depth)
+        if isinstance(value, list):
+            prefix = schema.get("prefixItems")
+            places = prefix if isinstance(prefix, list) else []
+            rest = schema.get("items", True)
+            if rest is True and not places:
+                return True
+            return all(
+                self.accepts(item, places[index] if index < len(places) else rest, depth - 1)
+                for index, item in enumerate(value)
+            )
+        return True
+
+    def _has_required(self, value: dict[str, Any], schema: Schema) -> bool:
+        required = schema.get("required")
+        if not isinstance(required, list):
+            return True
+        self._budget.spend(len(required))
+        return all(not isinstance(name, str) or name in value for name in required)
+
+    def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
+        properties = schema.get("properties")
+        named = properties if isinstance(properties, Mapping) else {}
+        # Which names a pattern takes out of the others is not known here.
+        others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+        if others is True and not named:
+            return True
+        return all(self.accepts(item, named.get(name, others), depth - 1) for name, item in value.items())
+
+
+def is_of(value: Any, types: tuple[str, ...]) -> bool:
+    """Whether `value` is of one of these JSON types. A name that is no type's is taken for any."""
+    return any(kind not in _IS_TYPE or _IS_TYPE[kind](value) for kind in types)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_IS_TYPE: dict[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": _is_number,
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def _may_equal(value: Any, wanted: Any) -> bool:
+    """Containers are only told apart by their types: comparing them takes time by their sizes."""
+    if isinstance(value, dict | list):
+        return isinstance(wanted, dict if isinstance(value, dict) else list)
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    return bool(value == wanted)
+
+
+def _is_within_bounds(value: Any, schema: Schema) -> bool:
+    if _is_number(value):
+        return (
+            _holds(schema, "minimum", lambda bound: value >= bound)
+            and _holds(schema, "maximum", lambda bound: value <= bound)
+            and _holds(schema, "exclusiveMinimum", lambda bound: value > bound)
+            and _holds(schema, "exclusiveMaximum", lambda bound: value < bound)
+        )
+    if isinstance(value, str | list | dict):
+        least, most = _SIZES[type(value)]
+        size = len(value)
+        return _holds(schema, least, lambda bound: size >= bound) and _holds(
+            schema, most, lambda bound: size <= bound
+        )
+    return True
+
+
+_SIZES: dict[type, tuple[str, str]] = {
+    str: ("minLength", "maxLength"),
+    list: ("minItems", "maxItems"),
+    dict: ("minProperties", "maxProperties"),
+}
+
+
+def _holds(schema: Schema, keyword: str, holds: Callable[[Any], bool]) -> bool:
+    bound = schema.get(keyword)
+    return not _is_number(bound) or holds(bound)

@@ -1,0 +1,48 @@
+"""The engine's end of the link, in a process of its own: it ends with the link, and says why."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from scheduler.engine.inbox import PARENT_GONE
+
+_PROGRAM = """
+import socket, sys
+from scheduler.engine.inbox import Inbox
+inbox = Inbox(socket.socket(fileno=int(sys.argv[1])))
+inbox.start()
+inbox.wait()
+"""
+
+
+def end_of(said: bytes) -> tuple[int, str]:
+    """The exit status and stderr of an engine whose parent has said this and gone."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        theirs.close()
+        ours.sendall(said)
+        ours.close()
+        _, stderr = process.communicate(timeout=30)
+    return process.returncode, stderr
+
+
+@pytest.mark.parametrize("said", [b"\xff" * 64, b"\x00\x00\x00\x03abc"])
+def test_nonsense_on_the_link_is_told_on_stderr(said: bytes) -> None:
+    """The parent reads its engine's stderr for the cause of its death; `os._exit` alone says nothing."""
+    status, stderr = end_of(said)
+    assert status == PARENT_GONE
+    assert "LinkError" in stderr
+
+
+def test_a_parent_that_goes_is_no_error() -> None:
+    assert end_of(b"") == (PARENT_GONE, "")

@@ -1,0 +1,161 @@
+"""A bug in telemetry or accounting costs no stream a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from prometheus_client import Counter, Gauge, Histogram
+from trio.testing import MockClock, trio_test
+
+from scheduler.link.messages import Counters, ScriptedPlan
+from scheduler.service import Scheduler
+from scheduler.streams.record import StreamRecord
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import Metrics
+from tests.cancellation.bench import Client
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import ask, make_scheduler, running
+
+
+class BugError(Exception):
+    """What nobody expects."""
+
+
+class BrokenTracer:
+    def end(self, record: StreamRecord, now: float) -> None:
+        raise BugError("no such span")
+
+
+class BrokenInstrument:
+    """Raises whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise BugError(f"no {name}")
+
+
+def break_metrics(scheduler: Scheduler) -> None:
+    for name, value in list(vars(scheduler.metrics).items()):
+        if isinstance(value, Counter | Gauge | Histogram):
+            setattr(scheduler.metrics, name, BrokenInstrument())
+
+
+def raises_from(
+    owner: str, method: str, *, after: int = 0, times: int = 10**9
+) -> Callable[[Scheduler], None]:
+    """That method of the scheduler's part raises, but for the first calls; the work itself is done."""
+
+    def break_it(scheduler: Scheduler) -> None:
+        part = getattr(scheduler, owner)
+        real, calls = getattr(part, method), 0
+
+        def broken(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            result = real(*args)
+            if after < calls <= after + times:
+                raise BugError(method)
+            return result
+
+        setattr(part, method, broken)
+
+    return break_it
+
+
+async def texts_of(scheduler: Scheduler, broken: Callable[[Scheduler], None] | None = None) -> list[str]:
+    """Of six requests at once."""
+    clients = [Client(ask(f"{number}", max_tokens=12)) for number in range(6)]
+    async with running(scheduler):
+        if broken is not None:
+            broken(scheduler)
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(client.follow, scheduler)
+        await scheduler.wait_idle()
+    assert all(len(client.finals) == 1 for client in clients)
+    return [client.text for client in clients]
+
+
+async def undisturbed() -> list[str]:
+    return await texts_of(make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01)))
+
+
+BROKEN_TELEMETRY: dict[str, Callable[[Scheduler], None]] = {
+    "metrics": break_metrics,
+    "recent": raises_from("recent", "add"),
+    "engine-totals": raises_from("_totals", "take"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_TELEMETRY)
+@trio_test
+async def test_broken_telemetry_costs_no_token(name: str, autojump_clock: MockClock) -> None:
+    """No engine dies of it either."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01))
+    assert await texts_of(scheduler, BROKEN_TELEMETRY[name]) == await undisturbed()
+    assert launcher.starts == 1
+
+
+@trio_test
+async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockClock) -> None:
+    """Six requests: six failures, one line."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01), tracer=BrokenTracer())
+    with structlog.testing.capture_logs() as lines:
+        assert await texts_of(scheduler) == await undisturbed()
+    assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["tracer"]
+    sample = scheduler.metrics.registry.get_sample_value(
+        "penstock_telemetry_failures_total", {"part": "tracer"}
+    )
+    assert sample == 6
+
+
+def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
+    """The second may be another bug."""
+    containment = Containment(Metrics())
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    with structlog.testing.capture_logs() as lines:
+        for error in (ValueError("a"), ValueError("b"), KeyError("c")):
+            containment.run("log", fail, error)
+    assert len(lines) == 2
+
+
+BROKEN_ROUTING: dict[str, Callable[[Scheduler], None]] = {
+    # Each after some tokens: what was delivered before it raised must not come twice.
+    "route": raises_from("_multiplexer", "route", after=6, times=1),
+    "accounting": raises_from("_queue", "observe", after=20, times=1),
+    "stall-watch": raises_from("_stall", "stepped", after=5, times=1),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ROUTING)
+@trio_test
+async def test_a_bug_in_routing_is_an_engines_end_and_the_streams_go_on(
+    name: str, autojump_clock: MockClock
+) -> None:
+    """As a LinkError: the next engine resumes, and each stream has the same tokens."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01))
+    assert await texts_of(scheduler, BROKEN_ROUTING[name]) == await undisturbed()
+    assert launcher.starts == 2
+    last_death = scheduler.statistics().engine.last_death
+    assert last_death is not None
+    assert "BugError" in last_death
+
+
+def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
+    """Counters that come before a broken one go on as if nothing had been."""
+    metrics = Metrics()
+    totals = EngineTotals(metrics)
+    metrics.running = BrokenInstrument()  # type: ignore[assignment]
+    for tokens in (5, 9):
+        with pytest.raises(BugError):
+            totals.take(Counters(generated_tokens=tokens))
+    assert metrics.registry.get_sample_value("penstock_generated_tokens_total") == 9

@@ -1,0 +1,132 @@
+"""Between a request and its stream: what is accepted is released, whatever fails on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock, trio_test
+
+from scheduler.events import Failed, Finished
+from scheduler.intake import queue
+from scheduler.link.messages import Submit, ToEngine
+from scheduler.prompt import prefix_blocks, preparation
+from scheduler.service import Scheduler
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
+
+_T = TypeVar("_T")
+
+
+class BugError(Exception):
+    """What nobody expects."""
+
+
+def raise_once(part: Any, method: str, call: int) -> None:
+    """`part.method` raises at that call, instead of its work."""
+    real, calls = getattr(part, method), 0
+
+    def broken(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise BugError(method)
+        return real(*args)
+
+    setattr(part, method, broken)
+
+
+def check_nothing_is_left(scheduler: Scheduler) -> None:
+    report = scheduler.report()
+    assert (len(scheduler._queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
+    assert scheduler._queue.tenants == scheduler._queue.open_charges == 0
+
+
+BUGS: dict[str, Callable[[Scheduler], None]] = {
+    "push": lambda scheduler: raise_once(scheduler._queue, "push", 2),
+    "fair-queue": lambda scheduler: raise_once(scheduler._queue._fair, "push", 2),
+    "expiry": lambda scheduler: raise_once(scheduler._expiry, "watch", 2),
+    "pump": lambda scheduler: raise_once(scheduler._dispatcher, "pump", 1),
+    "pop": lambda scheduler: raise_once(scheduler._queue, "pop", 2),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+@trio_test
+async def test_what_raises_while_a_request_is_queued_leaves_nothing_behind(
+    bug: str, autojump_clock: MockClock
+) -> None:
+    """Neither records without a reader nor credits; who comes next is served."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=2, lookahead=0)
+    async with running(scheduler):
+        BUGS[bug](scheduler)
+        with pytest.raises(BugError):
+            async with scheduler.stream(ask(choices=4)):
+                raise AssertionError("accepted all the same")
+        await scheduler.wait_idle()
+        check_nothing_is_left(scheduler)
+        for _ in range(3):
+            assert isinstance((await answer(scheduler, ask()))[1], Finished)
+
+
+@trio_test
+async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClock) -> None:
+    """The engine never hears of it and sends no Retired: its credit comes back all the same."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
+    async with running(scheduler):
+        real = scheduler._send_to_engine
+        assert real is not None
+
+        def send(message: ToEngine) -> None:
+            if isinstance(message, Submit) and len(message.prompt) > 50:
+                raise BugError("too large a frame")
+            real(message)
+
+        scheduler._send_to_engine = send
+        finals: list[Finished | Failed] = []
+
+        async def follow(text: str) -> None:
+            finals.append((await answer(scheduler, ask(text)))[1])
+
+        async with trio.open_nursery() as nursery:
+            for text in ("a", "b" * 100, "c" * 100, "d"):
+                nursery.start_soon(follow, text)
+        assert sorted(type(final).__name__ for final in finals) == [
+            "Failed",
+            "Failed",
+            "Finished",
+            "Finished",
+        ]
+        check_nothing_is_left(scheduler)
+
+
+@trio_test
+async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 choices of 100,000 tokens were 121 ms during which no stream got a token."""
+    hashed: list[bool] = []
+    offloaded = False
+    real = prefix_blocks.block_hashes
+
+    async def offload(work: Callable[[], _T], /, *, large: bool = False) -> _T:
+        nonlocal offloaded
+        offloaded = True
+        try:
+            return work()
+        finally:
+            offloaded = False
+
+    def block_hashes(prompt: Sequence[int], salt: str) -> tuple[int, ...]:
+        hashed.append(offloaded)
+        return real(prompt, salt)
+
+    monkeypatch.setattr(preparation, "block_hashes", block_hashes)
+    assert not hasattr(queue, "block_hashes")
+    scheduler = make_scheduler(LoopbackLauncher())
+    scheduler._offload = offload
+    async with running(scheduler), scheduler.stream(ask(max_tokens=1, choices=128)):
+        await scheduler.wait_idle()
+    assert hashed == [True]
