@@ -18,7 +18,7 @@ class DeathCause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """The device or the machine had none left for what the engine asked of it."""
     BUFFER_LIMIT = "buffer_limit"
-    """Metal allows a process so many buffers (499,000), of whatever size: less memory would not have helped."""
+    """Metal allows a process so many buffers (499,000) of any size: less memory would not have helped."""
     GPU_TIMEOUT = "gpu_timeout"
     """The system took the device away, because one piece of work kept it for too long."""
     GPU_ERROR = "gpu_error"

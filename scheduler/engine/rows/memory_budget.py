@@ -17,8 +17,8 @@ _LEAST_BYTES = 64 << 20
 
 def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_bytes: int) -> int:
     """`device` is MLX's device_info() with the weights on the device, `memory_bytes` the machine's. Metal's
-    recommendation or CUDA's memory bounds the budget (neither was run by us), and so does what other processes
-    leave of CUDA's; on a CPU the machine's memory does."""
+    recommendation or CUDA's memory bounds the budget (neither was run by us), and so does what is free of
+    CUDA's; on a CPU the machine's memory does."""
     recommended = recommended_bytes(device)
     room = int(recommended * _OF_DEVICE) if recommended else int(memory_bytes * _OF_MACHINE)
     budget = room - weights_bytes
@@ -28,8 +28,8 @@ def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_b
 
 
 def recommended_bytes(device: Mapping[str, Any]) -> int:
-    """What a process should not exceed on the device; 0 where MLX does not say. Metal gives a recommendation and
-    the machine's memory, CUDA the device's total (`total_memory`)."""
+    """What a process should not exceed on the device; 0 where MLX does not say. Metal has a recommendation,
+    CUDA no more than the device's total (`total_memory`)."""
     for key in ("max_recommended_working_set_size", "memory_size", "total_memory"):
         if size := int(device.get(key) or 0):
             return size

@@ -11,8 +11,9 @@ are merged in float32 as in Hydragen (arXiv 2402.05099) and FlashInfer's cascade
 that a fused kernel could replace: it has no other input than queries, keys, values and a mask.
 
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
-they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer, so
-one layer's keys are copied to float32: a shared token moves three times its bytes (not measured on a GPU).
+they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
+so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; nobody
+measured it on a GPU).
 
 Everything here is a composition of MLX operations and was run on the CPU build only.
 """
@@ -96,8 +97,8 @@ def shared_attention(
 
 
 def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """float16 ends at 65,504, which 16,384 equal weights times values of 4 pass; divided by their sum first, the
-    weights would be subnormal in it. bfloat16 has float32's range: its values are not copied."""
+    """float16 ends at 65,504, which 16,384 equal weights times values of 4 pass; divided by their sum first,
+    the weights would be subnormal in it. bfloat16 has float32's range: its values are not copied."""
     return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
 
 

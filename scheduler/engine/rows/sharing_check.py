@@ -1,8 +1,8 @@
 """Whether a model's attention lets rows share keys and values in place: asked by trying, at load.
 
 Families differ in what they do between the cache and the softmax: MLA adds part of the scores itself, some
-call their own kernel, some pass a window. What does not come out equal is left on the ordinary path. One row is
-shorter and shares nothing: it has a part that is masked as a whole, and padding that the others have not.
+call their own kernel, some pass a window. What does not come out equal is left on the ordinary path. One row
+shares nothing: so the run is a part that is masked as a whole for it, and the others' own parts are padded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TOLERANCE_16_BIT = 0.05
 
 
 def shares_exactly(model: Any) -> bool:
-    """Two rows behind one prefix, once with copies and once in place, and a third beside them: the same logits
-    in prefill and in decode, or False and a line that says so."""
+    """Two rows behind one prefix, once with copies and once in place, and a third beside them: the same
+    logits in prefill and in decode, or False and a line that says so."""
     try:
         apart, together = _logits(model, in_place=False), _logits(model, in_place=True)
         mx.eval(apart, together)
@@ -63,7 +63,11 @@ def _after(model: Any, prefix: list[int]) -> list[Any]:
 def _merged(long: Any, short: Any, in_place: bool) -> Any:
     if type(long) is not KVCache:
         return long.merge([*[long] * _SHARING_ROWS, short])
-    path = (Run(0, *long.keys_and_values(), len(_PREFIX)),)
-    beside = (Run(1, *short.keys_and_values(), len(_SHORT_PREFIX)),)
+    path, beside = _path(0, long, _PREFIX), _path(1, short, _SHORT_PREFIX)
     start = RowStart(path, (), 0) if in_place else RowStart((), path, 0)
     return start.merge([*[start] * _SHARING_ROWS, RowStart((), beside, 0)])
+
+
+def _path(key: int, layer: KVCache, prefix: list[int]) -> tuple[Run]:
+    keys, values = layer.keys_and_values()
+    return (Run(key, keys, values, len(prefix)),)

@@ -33,8 +33,8 @@ _LEAST = -100.0
 """2**-100 is nothing, for a weight, and times a value it is still a normal float32. With 2**-126, the least,
 the products were not, and where padding held anything, 32 rows took ten times as long for them (x86)."""
 _FARTHEST = -87.0
-"""e**-87 is about the least normal float32. At -1e30 a GPU's fast exponential promises nothing, and if it were
-NaN, so would be the product with a weight of 0."""
+"""e**-87 is about the least normal float32. At -1e30 a GPU's fast exponential promises nothing, and NaN
+times a weight of 0 would be NaN."""
 _MANY_SCORES = 1 << 15
 """From so many on the host is faster, though the step waits for what has been asked so far: about 32 rows of
 6 heads at 170 tokens."""

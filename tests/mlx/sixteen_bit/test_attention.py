@@ -91,7 +91,7 @@ def test_its_error_is_a_fused_kernel_s_rounding(
     device: Device, loudness: float, length: int, dtype: mx.Dtype
 ) -> None:
     """Tolerance, as a root of the mean square: what rounding the exact answer once costs in float16, twice
-    that in bfloat16 (measured 1.0, and 1.4 to 1.7). Scores rounded to 16 bits made 2.7 to 9.6, by loudness."""
+    that in bfloat16 (measured 1.0, and 1.4 to 1.7). Scores rounded to 16 bits made 2.7 to 9.6 times it."""
     case = _Case.random(dtype, 3000, loudness, length)
     with forced(device):
         found = case.answer()
