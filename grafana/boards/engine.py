@@ -44,9 +44,10 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Restarts by cause",
-            "out_of_memory: lower --kv-cache-bytes or --max-slots. gpu_timeout: smaller "
-            "--prefill-chunk-tokens. wedge: it made no steps and was killed. killed: from outside, or by the "
-            "kernel. start: it did not come up. engine_died in the log has its last words.",
+            "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
+            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. wedge: it made no "
+            "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
+            "engine_died in the log has its last words.",
             "short",
             [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],
         ),

@@ -9,8 +9,8 @@ import mlx.core as mx
 import numpy as np
 
 from scheduler.engine.constraint import Constraint
+from scheduler.engine.device import device
 from scheduler.engine.penalties import HostCounts, TokenCounts, penalises
-from scheduler.engine.rows.softmax import EXP_IS_SLOW
 from scheduler.link.messages import Sampling
 
 LEAST_TEMPERATURE = 1e-5
@@ -29,9 +29,6 @@ _NUMBERS = (
     "frequency_penalty",
 )
 
-NUMPY_IS_FASTER = EXP_IS_SLOW
-"""Than MLX, at what comes after the model: then tokens are chosen on the host (`host_choice.py`)."""
-
 
 @dataclass(slots=True, eq=False)
 class RowSampling:
@@ -49,7 +46,8 @@ class RowSampling:
     constraint: Constraint | None = None
     """The grammar that the answer is held to, as far as `output` goes."""
     bias: mx.array | None = field(init=False, default=None)
-    on_host: bool = field(default_factory=lambda: NUMPY_IS_FASTER)
+    on_host: bool = field(default_factory=lambda: device().exp_is_slow)
+    """NumPy is faster than MLX at what comes after the model: tokens are chosen by `host_choice.py`."""
     said: TokenCounts | HostCounts | None = field(init=False, default=None)
     """For penalties, if there are any."""
     failure: str | None = field(init=False, default=None)

@@ -17,6 +17,8 @@ class DeathCause(StrEnum):
 
     OUT_OF_MEMORY = "out_of_memory"
     """The device or the machine had none left for what the engine asked of it."""
+    BUFFER_LIMIT = "buffer_limit"
+    """Metal allows a process so many buffers (499,000) of any size: less memory would not have helped."""
     GPU_TIMEOUT = "gpu_timeout"
     """The system took the device away, because one piece of work kept it for too long."""
     GPU_ERROR = "gpu_error"
@@ -46,10 +48,11 @@ class Death:
 # The texts of Metal's completion handler and of MLX's allocators, whatever stands around them.
 _METAL = "kIOGPUCommandBufferCallbackError"
 _MARKS = (
+    (DeathCause.BUFFER_LIMIT, re.compile(r"malloc\w*\] Resource limit")),
     (
         DeathCause.OUT_OF_MEMORY,
         re.compile(
-            rf"{_METAL}OutOfMemory|malloc\w*\] (?:(?:Attempting|Unable) to allocate|Resource limit)"
+            rf"{_METAL}OutOfMemory|malloc\w*\] (?:Attempting|Unable) to allocate"
             r"|^MemoryError\b|std::bad_alloc|cudaErrorMemoryAllocation|CUDA\b.*out of memory"
         ),
     ),

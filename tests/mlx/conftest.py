@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_model
 
-from scheduler.engine import model_loading, row_sampling
+from scheduler.engine import model_loading
+from scheduler.engine.device import OTHER, forced
 from scheduler.engine.mlx_backend import MlxBackend
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import Ready
@@ -54,6 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
 
 
 @pytest.fixture
-def device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Metal and CUDA do it: what is slow on x86 alone stays in the graph."""
-    monkeypatch.setattr(row_sampling, "NUMPY_IS_FASTER", False)
+def device_of_its_own() -> Iterator[None]:
+    """As Metal and CUDA do it: what is slow on x86 alone stays in the graph, and a step is always ahead."""
+    with forced(OTHER):
+        yield

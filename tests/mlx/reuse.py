@@ -112,14 +112,14 @@ class ReuseEngine:
         return [self.heard[submit.request_id] for submit in submits]
 
     def check(self, submit: Submit) -> None:
-        assert self.heard[submit.request_id].tokens == self._alone(submit)
+        assert self.heard[submit.request_id].tokens == self.alone(submit)
 
     def check_beginning(self, submit: Submit) -> None:
         """Of a request that was cancelled."""
         tokens = self.heard[submit.request_id].tokens
-        assert tokens == self._alone(submit)[: len(tokens)]
+        assert tokens == self.alone(submit)[: len(tokens)]
 
-    def _alone(self, submit: Submit) -> list[int]:
+    def alone(self, submit: Submit) -> list[int]:
         key = (id(self.model), tuple(submit.prompt), submit.max_tokens)
         if key not in _ALONE:
             steps = generate_step(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from scheduler.engine import row_sampling
+from scheduler.engine.device import device
 from scheduler.engine.draw import Noise, gumbel, position_key
 from scheduler.engine.host_choice import host_gumbel
 from scheduler.link.messages import Sampling
@@ -25,7 +25,7 @@ class RowSampler:
         """`noise` None: as the engine makes it here."""
         self._params = params
         self._position = position
-        self._noise = noise or (host_gumbel if row_sampling.NUMPY_IS_FASTER else gumbel)
+        self._noise = noise or (host_gumbel if device().exp_is_slow else gumbel)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         position = self._position

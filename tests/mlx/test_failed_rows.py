@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -18,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import StopSequences
 
-from scheduler.engine import row_sampling
 from scheduler.engine.chooser import NOT_FINITE
+from scheduler.engine.device import OTHER, X86, forced
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.grammar.structure import Pattern
 from scheduler.link.messages import Sampling, Submit
@@ -40,11 +41,10 @@ _NEIGHBOURS = [
 
 
 @pytest.fixture(params=["host", "graph"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """The chooser of this test, whatever the processor."""
-    monkeypatch.setattr(row_sampling, "NUMPY_IS_FASTER", request.param == "host")
-    name: str = request.param
-    return name
+    with forced(X86 if request.param == "host" else OTHER):
+        yield request.param
 
 
 @pytest.fixture

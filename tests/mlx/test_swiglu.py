@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
 from mlx_lm.models import activations, llama
 
+from scheduler.engine.device import OTHER, X86, Device, forced
 from scheduler.engine.rows import swiglu
-from scheduler.engine.rows.softmax import EXP_IS_SLOW
 
 
 def _exact(gate: mx.array, x: mx.array) -> npt.NDArray[np.float64]:
@@ -49,7 +51,19 @@ def test_the_inputs_stay_as_they_were(rows: int) -> None:
     assert np.array_equal(np.array(both), before)
 
 
-def test_models_call_it_where_the_exponential_is_slow() -> None:
+@pytest.mark.parametrize("device", [X86, OTHER], ids=["x86", "other"])
+def test_models_call_it_where_the_exponential_is_slow(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And mlx-lm's own elsewhere."""
-    for module in (activations, llama):
-        assert (module.swiglu is swiglu.swiglu) == EXP_IS_SLOW
+    called: list[str] = []
+
+    def by(name: str) -> Callable[[mx.array, mx.array], None]:
+        return lambda gate, x: called.append(name)
+
+    monkeypatch.setattr(swiglu, "swiglu", by("ours"))
+    monkeypatch.setattr(swiglu, "_ordinary", by("mlx-lm's"))
+    with forced(device):
+        for module in (activations, llama):
+            module.swiglu(mx.zeros((1, 4)), mx.zeros((1, 4)))
+    assert called == ["ours" if device.exp_is_slow else "mlx-lm's"] * 2

@@ -13,6 +13,7 @@ from scheduler.events import Failed, Finished
 from scheduler.intake import queue
 from scheduler.link.messages import Submit, ToEngine
 from scheduler.prompt import prefix_blocks, preparation
+from scheduler.prompt.offload import Lane
 from scheduler.service import Scheduler
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -111,7 +112,7 @@ async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
     offloaded = False
     real = prefix_blocks.block_hashes
 
-    async def offload(work: Callable[[], _T], /, *, large: bool = False) -> _T:
+    async def offload(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         nonlocal offloaded
         offloaded = True
         try:
@@ -126,7 +127,7 @@ async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
     monkeypatch.setattr(preparation, "block_hashes", block_hashes)
     assert not hasattr(queue, "block_hashes")
     scheduler = make_scheduler(LoopbackLauncher())
-    scheduler._offload = offload
+    scheduler._off_loop._offload = offload
     async with running(scheduler), scheduler.stream(ask(max_tokens=1, choices=128)):
         await scheduler.wait_idle()
     assert hashed == [True]

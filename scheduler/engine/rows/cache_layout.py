@@ -88,7 +88,7 @@ class CacheLayout:
 def row_bytes(used: Iterable[Any]) -> RowBytes:
     """What a row holds, by the layers of one that the model has run with."""
     token_bytes, state_bytes, windows = 0, 0, Counter[int]()
-    for layer in _leaves(used):
+    for layer in leaves(used):
         if not hasattr(layer, "keys"):
             state_bytes += layer.nbytes
         elif layer.keys is not None:  # Else no layer of the model writes here.
@@ -101,10 +101,11 @@ def row_bytes(used: Iterable[Any]) -> RowBytes:
     return RowBytes(token_bytes, state_bytes, tuple(Window(*window) for window in sorted(windows.items())))
 
 
-def _leaves(layers: Iterable[Any]) -> Iterator[Any]:
+def leaves(layers: Iterable[Any]) -> Iterator[Any]:
+    """mlx-lm's caches without the lists that some layers have of them."""
     for layer in layers:
         if isinstance(layer, CacheList):
-            yield from _leaves(layer.caches)
+            yield from leaves(layer.caches)
         else:
             yield layer
 

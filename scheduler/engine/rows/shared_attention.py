@@ -10,6 +10,11 @@ the bound). The softmax is exact: each part gives its maximum, its sum and its w
 are merged in float32 as in Hydragen (arXiv 2402.05099) and FlashInfer's cascade. `_attend` is the inner part
 that a fused kernel could replace: it has no other input than queries, keys, values and a mask.
 
+Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
+they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
+so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; nobody
+measured it on a GPU).
+
 Everything here is a composition of MLX operations and was run on the CPU build only.
 """
 
@@ -22,12 +27,18 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import base
 
+from scheduler.engine.device import device
 from scheduler.engine.rows.replacement import replace
-from scheduler.engine.rows.softmax import EXP_IS_SLOW, softmax_parts, weight
+from scheduler.engine.rows.softmax import merge_weight, softmax_parts
 
-_MOST_SCORES = 1 << 22 if EXP_IS_SLOW else 1 << 26
-"""Of one product, in numbers: a long chunk before a long run is done in pieces. 256 MB in float32; less on a
-CPU, because several operations pass over them."""
+_PIECE_BYTES = 256 << 20
+"""At most as much for the scores of one product and what is made of them: a long chunk before a long run is
+done in pieces. On a Mac with 8 GB all that is left for activations is 0.8 GB (`memory_budget.py`)."""
+_PIECE_BYTES_CPU = 64 << 20
+"""Less, because several operations pass over them: nearer to the caches."""
+_SCORE_BYTES = 16
+"""Of one score at its worst: as a product, masked, as a weight, each in float32, and the weight as 16 bits;
+in float32 the buffer of one of them is used again."""
 _MASKED = -1e30
 """Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
 
@@ -54,7 +65,7 @@ class _Part:
 
     def merge(self, other: _Part) -> _Part:
         most = mx.maximum(self.most, other.most)
-        ours, theirs = weight(self.most - most), weight(other.most - most)
+        ours, theirs = merge_weight(self.most - most), merge_weight(other.most - most)
         return _Part(
             most,
             self.total * ours + other.total * theirs,
@@ -75,27 +86,43 @@ def shared_attention(
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
     rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
+    The answer has the type of `values`.
     """
+    dtype = values.dtype
+    if dtype != mx.float32:  # Once, not for each piece.
+        keys, values = _wide(keys, values)
+        groups = [SharedGroup(*_wide(group.keys, group.values), group.rows, group.index) for group in groups]
+        queries = queries.astype(mx.float32)
+    return _attention(queries, keys, values, groups, scale, mask, sinks).astype(dtype)
+
+
+def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    """float16 ends at 65,504, which 16,384 equal weights times values of 4 pass; divided by their sum first,
+    the weights would be subnormal in it. bfloat16 has float32's range: its values are not copied."""
+    return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
+
+
+def _attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    groups: Sequence[SharedGroup],
+    scale: float,
+    mask: mx.array | None,
+    sinks: mx.array | None,
+) -> mx.array:
+    """Of float32 queries and keys; the answer is float32."""
     rows, heads, length, size = queries.shape
     longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
-    piece = max(1, _MOST_SCORES // (rows * heads * longest))
+    piece = max(1, _most_scores() // (rows * heads * longest))
     if length > piece and (mask is None or mask.shape[-2] == length):
-        pieces = [slice(start, start + piece) for start in range(0, length, piece)]
-        return mx.concatenate(
-            [
-                shared_attention(
-                    queries[:, :, span],
-                    keys,
-                    values,
-                    groups,
-                    scale,
-                    None if mask is None else mask[..., span, :],
-                    sinks,
-                )
-                for span in pieces
-            ],
-            axis=2,
-        )
+        answers: list[mx.array] = []
+        for start in range(0, length, piece):
+            span = slice(start, start + piece)
+            mine = None if mask is None else mask[..., span, :]
+            chosen = _after(answers[-1:], queries[:, :, span])
+            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks))
+        return mx.concatenate(answers, axis=2)
     kv_heads = keys.shape[1]
     queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
     part = _attend(queries, keys, values, mask, length)
@@ -107,13 +134,21 @@ def shared_attention(
         by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
         most = by_query.reshape(1, kv_heads, -1, 1)
         part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
-    answer = (part.weighted / part.total).astype(values.dtype)
-    return answer.reshape(rows, heads, length, values.shape[-1])
+    return (part.weighted / part.total).reshape(rows, heads, length, values.shape[-1])
+
+
+def _most_scores() -> int:
+    return (_PIECE_BYTES_CPU if device().exp_is_slow else _PIECE_BYTES) // _SCORE_BYTES
+
+
+def _after(done: list[mx.array], queries: mx.array) -> mx.array:
+    """Piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at once."""
+    return mx.depends(queries, done) if done else queries
 
 
 def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, length: int) -> _Part:
-    """Private parts: (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
-    scores = (queries @ keys.swapaxes(-1, -2)).astype(mx.float32)
+    """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
+    scores = queries @ keys.swapaxes(-1, -2)
     if mask is not None:
         shape = scores.shape
         scores = scores.reshape(*shape[:2], -1, length, shape[-1])
@@ -132,11 +167,11 @@ def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
     """All rows' queries against one run, as one product a head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
-    most_queries = max(1, _MOST_SCORES // (kv_heads * keys.shape[2]))
-    parts = [
-        _attend(together[:, :, start : start + most_queries], keys, values, None, count)
-        for start in range(0, rows * count, most_queries)
-    ]
+    most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))
+    parts: list[_Part] = []
+    for start in range(0, rows * count, most_queries):
+        chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
+        parts.append(_attend(chosen, keys, values, None, count))
     whole = _joined(parts)
 
     def by_row(array: mx.array) -> mx.array:
@@ -178,7 +213,7 @@ def _dispatch(
     """What models call: the cache says whether its rows share. Where the ordinary way is the slower one (its
     exponential), everything comes here."""
     groups = getattr(cache, "groups", ())
-    if groups or (EXP_IS_SLOW and not hasattr(cache, "bits")):
+    if groups or (device().exp_is_slow and not hasattr(cache, "bits")):
         if isinstance(mask, str):
             mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
         return shared_attention(queries, keys, values, groups, scale, mask, sinks)

@@ -6,16 +6,17 @@ There
   786,432 scores, exp takes 0.3 ms instead of 16, maximum, difference and sum 0.6 instead of 1.4;
 - few stay in MLX's graph, which no step waits for, and 2**x is made from its bits and a polynomial (3.4 ms of
   the same scores).
-Elsewhere (Metal, CUDA, Apple's CPUs) all of it is MLX's own; those were not run.
+Elsewhere (Metal, CUDA, Apple's CPUs) all of it is MLX's own. `engine/device.py` says which.
 """
 
 from __future__ import annotations
 
 import math
-import platform
 
 import mlx.core as mx
 import numpy as np
+
+from scheduler.engine.device import device
 
 # Chebyshev fit of 2**x on [-1/2, 1/2]; its relative error is 1.1e-7, half of float32's resolution.
 _COEFFICIENTS = (
@@ -31,12 +32,12 @@ _ROUNDING = 12582912.0
 _LEAST = -100.0
 """2**-100 is nothing, for a weight, and times a value it is still a normal float32. With 2**-126, the least,
 the products were not, and where padding held anything, 32 rows took ten times as long for them (x86)."""
+_FARTHEST = -87.0
+"""e**-87 is about the least normal float32. At -1e30 a GPU's fast exponential promises nothing, and NaN
+times a weight of 0 would be NaN."""
 _MANY_SCORES = 1 << 15
 """From so many on the host is faster, though the step waits for what has been asked so far: about 32 rows of
 6 heads at 170 tokens."""
-
-EXP_IS_SLOW = mx.default_device() == mx.cpu and platform.machine() in ("x86_64", "AMD64")
-"""Whether MLX's own exponential is the bottleneck here."""
 
 
 def power_of_two(x: mx.array) -> mx.array:
@@ -53,13 +54,18 @@ def power_of_two(x: mx.array) -> mx.array:
 
 def weight(x: mx.array) -> mx.array:
     """e**x of float32 x of at most 0, in the graph."""
-    return power_of_two(x * math.log2(math.e)) if EXP_IS_SLOW else mx.exp(x)
+    return power_of_two(x * math.log2(math.e)) if device().exp_is_slow else mx.exp(x)
+
+
+def merge_weight(x: mx.array) -> mx.array:
+    """e**x for the maximum of a part less that of all, which is -1e30 where the part is masked as a whole."""
+    return weight(mx.maximum(x, _FARTHEST))
 
 
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must be the
     caller's own and is gone afterwards: many of them are overwritten."""
-    if EXP_IS_SLOW and scores.size >= _MANY_SCORES:
+    if device().exp_is_slow and scores.size >= _MANY_SCORES:
         return _on_host(scores)
     most = mx.max(scores, axis=-1, keepdims=True)
     weights = weight(scores - most)

@@ -14,8 +14,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import activations
 
+from scheduler.engine.device import device
 from scheduler.engine.rows.replacement import replace
-from scheduler.engine.rows.softmax import EXP_IS_SLOW, power_of_two
+from scheduler.engine.rows.softmax import power_of_two
 
 _MANY = 1 << 16
 """Numbers: more than decode steps have, whose graph is built while the last one is computed."""
@@ -43,6 +44,11 @@ def _on_host(gate: mx.array, x: mx.array) -> mx.array:
     return answer
 
 
+def _dispatch(gate: mx.array, x: mx.array) -> mx.array:
+    """What models call."""
+    return swiglu(gate, x) if device().exp_is_slow else _ordinary(gate, x)
+
+
 def take_over() -> None:
-    if EXP_IS_SLOW:
-        replace(activations, "swiglu", _ordinary, swiglu)
+    """Make mlx-lm's models call us."""
+    replace(activations, "swiglu", _ordinary, _dispatch)

@@ -38,7 +38,7 @@ TRACEBACK = (
     [
         (METAL_MEMORY, DeathCause.OUT_OF_MEMORY),
         (METAL_MALLOC, DeathCause.OUT_OF_MEMORY),
-        ("RuntimeError: [metal::malloc] Resource limit (499000) exceeded.", DeathCause.OUT_OF_MEMORY),
+        ("RuntimeError: [metal::malloc] Resource limit (499000) exceeded.", DeathCause.BUFFER_LIMIT),
         ("RuntimeError: [malloc] Unable to allocate 17179869184 bytes.", DeathCause.OUT_OF_MEMORY),
         ("MemoryError", DeathCause.OUT_OF_MEMORY),
         ("terminate called after throwing an instance of 'std::bad_alloc'", DeathCause.OUT_OF_MEMORY),
