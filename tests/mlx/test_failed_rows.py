@@ -21,6 +21,7 @@ from mlx_lm.generate import StopSequences
 
 from scheduler.engine.chooser import NOT_FINITE
 from scheduler.engine.device import OTHER, X86, forced
+from scheduler.engine.row_sampling import LEAST_FACTOR
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.grammar.structure import Pattern
 from scheduler.link.messages import Sampling, Submit
@@ -202,14 +203,14 @@ def test_a_row_of_nan_fails_alone(tiny: Tiny, expected: dict[int, list[int]], sa
 
 def test_held_back_ends_and_a_tiny_penalty(tiny: Tiny, way: str) -> None:
     """All ends are in the prompt and may not come yet: -inf times the least penalty stays -inf."""
-    sampling = _replace(_WARM, repetition_penalty=row_sampling.LEAST_FACTOR, top_p=0.9)
+    sampling = _replace(_WARM, repetition_penalty=LEAST_FACTOR, top_p=0.9)
     victim = _replace(request(1, [5, 6, 7, 8], 6, stop=(5, 6, 7), sampling=sampling), min_tokens=3)
     retired = answers(tiny.backend(), [victim])[1].retired
     assert retired is not None
     assert retired.reason in ("stop", "length", "failed")
 
 
-@pytest.mark.parametrize("penalty", [1e-46, row_sampling.LEAST_FACTOR, 0.01])
+@pytest.mark.parametrize("penalty", [1e-46, LEAST_FACTOR, 0.01])
 def test_a_grammar_and_a_tiny_penalty(model: GrammarModel, way: str, penalty: float) -> None:
     """What closed the service once: masked tokens with a penalty of nothing, among cut-offs."""
     neighbours = [asked(PERSON, 1, 200), asked(None, 2, 20)]
