@@ -19,9 +19,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api import errors
+from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
-from api.auth import Authentication
+from api.auth import Authentication, is_open
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
@@ -32,6 +33,7 @@ from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
 from api.request_ids import SCOPE_KEY, RequestIds
+from api.request_origin import OriginCheck
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
@@ -53,6 +55,7 @@ def make_app(
     stall_seconds: float,
     keys: ApiKeys = _NO_KEYS,
     cors_origins: Sequence[str] = (),
+    hosts: AllowedHosts = ANY_HOST,
     responses: ResponseStore | None = None,
     identity: Identity = EVERYBODY,
     metrics: bool = True,
@@ -113,6 +116,9 @@ def make_app(
             allow_headers=["*"],
             expose_headers=["retry-after", "x-request-id", "request-id"],
         )
+    app.add_middleware(
+        OriginCheck, hosts=hosts, allowed_origins=cors_origins, is_open=is_open, answer=error_response
+    )
     app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
     app.add_middleware(RequestIds)
     return app

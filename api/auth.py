@@ -38,7 +38,7 @@ class Authentication:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys.keys or _is_open(scope["path"]):
+        if scope["type"] != "http" or not self._keys.keys or is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         given = list(_given_keys(Headers(scope=scope)))
@@ -51,7 +51,8 @@ class Authentication:
         await self._app(scope, receive, send)
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
+    """Whether `path` needs no key."""
     return (
         path in OPEN_PATHS
         or path in ("/docs", "/redoc")

@@ -9,6 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ import structlog
 import trio
 
 from api import freed_memory
+from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.app import make_app
 from api.exposition import make_metrics_app
 from api.identity import Identity
@@ -88,6 +90,8 @@ async def _serve(settings: ServeSettings) -> None:
     # Early, because a port in use should not be found out after a download.
     listeners = await _listen(settings.host, settings.port)
     metrics_listeners = await _listen_for_metrics(settings)
+    is_loopback = _is_loopback(listeners)
+    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
     blas = _prepare_blas(settings)
@@ -118,6 +122,7 @@ async def _serve(settings: ServeSettings) -> None:
             stall_seconds=settings.stall_seconds,
             keys=keys,
             cors_origins=settings.origins(),
+            hosts=hosts,
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
@@ -137,7 +142,9 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(server.run, listeners)
         if metrics_listeners:
             # No drain of its own: it answers until the last request has its end.
-            watched = Server(make_metrics_app(scheduler, settings.stall_seconds), on_error=_log_handler_error)
+            # Scrapers reach other hosts by names that clients do not use; nothing there is a prompt's.
+            app = make_metrics_app(scheduler, settings.stall_seconds, hosts if is_loopback else ANY_HOST)
+            watched = Server(app, on_error=_log_handler_error)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
@@ -158,6 +165,10 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
 async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
     """Empty where they are on the API's port."""
     return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
+
+
+def _is_loopback(listeners: list[trio.SocketListener]) -> bool:
+    return all(ip_address(listener.socket.getsockname()[0]).is_loopback for listener in listeners)
 
 
 def _find_model(settings: ServeSettings) -> _Model:

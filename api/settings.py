@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
@@ -71,6 +72,13 @@ def _byte_count(text: Any) -> Any:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def _host_names(text: Any) -> Any:
+    for name in _between_commas(text if isinstance(text, str) else None):
+        if name != EVERY and host_name(name) is None:
+            raise ValueError(f"{name!r} is no host name")
+    return text
+
+
 class ServeSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -112,6 +120,12 @@ class ServeSettings(BaseModel):
 
     cors_origins: str | None = _option(
         "HTTP", "Web pages that may ask from a browser, as origins with commas; * is all of them.", None
+    )
+    allowed_hosts: Annotated[str | None, BeforeValidator(_host_names)] = _option(
+        "HTTP",
+        "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
+        " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
+        None,
     )
     max_stored_responses: int = _option(
         "HTTP", "/v1/responses remembers so many; 0: none. The longest unused go first.", 1024, ge=0
@@ -249,6 +263,9 @@ class ServeSettings(BaseModel):
 
     def origins(self) -> list[str]:
         return _between_commas(self.cors_origins)
+
+    def host_names(self) -> list[str]:
+        return _between_commas(self.allowed_hosts)
 
     def named_tenants(self) -> list[str]:
         return _between_commas(self.metrics_tenants)

@@ -117,7 +117,7 @@ def start(
     try:
         for line in process.stdout:
             served.lines.append(line.rstrip("\n"))
-            if found := re.match(r"listening +http://127.0.0.1:(\d+)", line):
+            if found := re.match(r"listening +http://(?:127.0.0.1|0.0.0.0):(\d+)", line):
                 served.port = int(found[1])
             if line.startswith("try "):
                 break
