@@ -24,7 +24,7 @@ from api.exposition import make_metrics_app
 from api.identity import Identity
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
-from api.server.limits import Limits
+from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
 from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
@@ -51,6 +51,8 @@ _T = TypeVar("_T")
 
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
+_METRICS_LIMITS = Limits(connections=16, refusals=4)
+"""Within the server's reserve of descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ async def _serve(settings: ServeSettings) -> None:
     freed_memory.return_large_blocks()
     click.echo(f"penstock {version('penstock')}")
     keys = settings.keys()
+    limits = _limits(settings)
     # Early, because a port in use should not be found out after a download.
     listeners = await _listen(settings.host, settings.port)
     metrics_listeners = await _listen_for_metrics(settings)
@@ -127,11 +130,7 @@ async def _serve(settings: ServeSettings) -> None:
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
         ),
-        Limits(
-            connections=settings.max_connections,
-            body_bytes=settings.max_body_bytes,
-            write_seconds=settings.write_seconds,
-        ),
+        limits,
         on_error=_log_handler_error,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
@@ -144,7 +143,7 @@ async def _serve(settings: ServeSettings) -> None:
             # No drain of its own: it answers until the last request has its end.
             # Scrapers reach other hosts by names that clients do not use; nothing there is a prompt's.
             app = make_metrics_app(scheduler, settings.stall_seconds, hosts if is_loopback else ANY_HOST)
-            watched = Server(app, on_error=_log_handler_error)
+            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
@@ -153,6 +152,26 @@ async def _serve(settings: ServeSettings) -> None:
         with trio.move_on_after(_LAST_WORDS_SECONDS):
             await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     click.echo("stopped")
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    """The server's, with as many connections as there are file descriptors for."""
+    wanted = Limits(
+        connections=settings.max_connections,
+        body_bytes=settings.max_body_bytes,
+        write_seconds=settings.write_seconds,
+    )
+    descriptors = raise_descriptor_limit(wanted_descriptors(wanted))
+    limits = fit_descriptors(wanted, descriptors)
+    if limits.connections < wanted.connections:
+        _log.warning(
+            "max_connections_lowered",
+            connections=limits.connections,
+            asked=wanted.connections,
+            descriptors=descriptors,
+            hint="raise the hard limit of open files (ulimit -Hn)",
+        )
+    return limits
 
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:

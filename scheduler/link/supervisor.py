@@ -30,7 +30,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher
+from scheduler.link.process import EngineLauncher, Exit, LaunchFailed
 
 _log = structlog.get_logger("supervisor")
 
@@ -132,7 +132,10 @@ class Supervisor:
         """
         backoff = self._config.backoff_first_seconds
         while True:
-            exit_ = await self._launcher.run(self._session)
+            try:
+                exit_ = await self._launcher.run(self._session)
+            except LaunchFailed as error:
+                exit_ = self._not_launched(str(error))
             assert self._death_cause is not None, "a session ended without a cause"
             # What it said over the link counts as its last line: the same words, and there is always room.
             death = conclude(self._death_cause, (*exit_.last_stderr, self._cause), exit_.returncode)
@@ -163,6 +166,13 @@ class Supervisor:
             )
             await trio.sleep(backoff)
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)
+
+    def _not_launched(self, cause: str) -> Exit:
+        """A start that failed like any other: the listener hears of it, and the next one waits its time."""
+        self._became_ready_at, self._cause, self._death_cause = None, cause, DeathCause.START
+        self._failed_starts += 1
+        self._listener.engine_lost(cause)
+        return Exit(None)
 
     async def _session(self, channel: Channel) -> None:
         """One engine's life, from Load to its end. Returns when it is over, and says why in `_cause`."""

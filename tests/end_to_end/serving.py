@@ -83,25 +83,45 @@ class Served:
 
 @contextmanager
 def serving(
-    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    trained: bool = False,
+    descriptors: int | None = None,
 ) -> Iterator[Served]:
     """Serve until the block is left; the process is gone then, and its exit was clean.
 
-    `trained`: the embedded model, as an operator without options gets it; else random weights.
+    `trained`: the embedded model, as an operator without options gets it; else random weights. `descriptors`:
+    the soft and the hard limit of open files.
     """
-    with start(*arguments, environment=environment, trained=trained) as served:
+    with start(*arguments, environment=environment, trained=trained, descriptors=descriptors) as served:
         yield served
         stop(served)
 
 
 @contextmanager
 def start(
-    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    trained: bool = False,
+    descriptors: int | None = None,
 ) -> Iterator[Served]:
     """As `serving`, but how it ends is the test's own affair (it is killed if still there)."""
     model = () if trained else random_model()
+    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     process = subprocess.Popen(
-        [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *model, *arguments],
+        [
+            *limited,
+            sys.executable,
+            "-m",
+            "api",
+            "serve",
+            "--port",
+            "0",
+            "--log-format",
+            "json",
+            *model,
+            *arguments,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
