@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -26,7 +27,7 @@ from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
-from api.settings import ServeSettings
+from api.settings import ENVIRONMENT_PREFIX, ServeSettings
 from api.worker_threads import WorkerThreads
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
@@ -94,6 +95,8 @@ async def _serve(settings: ServeSettings) -> None:
     listeners = await _listen(settings.host, settings.port)
     metrics_listeners = await _listen_for_metrics(settings)
     is_loopback = _is_loopback(listeners)
+    if not (is_loopback or keys.keys):
+        _log.warning("no_api_keys", host=settings.host, hint="whoever reaches it may use it: --api-key")
     hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
@@ -105,12 +108,15 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
+    config = settings.scheduler_config(model.folder.path, keys)
+    sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
+    click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     names = _names(settings, model)
     tracer = _tracer(settings, names[0])
     scheduler = Scheduler(
-        settings.scheduler_config(model.folder.path),
+        config,
         Preparation(tokenizer, model.folder),
-        ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
+        ProcessLauncher(blas.environment(engine_environment(os.environ)), config.supervision.stop_seconds),
         WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
         metrics=_metrics(settings, names[0]),
@@ -184,6 +190,11 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
 async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
     """Empty where they are on the API's port."""
     return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without our options, which the engine is told by message: among them are the API keys."""
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 def _is_loopback(listeners: list[trio.SocketListener]) -> bool:

@@ -79,6 +79,12 @@ def _host_names(text: Any) -> Any:
     return text
 
 
+def _model_names(text: Any) -> Any:
+    if isinstance(text, str) and not _between_commas(text):
+        raise ValueError("there is no name in it")
+    return text
+
+
 class ServeSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -87,7 +93,7 @@ class ServeSettings(BaseModel):
     model: str | None = _option(
         "Model", "Folder or Hugging Face hub id of the model; the embedded model if not given.", None
     )
-    served_model_name: str | None = _option(
+    served_model_name: Annotated[str | None, BeforeValidator(_model_names)] = _option(
         "Model", "Name that requests give, or several with commas; the model's own name if not given.", None
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
@@ -189,8 +195,11 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
-    cache_sharing: Literal["all", "tenant"] = _option(
-        "Prefix cache", "Whose requests find each other's prefixes: everybody's, or only one tenant's.", "all"
+    cache_sharing: Literal["auto", "all", "tenant"] = _option(
+        "Prefix cache",
+        "Whose requests find each other's prefixes: everybody's, or only one tenant's. auto: tenant where keys"
+        " name two tenants or --tenant-header is given.",
+        "auto",
     )
     kv_disk: Path | None = _option(
         "Prefix cache", "Folder in which prefixes outlive a restart; none if not given.", None
@@ -270,9 +279,15 @@ class ServeSettings(BaseModel):
     def named_tenants(self) -> list[str]:
         return _between_commas(self.metrics_tenants)
 
-    def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
+    def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
+        """Across tenants `usage.cached_tokens` would tell one of them what another's prompt says."""
+        if self.cache_sharing != "auto":
+            return self.cache_sharing
+        return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"
+
+    def scheduler_config(self, model_folder: Path, keys: ApiKeys) -> SchedulerConfig:
         return SchedulerConfig(
-            cache_sharing=self.cache_sharing,
+            cache_sharing=self._cache_sharing(keys),
             engine=EngineConfig(
                 backend=self.engine,
                 model_folder=model_folder,
