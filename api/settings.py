@@ -197,7 +197,7 @@ class ServeSettings(BaseModel):
 
     cache_sharing: Literal["auto", "all", "tenant"] = _option(
         "Prefix cache",
-        "Whose requests find each other's prefixes: everybody's, or only one tenant's. auto: tenant where keys"
+        "Whose requests find each other's prefixes: everybody's, or one tenant's. auto: tenant where keys"
         " name two tenants or --tenant-header is given.",
         "auto",
     )
