@@ -216,9 +216,7 @@ class Scheduler:
         use. Raises Unavailable where there is no engine to ask."""
         if self._send_to_engine is None:
             raise Unavailable("the engine is not running", retry_after_seconds=1.0)
-        if clear:
-            return await self._inquiries.clear(self._send_to_engine)
-        return await self._inquiries.view(self._send_to_engine, top, head_tokens)
+        return await self._inquiries.inspect(self._send_to_engine, clear, top, head_tokens)
 
     def start_drain(self) -> None:
         """Admit nothing more; what was accepted goes on."""

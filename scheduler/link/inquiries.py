@@ -38,18 +38,18 @@ class Inquiries:
         self._shared: _Question | None = None
         """The last question of a viewer, open or answered."""
 
-    async def view(self, send: Callable[[Inspect], None], top: int, head_tokens: int) -> Inspection:
-        """What the engine holds; up to a second old. Raises Unavailable where no answer comes."""
+    async def inspect(
+        self, send: Callable[[Inspect], None], clear: bool, top: int, head_tokens: int
+    ) -> Inspection:
+        """What the engine holds, up to a second ago; after a clear, now. Raises Unavailable where no answer
+        comes."""
+        if clear:
+            self._shared = None
+            return await self._wait(self._ask(send, clear=True, top=top, head_tokens=head_tokens))
         question = self._shared
         if question is None or not _answers(question, top, head_tokens, trio.current_time()):
             question = self._shared = self._ask(send, clear=False, top=top, head_tokens=head_tokens)
         return _cut(await self._wait(question), top, head_tokens)
-
-    async def clear(self, send: Callable[[Inspect], None]) -> Inspection:
-        """Clear the prefix cache. Raises Unavailable where no answer comes."""
-        question = self._ask(send, clear=True, top=10, head_tokens=0)
-        self._shared = None
-        return await self._wait(question)
 
     def answered(self, inspection: Inspection) -> None:
         """Deliver. The callers may have left."""

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from loadtests.processes import children
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 
 START_SECONDS = 60
@@ -76,8 +76,7 @@ class Served:
 
     def engine_pid(self) -> int:
         """The server's one child."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        (pid,) = [int(word) for path in children for word in path.read_text().split()]
+        (pid,) = children(self.process.pid)
         return pid
 
 

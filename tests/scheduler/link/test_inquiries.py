@@ -30,7 +30,7 @@ class Engine:
         self.inquiries.answered(Inspection(asked.query, 0, report(asked.top)))
 
     async def view(self, top: int = 0, head_tokens: int = 0) -> Inspection:
-        return await self.inquiries.view(self.asked.append, top, head_tokens)
+        return await self.inquiries.inspect(self.asked.append, False, top, head_tokens)
 
 
 @trio_test
@@ -92,7 +92,7 @@ async def test_a_clear_is_never_answered_from_memory(autojump_clock: trio.testin
         await engine.view()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
-        await engine.inquiries.clear(engine.asked.append)
+        await engine.inquiries.inspect(engine.asked.append, True, 10, 0)
     assert [asked.clear for asked in engine.asked] == [False, True]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
