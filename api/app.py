@@ -26,7 +26,7 @@ from api.auth import Authentication, is_open
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
-from api.http_metrics import HttpMetrics
+from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
 from api.live import live_routes
 from api.openai.routes import openai_routes
@@ -59,6 +59,7 @@ def make_app(
     responses: ResponseStore | None = None,
     identity: Identity = EVERYBODY,
     metrics: bool = True,
+    server: ServerMetrics | None = None,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own."""
@@ -66,6 +67,7 @@ def make_app(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
+    app.state.has_keys = bool(keys.keys)
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
@@ -77,7 +79,7 @@ def make_app(
     app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
     if metrics:
-        app.include_router(metrics_routes(scheduler))
+        app.include_router(metrics_routes(scheduler, server))
     app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)

@@ -22,6 +22,7 @@ from api import freed_memory
 from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.app import make_app
 from api.exposition import make_metrics_app
+from api.http_metrics import ServerMetrics
 from api.identity import Identity
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
@@ -123,6 +124,8 @@ async def _serve(settings: ServeSettings) -> None:
         model_name=names[0],
         tracer=tracer,
     )
+    # Of a server that does not exist before its application.
+    server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())
     server = Server(
         make_app(
             scheduler,
@@ -135,6 +138,7 @@ async def _serve(settings: ServeSettings) -> None:
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
+            server=server_metrics,
         ),
         limits,
         on_error=_log_handler_error,
@@ -148,7 +152,13 @@ async def _serve(settings: ServeSettings) -> None:
         if metrics_listeners:
             # No drain of its own: it answers until the last request has its end.
             # Scrapers reach other hosts by names that clients do not use; nothing there is a prompt's.
-            app = make_metrics_app(scheduler, settings.stall_seconds, hosts if is_loopback else ANY_HOST)
+            app = make_metrics_app(
+                scheduler,
+                settings.stall_seconds,
+                hosts if is_loopback else ANY_HOST,
+                server_metrics,
+                has_keys=bool(keys.keys),
+            )
             watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
