@@ -31,6 +31,10 @@ class ApiKeys:
 
     keys: tuple[ApiKey, ...] = ()
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        return frozenset(key.tenant for key in self.keys)
+
     def find(self, given: str) -> ApiKey | None:
         """How long it takes says nothing of any key: digests of one length, and all of them compared."""
         digest = _digest(given)

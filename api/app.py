@@ -19,19 +19,21 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api import errors
+from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
-from api.auth import Authentication
+from api.auth import Authentication, is_open
 from api.completions.routes import completions_routes
 from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
-from api.http_metrics import HttpMetrics
+from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
 from api.live import live_routes
 from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
 from api.request_ids import SCOPE_KEY, RequestIds
+from api.request_origin import OriginCheck
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
@@ -53,9 +55,11 @@ def make_app(
     stall_seconds: float,
     keys: ApiKeys = _NO_KEYS,
     cors_origins: Sequence[str] = (),
+    hosts: AllowedHosts = ANY_HOST,
     responses: ResponseStore | None = None,
     identity: Identity = EVERYBODY,
     metrics: bool = True,
+    server: ServerMetrics | None = None,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own."""
@@ -64,6 +68,7 @@ def make_app(
     )
     app.state.identity = identity
     app.state.offload = scheduler.offload
+    app.state.has_keys = bool(keys.keys)
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
@@ -75,7 +80,7 @@ def make_app(
     app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
     if metrics:
-        app.include_router(metrics_routes(scheduler))
+        app.include_router(metrics_routes(scheduler, server))
     app.include_router(live_routes(scheduler, model))
 
     @app.exception_handler(SchedulerError)
@@ -114,6 +119,9 @@ def make_app(
             allow_headers=["*"],
             expose_headers=["retry-after", "x-request-id", "request-id"],
         )
+    app.add_middleware(
+        OriginCheck, hosts=hosts, allowed_origins=cors_origins, is_open=is_open, answer=error_response
+    )
     app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
     app.add_middleware(RequestIds)
     return app

@@ -38,12 +38,15 @@ class Authentication:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys.keys or _is_open(scope["path"]):
+        if scope["type"] != "http" or not self._keys.keys:
             await self._app(scope, receive, send)
             return
         given = list(_given_keys(Headers(scope=scope)))
         found = [key for key in map(self._keys.find, given) if key is not None]
         if not found:
+            if is_open(scope["path"]):
+                await self._app(scope, receive, send)
+                return
             error = WRONG_KEY if given else NO_KEY
             await self._answer(scope, error)(scope, receive, send)
             return
@@ -51,7 +54,8 @@ class Authentication:
         await self._app(scope, receive, send)
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
+    """Whether `path` needs no key."""
     return (
         path in OPEN_PATHS
         or path in ("/docs", "/redoc")
@@ -85,6 +89,11 @@ async def caller(request: Request) -> Caller:
     return identity.caller(
         request.headers, None if key is None else key.tenant, request.scope.get(SCOPE_KEY, "")
     )
+
+
+async def trusted(request: Request) -> bool:
+    """Whether the caller bears a key, or there are none. For paths that need no key."""
+    return _key(request) is not None or not request.app.state.has_keys
 
 
 async def operator(request: Request) -> None:

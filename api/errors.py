@@ -206,4 +206,16 @@ NO_KEY = ApiError(
     "this server wants an API key, in the header Authorization (Bearer ...) or x-api-key",
 )
 WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "the API key is none of this server's")
+
+
+def host_not_allowed(host: str) -> ApiError:
+    message = f"this server has no name {host[:200]!r}; its operator can add one with --allowed-hosts"
+    return ApiError(403, "permission_error", "host_not_allowed", message)
+
+
+def origin_not_allowed(origin: str) -> ApiError:
+    message = f"web pages of {origin[:200]!r} may not use this server; --cors-origins allows them"
+    return ApiError(403, "permission_error", "origin_not_allowed", message)
+
+
 ADMIN_ONLY = ApiError(403, "permission_error", "admin_only", "this is for keys that are marked admin")

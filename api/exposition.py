@@ -7,37 +7,58 @@ probes are on both: what watches a server should not have to pass through what g
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.openmetrics import exposition as openmetrics
+from starlette.types import Scope
 
-from api.http_metrics import HttpMetrics
+from api.allowed_hosts import AllowedHosts
+from api.auth import is_open
+from api.errors import ApiError
+from api.http_metrics import HttpMetrics, ServerMetrics
 from api.operations import probe_routes
 from api.request_ids import RequestIds
+from api.request_origin import OriginCheck
 from scheduler.service import Scheduler
 
 
-def metrics_routes(scheduler: Scheduler) -> APIRouter:
+def metrics_routes(scheduler: Scheduler, server: ServerMetrics | None) -> APIRouter:
+    """`server`: counts of the API's server, where there is one."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
         scheduler.observe()
+        if server is not None:
+            server.observe()
         body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     return router
 
 
-def make_metrics_app(scheduler: Scheduler, stall_seconds: float) -> FastAPI:
+def make_metrics_app(
+    scheduler: Scheduler,
+    stall_seconds: float,
+    hosts: AllowedHosts,
+    server: ServerMetrics | None = None,
+    *,
+    has_keys: bool = False,
+) -> FastAPI:
     """What `--metrics-port` serves: no keys, as on the API's port, and nothing but what watches."""
     app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(metrics_routes(scheduler))
+    app.state.has_keys = has_keys
+    app.include_router(metrics_routes(scheduler, server))
     app.include_router(probe_routes(scheduler, stall_seconds))
+    app.add_middleware(OriginCheck, hosts=hosts, allowed_origins=(), is_open=is_open, answer=_error_response)
     app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
     app.add_middleware(RequestIds)
     return app
+
+
+def _error_response(_: Scope, error: ApiError) -> JSONResponse:
+    return JSONResponse(error.openai_body(), status_code=error.status)
 
 
 def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:

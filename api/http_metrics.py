@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scheduler.telemetry.metrics import METHODS, OTHER
+from api.server.statistics import ServerStatistics
+from scheduler.telemetry.metrics import METHODS, OTHER, Metrics
 
 _CLIENT_LEFT = "499"
 
@@ -40,3 +43,23 @@ class HttpMetrics:
             method = scope["method"] if scope["method"] in METHODS else OTHER
             route = getattr(scope.get("route"), "path", OTHER)
             self._requests.labels(method, route, status).inc()
+
+
+class ServerMetrics:
+    """The server's own counts as metrics, brought up to date for each scrape."""
+
+    def __init__(self, metrics: Metrics, statistics: Callable[[], ServerStatistics]) -> None:
+        self._metrics = metrics
+        self._statistics = statistics
+        self._seen: ServerStatistics | None = None
+
+    def observe(self) -> None:
+        now, seen = self._statistics(), self._seen
+        self._seen = now
+        self._metrics.http_connections.set(now.open_connections)
+        self._metrics.accept_failures.inc(
+            now.accept_failures_total - (0 if seen is None else seen.accept_failures_total)
+        )
+        for refusal, total in now.refusals_total.items():
+            before = 0 if seen is None else seen.refusals_total[refusal]
+            self._metrics.http_refusals.labels(refusal.value).inc(total - before)

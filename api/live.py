@@ -35,7 +35,7 @@ CACHE_SECONDS = 3.0
 TENANTS_SHOWN = 50
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
-    " connect-src 'self'; img-src data:"
+    " connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
 _encoder = msgspec.json.Encoder()
 

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
-from api.auth import operator
+from api.auth import operator, trusted
 from scheduler.errors import Unavailable
 from scheduler.link.messages import EngineReport, Inspection
 from scheduler.service import Scheduler
@@ -36,9 +36,10 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         return JSONResponse(body, status_code=200 if progressing else 503)
 
     @router.get("/ready")
-    async def ready() -> JSONResponse:
+    async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
         """Whether a request sent now would be taken: 503 while the engine loads or restarts, while it dies
-        too often (`reason`), and while the server drains."""
+        too often (`reason`), and while the server drains. Where there are keys, `last_death` and `reason`,
+        which quote the engine's errors, are for requests that bear one."""
         statistics = scheduler.statistics()
         engine = statistics.engine
         blocked = statistics.blocked
@@ -46,8 +47,8 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         body: dict[str, Any] = {
             "status": _status(statistics),
             "restarts": engine.restarts,
-            "last_death": engine.last_death,
-            "reason": blocked,
+            "last_death": engine.last_death if is_trusted else None,
+            "reason": blocked if is_trusted else None,
         }
         wait = str(max(1, math.ceil(statistics.blocked_seconds)))
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})

@@ -7,8 +7,10 @@ import os
 import platform
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,14 +19,16 @@ import structlog
 import trio
 
 from api import freed_memory
+from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.app import make_app
 from api.exposition import make_metrics_app
+from api.http_metrics import ServerMetrics
 from api.identity import Identity
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
-from api.server.limits import Limits
+from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
-from api.settings import ServeSettings
+from api.settings import ENVIRONMENT_PREFIX, ServeSettings
 from api.worker_threads import WorkerThreads
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.fast_blas import BlasChoice, prepare
@@ -49,6 +53,8 @@ _T = TypeVar("_T")
 
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
+_METRICS_LIMITS = Limits(connections=16, refusals=4)
+"""Within the server's reserve of descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +91,14 @@ async def _serve(settings: ServeSettings) -> None:
     freed_memory.return_large_blocks()
     click.echo(f"penstock {version('penstock')}")
     keys = settings.keys()
+    limits = _limits(settings)
     # Early, because a port in use should not be found out after a download.
     listeners = await _listen(settings.host, settings.port)
     metrics_listeners = await _listen_for_metrics(settings)
+    is_loopback = _is_loopback(listeners)
+    if not (is_loopback or keys.keys):
+        _log.warning("no_api_keys", host=settings.host, hint="whoever reaches it may use it: --api-key")
+    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
     blas = _prepare_blas(settings)
@@ -98,18 +109,23 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
+    config = settings.scheduler_config(model.folder.path, keys)
+    sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
+    click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     names = _names(settings, model)
     tracer = _tracer(settings, names[0])
     scheduler = Scheduler(
-        settings.scheduler_config(model.folder.path),
+        config,
         Preparation(tokenizer, model.folder),
-        ProcessLauncher(blas.environment(os.environ), stop_seconds=5.0),
+        ProcessLauncher(blas.environment(engine_environment(os.environ)), config.supervision.stop_seconds),
         WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
         metrics=_metrics(settings, names[0]),
         model_name=names[0],
         tracer=tracer,
     )
+    # Of a server that does not exist before its application.
+    server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())
     server = Server(
         make_app(
             scheduler,
@@ -118,15 +134,13 @@ async def _serve(settings: ServeSettings) -> None:
             stall_seconds=settings.stall_seconds,
             keys=keys,
             cors_origins=settings.origins(),
+            hosts=hosts,
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
+            server=server_metrics,
         ),
-        Limits(
-            connections=settings.max_connections,
-            body_bytes=settings.max_body_bytes,
-            write_seconds=settings.write_seconds,
-        ),
+        limits,
         on_error=_log_handler_error,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
@@ -137,7 +151,15 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(server.run, listeners)
         if metrics_listeners:
             # No drain of its own: it answers until the last request has its end.
-            watched = Server(make_metrics_app(scheduler, settings.stall_seconds), on_error=_log_handler_error)
+            # Scrapers reach other hosts by names that clients do not use; nothing there is a prompt's.
+            app = make_metrics_app(
+                scheduler,
+                settings.stall_seconds,
+                hosts if is_loopback else ANY_HOST,
+                server_metrics,
+                has_keys=bool(keys.keys),
+            )
+            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
@@ -146,6 +168,26 @@ async def _serve(settings: ServeSettings) -> None:
         with trio.move_on_after(_LAST_WORDS_SECONDS):
             await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     click.echo("stopped")
+
+
+def _limits(settings: ServeSettings) -> Limits:
+    """The server's, with as many connections as there are file descriptors for."""
+    wanted = Limits(
+        connections=settings.max_connections,
+        body_bytes=settings.max_body_bytes,
+        write_seconds=settings.write_seconds,
+    )
+    descriptors = raise_descriptor_limit(wanted_descriptors(wanted))
+    limits = fit_descriptors(wanted, descriptors)
+    if limits.connections < wanted.connections:
+        _log.warning(
+            "max_connections_lowered",
+            connections=limits.connections,
+            asked=wanted.connections,
+            descriptors=descriptors,
+            hint="raise the hard limit of open files (ulimit -Hn)",
+        )
+    return limits
 
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:
@@ -158,6 +200,15 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
 async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
     """Empty where they are on the API's port."""
     return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without our options, which the engine is told by message: among them are the API keys."""
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+def _is_loopback(listeners: list[trio.SocketListener]) -> bool:
+    return all(ip_address(listener.socket.getsockname()[0]).is_loopback for listener in listeners)
 
 
 def _find_model(settings: ServeSettings) -> _Model:

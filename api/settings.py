@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
@@ -71,6 +72,19 @@ def _byte_count(text: Any) -> Any:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def _host_names(text: Any) -> Any:
+    for name in _between_commas(text if isinstance(text, str) else None):
+        if name != EVERY and host_name(name) is None:
+            raise ValueError(f"{name!r} is no host name")
+    return text
+
+
+def _model_names(text: Any) -> Any:
+    if isinstance(text, str) and not _between_commas(text):
+        raise ValueError("there is no name in it")
+    return text
+
+
 class ServeSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -79,7 +93,7 @@ class ServeSettings(BaseModel):
     model: str | None = _option(
         "Model", "Folder or Hugging Face hub id of the model; the embedded model if not given.", None
     )
-    served_model_name: str | None = _option(
+    served_model_name: Annotated[str | None, BeforeValidator(_model_names)] = _option(
         "Model", "Name that requests give, or several with commas; the model's own name if not given.", None
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
@@ -112,6 +126,12 @@ class ServeSettings(BaseModel):
 
     cors_origins: str | None = _option(
         "HTTP", "Web pages that may ask from a browser, as origins with commas; * is all of them.", None
+    )
+    allowed_hosts: Annotated[str | None, BeforeValidator(_host_names)] = _option(
+        "HTTP",
+        "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
+        " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
+        None,
     )
     max_stored_responses: int = _option(
         "HTTP", "/v1/responses remembers so many; 0: none. The longest unused go first.", 1024, ge=0
@@ -175,8 +195,11 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
-    cache_sharing: Literal["all", "tenant"] = _option(
-        "Prefix cache", "Whose requests find each other's prefixes: everybody's, or only one tenant's.", "all"
+    cache_sharing: Literal["auto", "all", "tenant"] = _option(
+        "Prefix cache",
+        "Whose requests find each other's prefixes: everybody's, or one tenant's. auto: tenant where keys"
+        " name two tenants or --tenant-header is given.",
+        "auto",
     )
     kv_disk: Path | None = _option(
         "Prefix cache", "Folder in which prefixes outlive a restart; none if not given.", None
@@ -250,12 +273,21 @@ class ServeSettings(BaseModel):
     def origins(self) -> list[str]:
         return _between_commas(self.cors_origins)
 
+    def host_names(self) -> list[str]:
+        return _between_commas(self.allowed_hosts)
+
     def named_tenants(self) -> list[str]:
         return _between_commas(self.metrics_tenants)
 
-    def scheduler_config(self, model_folder: Path) -> SchedulerConfig:
+    def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
+        """Across tenants `usage.cached_tokens` would tell one of them what another's prompt says."""
+        if self.cache_sharing != "auto":
+            return self.cache_sharing
+        return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"
+
+    def scheduler_config(self, model_folder: Path, keys: ApiKeys) -> SchedulerConfig:
         return SchedulerConfig(
-            cache_sharing=self.cache_sharing,
+            cache_sharing=self._cache_sharing(keys),
             engine=EngineConfig(
                 backend=self.engine,
                 model_folder=model_folder,

@@ -108,7 +108,7 @@ async def run_http(port: int, prompts: list[str], tokens: int) -> float:
                 "stream_options": {"include_usage": True},
             }
         ).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(f"{head}content-type: application/json\r\n\r\n".encode() + body)
             seen = b""

@@ -212,8 +212,8 @@ class Scheduler:
         return ready
 
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
-        """What the prefix cache holds, after clearing what is not in use if asked to. Raises Unavailable
-        where there is no engine to ask."""
+        """What the prefix cache holds, up to a second ago; with `clear`, after letting go of what is not in
+        use. Raises Unavailable where there is no engine to ask."""
         if self._send_to_engine is None:
             raise Unavailable("the engine is not running", retry_after_seconds=1.0)
         return await self._inquiries.inspect(self._send_to_engine, clear, top, head_tokens)

@@ -21,7 +21,8 @@ SERVER_NAME = b"penstock"
 
 
 def scope_of(request: h11.Request, client: Address, server: Address, state: Mapping[str, Any]) -> Scope:
-    raw_path, _, query = _origin_form(request.target).partition(b"?")
+    authority, target = _split_target(request.target)
+    raw_path, _, query = target.partition(b"?")
     # ASGI wants text whatever the bytes were; what is not UTF-8 matches no route.
     path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
     return {
@@ -34,7 +35,7 @@ def scope_of(request: h11.Request, client: Address, server: Address, state: Mapp
         "raw_path": raw_path,
         "query_string": query,
         "root_path": "",
-        "headers": list(request.headers),
+        "headers": _headers(request, authority),
         "client": client,
         "server": server,
         "state": dict(state),
@@ -42,14 +43,24 @@ def scope_of(request: h11.Request, client: Address, server: Address, state: Mapp
     }
 
 
-def _origin_form(target: bytes) -> bytes:
-    """Proxies may send `GET http://host/path`; the application must see `/path` either way."""
+def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
+    """Proxies may send `GET http://host/path`; the application must see `/path` either way. None: no host."""
     if target.startswith(b"/") or b"://" not in target:
-        return target
+        return None, target
     authority_and_path = target.partition(b"://")[2]
-    start = min((at for at in map(authority_and_path.find, (b"/", b"?")) if at >= 0), default=-1)
-    path = authority_and_path[start:] if start >= 0 else b""
-    return path if path.startswith(b"/") else b"/" + path
+    start = min(
+        (at for at in map(authority_and_path.find, (b"/", b"?")) if at >= 0), default=len(authority_and_path)
+    )
+    authority, path = authority_and_path[:start], authority_and_path[start:]
+    return authority, path if path.startswith(b"/") else b"/" + path
+
+
+def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
+    """A target's host replaces the header (RFC 9112 3.2.2): who checks one must not be shown the other."""
+    headers = list(request.headers)
+    if authority is None:
+        return headers
+    return [(b"host", authority), *(field for field in headers if field[0] != b"host")]
 
 
 def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:

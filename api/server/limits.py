@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import resource
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+
+RESERVED_DESCRIPTORS = 64
+"""For what is no client's: listeners, the engine's link and pipes (also while the next one starts), scrapers,
+logs, exporters. An idle server with an engine has about 20 open."""
+_DARWIN_OPEN_MAX = 10240
+"""macOS refuses soft limits above it also where the hard one is said to be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +64,29 @@ class Limits:
         for field in fields(self):
             if not getattr(self, field.name) > 0:
                 raise ValueError(f"{field.name} must be more than 0, not {getattr(self, field.name)!r}")
+
+
+def raise_descriptor_limit(wanted: int) -> int:
+    """Raise the soft limit of open files to `wanted`, or as far as the hard one allows. Returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    for target in (allowed, min(allowed, _DARWIN_OPEN_MAX)):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, target), hard))
+            return max(soft, target)
+    return soft
+
+
+def wanted_descriptors(limits: Limits) -> int:
+    return limits.connections + limits.refusals + RESERVED_DESCRIPTORS
+
+
+def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
+    """`limits`, with fewer connections where so many descriptors do not do for all of them."""
+    if descriptors >= wanted_descriptors(limits):
+        return limits
+    room = descriptors - min(RESERVED_DESCRIPTORS, descriptors // 2)
+    refusals = max(1, min(limits.refusals, room // 8))
+    return replace(limits, connections=max(1, room - refusals), refusals=refusals)

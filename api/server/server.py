@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -15,6 +16,9 @@ from api.server.refusals import Refusal
 from api.server.statistics import ServerStatistics, Tally
 
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
+_ACCEPT_RETRY_SECONDS = 0.1
+_EPISODE_SECONDS = 10.0
+"""Failures of accept that follow each other sooner are one and the same trouble."""
 
 
 class Server:
@@ -44,6 +48,7 @@ class Server:
         self._draining = False
         self._started = False
         self._ended = trio.Event()
+        self._accept_failed_at = -math.inf
 
     async def run(
         self,
@@ -58,9 +63,9 @@ class Server:
             with self._serving:
                 async with trio.open_nursery() as connections:
                     with self._accepting:
-                        await trio.serve_listeners(
-                            self._serve, list(listeners), handler_nursery=connections, task_status=task_status
-                        )
+                        task_status.started(listeners)
+                        patient = [_PatientListener(listener, self._accept_failed) for listener in listeners]
+                        await trio.serve_listeners(self._serve, patient, handler_nursery=connections)
         finally:
             self._ended.set()
 
@@ -87,6 +92,14 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         return self._tally.snapshot()
+
+    def _accept_failed(self, error: OSError) -> None:
+        """Reported once for each time of failures, which may be ten a second for hours."""
+        self._tally.accept_failures += 1
+        now = trio.current_time()
+        if now - self._accept_failed_at > _EPISODE_SECONDS:
+            self._on_error(error, "accept")
+        self._accept_failed_at = now
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """One connection, from accept on. Raises only Cancelled; `serve_listeners` closes the stream."""
@@ -124,3 +137,25 @@ class Server:
             await refuse_connection(stream, self._limits)
         finally:
             self._refusing -= 1
+
+
+class _PatientListener(trio.abc.Listener[_StreamT], Generic[_StreamT]):
+    """Tries again when accept fails, as it does without descriptors or when a client was reset meanwhile.
+
+    trio's own retry logs a traceback each time, ten a second.
+    """
+
+    def __init__(self, listener: trio.abc.Listener[_StreamT], on_failure: Callable[[OSError], None]) -> None:
+        self._listener = listener
+        self._on_failure = on_failure
+
+    async def accept(self) -> _StreamT:
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                self._on_failure(error)
+                await trio.sleep(_ACCEPT_RETRY_SECONDS)
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()

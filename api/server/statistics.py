@@ -20,6 +20,8 @@ class ServerStatistics:
     """Given to the application, whatever came of it."""
     disconnects_total: int
     """Clients that left before their response was whole."""
+    accept_failures_total: int
+    """Attempts: while there are no descriptors, ten a second."""
     refusals_total: Mapping[Refusal, int]
     """One entry for each kind, also where it is 0."""
 
@@ -31,6 +33,7 @@ class Tally:
         self.accepted_connections = 0
         self.requests = 0
         self.disconnects = 0
+        self.accept_failures = 0
         self.refusals: Counter[Refusal] = Counter()
 
     def snapshot(self) -> ServerStatistics:
@@ -40,5 +43,6 @@ class Tally:
             self.accepted_connections,
             self.requests,
             self.disconnects,
+            self.accept_failures,
             MappingProxyType({refusal: self.refusals[refusal] for refusal in Refusal}),
         )

@@ -119,5 +119,24 @@ OVERVIEW = Dashboard(
             "reqps",
             [rate("penstock_http_requests_total", "{{method}} {{route}}", by="method, route")],
         ),
+        Panel(
+            "Connections",
+            "Level at --max-connections: the next ones get 503. Failures to accept: the process has no "
+            "file descriptors left.",
+            "short",
+            [
+                total("penstock_http_connections", "open"),
+                rate("penstock_http_accept_failures_total", "failures to accept per second"),
+            ],
+        ),
+        stacked(
+            "Refused by the HTTP server",
+            "Ended before they reached a route: too many connections, slow or malformed requests, clients "
+            "that do not read.",
+            "reqps",
+            rate,
+            "penstock_http_refusals_total",
+            by="reason",
+        ),
     ),
 )

@@ -1,12 +1,12 @@
-"""What a process holds, looked at again and again: whether it stays level. Linux only."""
+"""What a process holds, looked at again and again: whether it stays level."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
+
+from loadtests.processes import open_files, resident_bytes, threads
 
 _NOISE_SHARE = 0.10
 """Between two thirds of a run: allocators give back what they please."""
@@ -29,12 +29,10 @@ class Level:
 
 def of_process(pid: int) -> dict[str, float]:
     """Its resident bytes, open files and threads. Raises OSError when it is gone."""
-    process = Path(f"/proc/{pid}")
-    pages = int((process / "statm").read_text().split()[1])
     return {
-        "resident bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-        "open files": len(list((process / "fd").iterdir())),
-        "threads": len(list((process / "task").iterdir())),
+        "resident bytes": resident_bytes(pid),
+        "open files": open_files(pid),
+        "threads": threads(pid),
     }
 
 

@@ -1,4 +1,4 @@
-"""A Penstock of our own, whose engine can be found, and on Linux looked into."""
+"""A Penstock of our own, whose engine can be found and looked into."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import trio
 
 from loadtests.chaos.saboteur.sitecustomize import LIVE_VARIABLE
 from loadtests.launch import LaunchError, tail
+from loadtests.processes import children
 
 _SABOTEUR = Path(__file__).with_name("saboteur")
 _ROOT = Path(__file__).parents[2]
@@ -43,8 +44,8 @@ class Victim:
 
     def engine_pid(self) -> int | None:
         """The server's one child; None while there is none."""
-        children = _children(self.process.pid)
-        return children[0] if children else None
+        found = children(self.process.pid)
+        return found[0] if found else None
 
     async def metrics(self, http: httpx.AsyncClient) -> dict[str, float]:
         """Its samples, by name with labels as they are written."""
@@ -100,13 +101,3 @@ async def _address(process: trio.Process, log: Path) -> str:
 def _listening(log: Path) -> str | None:
     found = re.search(r"^listening +(http://\S+)", log.read_text("utf-8", "replace"), re.MULTILINE)
     return found[1] if found else None
-
-
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    if tasks.is_dir():
-        words = [word for path in tasks.glob("*/children") for word in path.read_text().split()]
-    else:
-        listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-        words = listed.stdout.split()
-    return [int(word) for word in words]

@@ -17,7 +17,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
-from scheduler.engine.prefix.cache_report import CacheWatch, inspection
+from scheduler.engine.prefix.cache_report import CacheWatch
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
@@ -96,9 +96,7 @@ class EngineLoop:
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
-                    answer = inspection(
-                        command, self._backend.prefixes, self._backend.disk, self._backend.kv_bytes()
-                    )
+                    answer = self._watch.inspect(command, self._backend.kv_bytes())
                     self._inspections.append(msgspec.structs.replace(answer, engine=self._report()))
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")

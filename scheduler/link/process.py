@@ -51,13 +51,18 @@ class Exit:
 Session = Callable[[Channel], Awaitable[None]]
 
 
+class LaunchFailed(Exception):
+    """No engine process could be started, for want of descriptors, processes or memory. It may work later."""
+
+
 class EngineLauncher(Protocol):
     """Something that can start an engine: a process, or in tests the loop itself over memory."""
 
     async def run(self, session: Session) -> Exit:
         """Start an engine, run `session` with its channel, and return when the engine has ended.
 
-        The engine is ended when the session returns, raises or is cancelled.
+        The engine is ended when the session returns, raises or is cancelled. Raises LaunchFailed before
+        the session has begun.
         """
         ...
 
@@ -70,21 +75,7 @@ class ProcessLauncher:
         self._stop_seconds = stop_seconds
 
     async def run(self, session: Session) -> Exit:
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                process = await trio.lowlevel.open_process(
-                    [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    env=self._environment,
-                    # A session of its own: Ctrl-C in the terminal is the parent's to handle.
-                    start_new_session=True,
-                )
-        except BaseException:
-            ours.close()
-            raise
+        process, ours = await self._launch()
         channel = Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
         last_stderr: deque[str] = deque(maxlen=_STDERR_LINES_KEPT)
         relayed = trio.Event()
@@ -104,6 +95,31 @@ class ProcessLauncher:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await process.stderr.aclose()
         return Exit(process.returncode, tuple(last_stderr))
+
+    async def _launch(self) -> tuple[trio.Process, socket.socket]:
+        """The process, and our end of its link."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise LaunchFailed(f"the engine could not be started: {error}") from error
+        try:
+            with theirs:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=self._environment,
+                    # A session of its own: Ctrl-C in the terminal is the parent's to handle.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise LaunchFailed(f"the engine could not be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
+        return process, ours
 
     async def _end(self, process: trio.Process, channel: Channel) -> None:
         """Close the link, which the engine obeys even in the middle of a step; then insist.

@@ -31,7 +31,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher
+from scheduler.link.process import EngineLauncher, Exit, LaunchFailed
 
 _log = structlog.get_logger("supervisor")
 
@@ -154,7 +154,10 @@ class Supervisor:
         backoff = self._config.backoff_first_seconds
         while True:
             life = EngineLife()
-            exit_ = await self._launcher.run(partial(self._session, life))
+            try:
+                exit_ = await self._launcher.run(partial(self._session, life))
+            except LaunchFailed as error:
+                exit_ = self._not_launched(life, str(error))
             # What it said over the link counts as its last line: the same words, and there is always room.
             death = conclude(life.death, (*exit_.last_stderr, life.cause), exit_.returncode)
             self._death_cause = death.cause
@@ -180,6 +183,13 @@ class Supervisor:
             )
             await trio.sleep(backoff)
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)
+
+    def _not_launched(self, life: EngineLife, cause: str) -> Exit:
+        """A start that failed like any other: the listener hears of it, and the next one waits its time."""
+        life.cause, life.death = cause, DeathCause.START
+        self._failed_starts += 1
+        self._listener.engine_lost(cause)
+        return Exit(None)
 
     async def _session(self, life: EngineLife, channel: Channel) -> None:
         """From Load to the engine's end. Returns when it is over; `life` has the cause."""

@@ -54,6 +54,10 @@ while rows wait. The last two are overhead (on a GPU an upper bound: it computes
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
+HTTP_REFUSALS = (
+    *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),
+    *("unsupported_protocol", "body_timeout", "body_too_large", "internal_error", "write_timeout"),
+)
 OTHER = "other"
 """The label of every tenant that the operator did not name, of routes that there are not, and so on."""
 TELEMETRY_PARTS = ("samples", "log", "recent", "tracer", "engine_totals")
@@ -105,6 +109,17 @@ class Metrics:
             "method",
             "route",
             "status",
+        )
+        self.http_connections = self._gauge("penstock_http_connections", "Open connections of clients.")
+        self.http_refusals = self._counter(
+            "penstock_http_refusals",
+            "Requests and connections that the HTTP server ended by itself, by reason.",
+            "reason",
+        )
+        for reason in HTTP_REFUSALS:
+            self.http_refusals.labels(reason)
+        self.accept_failures = self._counter(
+            "penstock_http_accept_failures", "Failed attempts to accept: no file descriptors, mostly."
         )
         self._declare_queue()
         self._declare_tenants()

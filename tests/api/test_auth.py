@@ -8,10 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.allowed_hosts import ANY_HOST
 from api.api_keys import ApiKeys, load_keys
+from api.exposition import make_metrics_app
 from api.settings import load
 from scheduler.errors import OptionError
 from scheduler.prompt.preparation import NewGrammar, PreparedRequest
@@ -210,3 +213,26 @@ async def test_browsers_may_ask_from_the_named_origins(autojump_clock: trio.test
         async with client_of(scheduler) as client:
             response = await client.get("/v1/models", headers={"origin": "https://a.example"})
             assert "access-control-allow-origin" not in response.headers
+
+
+@trio_test
+async def test_what_the_engine_died_of_is_told_to_bearers_of_a_key(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`/ready` needs none; the engine's own words do. A wrong key is as good as none there."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher)
+    async with running(scheduler):
+        launcher.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        async with client_of(scheduler, keys=KEYS) as client:
+            for headers, told in (({}, False), ({"x-api-key": "no-such"}, False), (BEARER, True)):
+                answer = await client.get("/ready", headers=headers)
+                assert answer.status_code == 503
+                assert (answer.json()["last_death"] is not None) == told
+        async with client_of(scheduler) as client:
+            assert (await client.get("/ready")).json()["last_death"] is not None
+        metrics = make_metrics_app(scheduler, 60.0, ANY_HOST, has_keys=True)
+        transport = httpx.ASGITransport(metrics)
+        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+            assert (await client.get("/ready")).json()["last_death"] is None

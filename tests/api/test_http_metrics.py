@@ -6,6 +6,10 @@ import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
+from api.http_metrics import ServerMetrics
+from api.server.refusals import Refusal
+from api.server.statistics import Tally
+from scheduler.telemetry.metrics import HTTP_REFUSALS
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -57,3 +61,24 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
     for text in (classic.text, modern.text):
         assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in text
     assert list(text_string_to_metric_families(modern.text))
+
+
+@trio_test
+async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.MockClock) -> None:
+    """Each once, however often it is scraped."""
+    assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)
+    scheduler = make_scheduler(LoopbackLauncher())
+    tally = Tally()
+    server = ServerMetrics(scheduler.metrics, tally.snapshot)
+    value = scheduler.metrics.registry.get_sample_value
+    async with client_of(scheduler, server=server) as client:
+        for open_connections in (3, 2):
+            tally.open_connections = open_connections
+            tally.refusals[Refusal.MALFORMED] += 2
+            tally.accept_failures += 5
+            for _ in range(2):
+                await client.get("/metrics")
+            assert value("penstock_http_connections") == open_connections
+    assert value("penstock_http_refusals_total", {"reason": "malformed_request"}) == 4
+    assert value("penstock_http_refusals_total", {"reason": "body_timeout"}) == 0
+    assert value("penstock_http_accept_failures_total") == 10

@@ -20,7 +20,7 @@ def request_bytes(text: str = "hello", **fields: Any) -> bytes:
             **fields,
         }
     ).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: penstock\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from loadtests.processes import children
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 
 START_SECONDS = 60
@@ -76,32 +76,51 @@ class Served:
 
     def engine_pid(self) -> int:
         """The server's one child."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        (pid,) = [int(word) for path in children for word in path.read_text().split()]
+        (pid,) = children(self.process.pid)
         return pid
 
 
 @contextmanager
 def serving(
-    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    trained: bool = False,
+    descriptors: int | None = None,
 ) -> Iterator[Served]:
     """Serve until the block is left; the process is gone then, and its exit was clean.
 
-    `trained`: the embedded model, as an operator without options gets it; else random weights.
+    `trained`: the embedded model, as an operator without options gets it; else random weights. `descriptors`:
+    the soft and the hard limit of open files.
     """
-    with start(*arguments, environment=environment, trained=trained) as served:
+    with start(*arguments, environment=environment, trained=trained, descriptors=descriptors) as served:
         yield served
         stop(served)
 
 
 @contextmanager
 def start(
-    *arguments: str, environment: dict[str, str] | None = None, trained: bool = False
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    trained: bool = False,
+    descriptors: int | None = None,
 ) -> Iterator[Served]:
     """As `serving`, but how it ends is the test's own affair (it is killed if still there)."""
     model = () if trained else random_model()
+    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     process = subprocess.Popen(
-        [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *model, *arguments],
+        [
+            *limited,
+            sys.executable,
+            "-m",
+            "api",
+            "serve",
+            "--port",
+            "0",
+            "--log-format",
+            "json",
+            *model,
+            *arguments,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -117,7 +136,7 @@ def start(
     try:
         for line in process.stdout:
             served.lines.append(line.rstrip("\n"))
-            if found := re.match(r"listening +http://127.0.0.1:(\d+)", line):
+            if found := re.match(r"listening +http://(?:127.0.0.1|0.0.0.0):(\d+)", line):
                 served.port = int(found[1])
             if line.startswith("try "):
                 break

@@ -147,7 +147,7 @@ async def pipelined_garbage(abusers: Abusers) -> None:
 
     async def one(number: int) -> None:
         await abusers.say(
-            b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n" * (number % 9)
+            b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * (number % 9)
             + request_bytes(max_tokens=3)
             + abusers.chance.randbytes(20_000)
         )

@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 import trio
 
+from loadtests.processes import is_gone
 from tests.end_to_end.raw_client import Answer, ask, request_bytes
 from tests.end_to_end.serving import Served, eventually, serving, start
 
@@ -30,15 +31,6 @@ async def _eventually_holds(served: Served, requests: int) -> None:
         return waiting + running == requests
 
     await trio.to_thread.run_sync(eventually, holds)
-
-
-def gone(pid: int) -> bool:
-    """No such process, or one that has ended and waits for somebody to ask how."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -58,14 +50,15 @@ def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -
     said = "\n".join(embedded.lines)
     assert re.search(r"^model +embedded", said, re.M)
     assert re.search(r"^blas +\S", said, re.M)
-    assert re.search(r"^engine +mlx .* float32", said, re.M)
+    # As it is stored (bfloat16), but on a CPU, which computes faster in float32.
+    assert re.search(r"^engine +mlx \S+ on (cpu: .* MB of float32|(?!cpu: ).* MB of bfloat16)", said, re.M)
     assert re.search(rf"^listening +{re.escape(embedded.url)}", said, re.M)
     (line,) = [line for line in embedded.lines if line.startswith("try ")]
     command = shlex.split(line.removeprefix("try").strip())
     assert command[0] == "curl"
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith(": ")
-    assert done.stdout.count('"content":') > 5
+    assert done.stdout.count('"content":') > 2
     assert done.stdout.rstrip().endswith("data: [DONE]")
 
 
@@ -139,7 +132,7 @@ def test_ctrl_c_lets_running_answers_finish() -> None:
         answer = trio.run(main)
         assert answer.finish_reason == "length"
         assert served.process.wait(10) == 0
-        assert gone(engine)
+        assert is_gone(engine)
 
 
 def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
@@ -157,7 +150,7 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
             eventually(lambda: served.metric("penstock_generated_tokens_total") > 2000, 30)
             served.process.send_signal(signal.SIGTERM)
             assert served.process.wait(10) == 0
-        assert gone(engine)
+        assert is_gone(engine)
 
 
 def test_what_waits_in_the_queue_is_drained_too() -> None:
@@ -231,7 +224,7 @@ def test_sigkill_of_the_server_leaves_no_engine() -> None:
     with start("--engine", "scripted") as served:
         engine = served.engine_pid()
         served.process.kill()
-        eventually(lambda: gone(engine))
+        eventually(lambda: is_gone(engine))
 
 
 def test_a_port_in_use_is_said_in_one_line() -> None:

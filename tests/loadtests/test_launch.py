@@ -18,6 +18,7 @@ import trio
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
 from loadtests.presets import PRESETS, Preset
+from loadtests.processes import processes
 from loadtests.targets import Launch, Target
 from scheduler.link.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -59,24 +60,10 @@ class Fake:
 
     def processes(self) -> list[int]:
         """Of this fake, its children included: they share its group. Found by the script's path."""
-        script = self.launch.preset.arguments[0].encode()
-        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-        leaders = [pid for pid in pids if script in _read(f"/proc/{pid}/cmdline")]
-        return [pid for pid in pids if _group(pid) in leaders]
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return -1
+        script = self.launch.preset.arguments[0]
+        found = processes()
+        leaders = {one.pid for one in found if script in one.command}
+        return [one.pid for one in found if one.group in leaders]
 
 
 MakeFake = Callable[..., Fake]
@@ -126,10 +113,6 @@ async def failing(fake: Fake) -> str:
     return str(caught.value)
 
 
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-
-
-@linux_only
 def test_a_server_is_there_while_it_is_measured_and_gone_after(fake: MakeFake) -> None:
     """With its children and its home."""
     one = fake(_CHILD)
@@ -141,14 +124,13 @@ def test_a_server_is_there_while_it_is_measured_and_gone_after(fake: MakeFake) -
 
 
 def _eventually_gone(fake: Fake) -> bool:
-    """Killed orphans stay in /proc until init has taken note."""
+    """Killed orphans are listed until init has taken note."""
     deadline = time.monotonic() + 10
     while fake.processes() and time.monotonic() < deadline:
         time.sleep(0.01)
     return fake.processes() == []
 
 
-@linux_only
 def test_a_server_that_dies_is_an_error_with_its_last_words(fake: MakeFake) -> None:
     """At once, and not when the patience is over."""
     said = trio.run(failing, fake("sys.exit('no such model')"))
@@ -156,20 +138,17 @@ def test_a_server_that_dies_is_an_error_with_its_last_words(fake: MakeFake) -> N
     assert said.endswith("  no such model")
 
 
-@linux_only
 def test_a_server_that_never_answers_is_an_error(fake: MakeFake) -> None:
     """The log tells where its home and its threads were set."""
     said = trio.run(failing, fake("import time; time.sleep(600)", start_seconds=1.0))
     assert said.startswith("one: no answer within 1 s:")
 
 
-@linux_only
 def test_a_server_that_is_ready_but_cannot_complete_is_an_error(fake: MakeFake) -> None:
     """Readiness is believed after a completion only."""
     assert "its first completion was http_error: 500" in trio.run(failing, fake(status=500))
 
 
-@linux_only
 def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
     """With its whole group, and it is said."""
     one = fake(_DEAF + _CHILD, stop_seconds=0.2)
@@ -178,7 +157,6 @@ def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
     assert _eventually_gone(one)
 
 
-@linux_only
 def test_a_death_while_it_is_measured_is_told_and_ends_nothing(fake: MakeFake) -> None:
     """The load test has something to record then."""
     one = fake()
@@ -197,7 +175,6 @@ def test_a_death_while_it_is_measured_is_told_and_ends_nothing(fake: MakeFake) -
     assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its last words:\n  home ")
 
 
-@linux_only
 def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
     """As Ctrl-C does."""
     one = fake()
@@ -216,7 +193,6 @@ def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
     assert homes(one) == []
 
 
-@linux_only
 def test_several_stand_at_once_beside_what_runs_already(fake: MakeFake) -> None:
     """In the order asked for; one that runs and did not name its model is asked for it."""
     one = fake()

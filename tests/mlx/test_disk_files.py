@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models import cache as mlx_caches
 
 from scheduler.engine.disk.block_file import ITEM_BYTES, Content, HostArray
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.rows.cache_layout import RowState
+from scheduler.engine.rows.content_codec import state_content, state_of
 from tests.scheduler.engine.disk.disk_contents import MODEL, SOON, files_in
 
 DTYPES = {
@@ -89,3 +94,35 @@ def test_what_is_read_becomes_an_array_without_another_copy_on_the_host(tmp_path
     host = np.frombuffer(keys.data, np.uint16).reshape(keys.shape)
     assert mx.array_equal(mx.array(host).view(mx.bfloat16), wanted)
     tier.close(SOON)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [["load_prompt_cache", "a file"]],
+        [["BatchKVCache", []]],
+        [["CacheList", [[[], "make_prompt_cache"]]]],
+        [["CacheList", [[[[[], "load_prompt_cache"]], "CacheList"]]]],
+        [[["ArraysCache"], []]],
+    ],
+)
+def test_a_file_cannot_choose_what_is_called(layers: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only kinds of caches that states are made of, also inside a list of them."""
+    called: list[Any] = []
+    for name in ("load_prompt_cache", "make_prompt_cache"):
+        stand_in = SimpleNamespace(from_state=called.append)
+        monkeypatch.setattr(mlx_caches, name, stand_in)
+    with pytest.raises((ValueError, TypeError)):
+        state_of(Content({}, {"layers": layers}))
+    assert called == []
+
+
+def test_states_come_back_as_what_they_were() -> None:
+    inner, outer = mlx_caches.ArraysCache(2), mlx_caches.ArraysCache(1)
+    inner[0], inner[1], outer[0] = mx.ones((1, 2)), mx.zeros((1, 3)), mx.full((1, 4), 7.0)
+    state = RowState([mlx_caches.CacheList(inner), outer])
+    content = state_content(state, {})
+    back = state_of(Content(content.arrays, json.loads(json.dumps(content.metadata))))
+    assert [type(layer).__name__ for layer in back.layers] == ["CacheList", "ArraysCache"]
+    assert mx.array_equal(back.layers[1][0], outer[0])
+    assert mx.array_equal(back.layers[0].caches[0][1], inner[1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -34,11 +35,12 @@ class DiskFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder (for its owner alone: what prompts said can be computed from what is kept) and
-        takes it. Raises DiskTierUnavailable."""
+        """Makes the folder, or closes one of ours to others (what prompts said can be computed from what is
+        kept), and takes it. Raises DiskTierUnavailable."""
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _tighten(path)
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DiskTierUnavailable(f"{path} cannot be used: {error.strerror}") from error
@@ -136,6 +138,14 @@ class DiskFolder:
                 continue
             with listing:
                 yield from (file for file in listing if file.is_file(follow_symlinks=False))
+
+
+def _tighten(folder: Path) -> None:
+    """Not others' folders, nor shared ones as /tmp, which root owns."""
+    status = folder.stat()
+    is_shared = bool(status.st_mode & stat.S_ISVTX)
+    if status.st_uid == os.geteuid() and not is_shared and status.st_mode & 0o077:
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
 
 
 def _write_all(file: int, rest: memoryview) -> None:

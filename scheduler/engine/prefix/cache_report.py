@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from scheduler.engine.backend import DiskWatch
+from scheduler.engine.prefix.cache_statistics import CacheStatistics
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, TrunkReport
 
 _CHECK_SECONDS = 30.0
 """Between two integrity checks, which walk all nodes: only an idle engine makes them."""
+_COMPLAINTS_TOLD = 20
 
 
 class CacheWatch:
@@ -25,14 +27,17 @@ class CacheWatch:
         self._clock = clock
         self._checked_at = clock()
         self._complaints = 0
+        self._last_complaints: list[str] = []
 
     def look(self, idle: bool) -> None:
         now = self._clock()
         if self._prefixes is None or not idle or now - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = now
-        for complaint in self._prefixes.check_integrity():
-            self._complaints += 1
+        found = self._prefixes.check_integrity()
+        self._complaints += len(found)
+        self._last_complaints = found[:_COMPLAINTS_TOLD]
+        for complaint in found:
             print(f"prefix cache: {complaint}", file=sys.stderr)
 
     def counters(self) -> CacheCounters:
@@ -58,44 +63,48 @@ class CacheWatch:
             held_tokens=prefixes.held_tokens,
         )
 
+    def inspect(self, command: Inspect, running_bytes: int) -> Inspection:
+        """The answer to `command`, after doing what it says. Complaints are the last check's: no request
+        waits for one."""
+        prefixes = self._prefixes
+        if prefixes is None:
+            return Inspection(command.query, 0, None)
+        freed = prefixes.clear() if command.clear else 0
+        report = _cache_report(
+            prefixes.statistics(command.top, command.head_tokens),
+            prefixes.budget_bytes,
+            running_bytes,
+            self._last_complaints,
+        )
+        return Inspection(
+            command.query, freed, report, None if self._disk is None else _disk_report(self._disk)
+        )
 
-def inspection(
-    command: Inspect,
-    prefixes: PrefixCache[Any, Any] | None,
-    disk: DiskWatch | None,
-    running_bytes: int,
-) -> Inspection:
-    """The answer to `command`, after doing what it says."""
-    if prefixes is None:
-        return Inspection(command.query, 0, None)
-    freed = prefixes.clear() if command.clear else 0
-    statistics = prefixes.statistics(command.top, command.head_tokens)
+
+def _cache_report(
+    statistics: CacheStatistics, budget_bytes: int, running_bytes: int, complaints: list[str]
+) -> CacheReport:
     held = statistics.held
-    return Inspection(
-        command.query,
-        freed,
-        CacheReport(
-            budget_bytes=prefixes.budget_bytes,
-            running_bytes=running_bytes,
-            nodes=held.nodes,
-            tokens=held.tokens,
-            snapshots=held.snapshots,
-            segment_bytes=held.segment_bytes,
-            snapshot_bytes=held.snapshot_bytes,
-            key_bytes=held.key_bytes,
-            replaced_bytes=held.replaced_bytes,
-            leases=statistics.leases,
-            query_tokens=statistics.query_tokens,
-            hit_tokens=statistics.hit_tokens,
-            stored_tokens=statistics.stored_tokens,
-            evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
-            trunks=[
-                TrunkReport(trunk.tokens, trunk.references, trunk.hits, list(trunk.head))
-                for trunk in statistics.top_trunks
-            ],
-            complaints=prefixes.check_integrity(),
-        ),
-        None if disk is None else _disk_report(disk),
+    return CacheReport(
+        budget_bytes=budget_bytes,
+        running_bytes=running_bytes,
+        nodes=held.nodes,
+        tokens=held.tokens,
+        snapshots=held.snapshots,
+        segment_bytes=held.segment_bytes,
+        snapshot_bytes=held.snapshot_bytes,
+        key_bytes=held.key_bytes,
+        replaced_bytes=held.replaced_bytes,
+        leases=statistics.leases,
+        query_tokens=statistics.query_tokens,
+        hit_tokens=statistics.hit_tokens,
+        stored_tokens=statistics.stored_tokens,
+        evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
+        trunks=[
+            TrunkReport(trunk.tokens, trunk.references, trunk.hits, list(trunk.head))
+            for trunk in statistics.top_trunks
+        ],
+        complaints=complaints,
     )
 
 

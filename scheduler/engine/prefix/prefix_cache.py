@@ -207,16 +207,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.evicted_bytes - before
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """For operators. Walks all nodes: for a page now and then, not for every step."""
-        came_back = [
-            (self._marks[node].hits, node.end, leaves, node)
-            for node, leaves in self._tree.leaves_below().items()
-            if len(node.children) > 1 or self._marks[node].hits
-        ]
-        trunks = (
-            Trunk(tokens, leaves, hits, self._tree.head(node, head_tokens))
-            for hits, tokens, leaves, node in nlargest(top, came_back, key=lambda trunk: trunk[:2])
-        )
+        """For operators. Trunks take a walk of all nodes: for a page now and then, not for every step."""
         return CacheStatistics(
             held=self._tree.held(),
             leases=len(self._tree.leases),
@@ -225,8 +216,17 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             stored_tokens=self.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
             evicted_bytes=self.evicted_bytes,
-            top_trunks=tuple(trunks),
+            top_trunks=tuple(self._top_trunks(top, head_tokens)) if top else (),
         )
+
+    def _top_trunks(self, top: int, head_tokens: int) -> Iterator[Trunk]:
+        came_back = [
+            (self._marks[node].hits, node.end, leaves, node)
+            for node, leaves in self._tree.leaves_below().items()
+            if len(node.children) > 1 or self._marks[node].hits
+        ]
+        for hits, tokens, leaves, node in nlargest(top, came_back, key=lambda trunk: trunk[:2]):
+            yield Trunk(tokens, leaves, hits, self._tree.head(node, head_tokens))
 
     def check_integrity(self) -> list[str]:
         """Complaints in words, best none: an alarm, never a crash. O(everything)."""

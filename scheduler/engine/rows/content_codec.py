@@ -27,6 +27,20 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4", "I32": "<i4", "I64": "<i8", "U8": "u1"}
 
+_LAYERS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        mlx_caches.ArraysCache,
+        mlx_caches.CacheList,
+        mlx_caches.ChunkedKVCache,
+        mlx_caches.ConcatenateKVCache,
+        mlx_caches.KVCache,
+        mlx_caches.QuantizedKVCache,
+        mlx_caches.RotatingKVCache,
+    )
+}
+"""What a file may name: whoever can write there must not choose what is called."""
+
 Pieces = Sequence[tuple[KvSegment, int]]
 """Consecutive segments with the tokens taken of each, as a lease has them."""
 
@@ -85,7 +99,17 @@ def state_of(content: Content) -> RowState:
 
     layers = content.metadata["layers"]
     assert isinstance(layers, list)
-    return RowState([getattr(mlx_caches, name).from_state(restored(state)) for name, state in layers])
+    return RowState([_layer(name, restored(state)) for name, state in layers])
+
+
+def _layer(name: Any, state: Any) -> Any:
+    """Raises ValueError for a name that is no cache's. A CacheList takes its parts' names from its state."""
+    if name not in _LAYERS:
+        raise ValueError(f"{name!r} is no kind of cache")
+    if name == mlx_caches.CacheList.__name__:
+        for part_state, part in state:
+            _layer(part, part_state)
+    return _LAYERS[name].from_state(state)
 
 
 def _host_view(array: mx.array) -> np.ndarray[Any, Any]:

@@ -51,8 +51,8 @@ def _tokens(params: Sequence[Sampling], logits: Sequence[mx.array]) -> list[list
     sampler, inputs = RowsSampler(rows), [3] * len(rows)
     said: list[list[int]] = [[] for _ in rows]
     for step in range(_STEPS):
-        drawn: Any = sampler(mx.stack([mine[step] for mine in logits]), mx.array(inputs))
-        inputs = drawn.tolist()
+        chosen = sampler(mx.stack([mine[step] for mine in logits]), mx.array(inputs))
+        inputs = chosen.tokens.tolist()  # type: ignore[assignment]
         for row, token in zip(said, inputs, strict=True):
             row.append(token)
     return said

@@ -6,6 +6,7 @@ Time here is real: what is under test is the system's.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from structlog.testing import capture_logs
 import scheduler
 from scheduler.link.channel import Channel
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Fault, Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.link.process import LaunchFailed
 from tests.contracts.journal import request
 from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
 
@@ -211,7 +213,7 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
 
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     before = len(os.listdir("/dev/fd"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LaunchFailed, match="No such file"):
         trio.run(engine.run, session)
     assert len(os.listdir("/dev/fd")) == before
 
@@ -338,3 +340,35 @@ def test_a_killed_parent_leaves_no_orphan(engine: RealEngine, step_seconds: floa
         while engine.lives:
             assert time.perf_counter() - killed_at < _SOON_SECONDS, "the engine outlived its parent"
             time.sleep(0.005)
+
+
+@pytest.mark.parametrize("free", range(6))
+def test_without_descriptors_there_is_no_engine_and_nothing_is_left_open(
+    engine: RealEngine, free: int
+) -> None:
+    """Wherever on the way they run out; once there are some again the next engine starts."""
+    seen: list[str] = []
+
+    async def session(channel: Channel) -> None:
+        seen.append((await started(channel, ScriptedPlan())).device)
+
+    async def run() -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.dup(0) for _ in range(free)]
+        first = os.dup(0)
+        os.close(first)
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first, limits[1]))
+        try:
+            with pytest.raises(LaunchFailed, match="Too many open files"):
+                await engine.launcher.run(session)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        again = os.dup(0)
+        os.close(again)
+        assert again == first - free
+        await engine.launcher.run(session)
+
+    trio.run(run)
+    assert seen == ["scripted"]

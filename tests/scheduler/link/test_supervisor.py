@@ -23,7 +23,7 @@ from scheduler.link.messages import (
     Ready,
     StepOutput,
 )
-from scheduler.link.process import Exit, Session
+from scheduler.link.process import Exit, LaunchFailed, Session
 from scheduler.link.supervisor import Condition, EngineNeverReady, Supervisor
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.scheduler.link.engine_lives import (
@@ -348,3 +348,46 @@ async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: 
         assert heard.calls == ["lost", "ready", "lost", "ready"]
         nursery.cancel_scope.cancel()
     assert supervisor.statistics().death_cause is DeathCause.STOPPED
+
+
+class Starved(LivesLauncher):
+    """Launches that fail from the second to the last of `failures`."""
+
+    def __init__(self, failures: range) -> None:
+        super().__init__(says(READY, then_lives=10), healthy)
+        self._failures = failures
+        self.attempts_at: list[float] = []
+
+    async def run(self, session: Session) -> Exit:
+        self.attempts_at.append(trio.current_time())
+        if len(self.attempts_at) - 1 in self._failures:
+            await trio.lowlevel.checkpoint()
+            raise LaunchFailed("the engine could not be started: Too many open files")
+        return await super().run(session)
+
+
+@trio_test
+async def test_an_engine_that_cannot_be_launched_is_a_failed_start(autojump_clock: MockClock) -> None:
+    """With backoff, and heard by the listener as any other; the service outlives it."""
+    launcher = Starved(range(1, 5))
+    supervisor, heard = supervise(launcher)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, supervisor, 100)
+        await trio.sleep(14)
+        statistics = supervisor.statistics()
+        assert (statistics.condition, statistics.failed_starts) == (Condition.RESTARTING, 2)
+        assert statistics.death_cause is DeathCause.START
+        assert "Too many open files" in (statistics.last_death or "")
+        await trio.sleep(80)
+        assert supervisor.statistics().condition is Condition.READY
+        assert supervisor.statistics().failed_starts == 0
+    assert launcher.attempts_at == [0, 11, 13, 17, 25, 33]
+    assert heard.calls == ["ready", *["lost"] * 5, "ready", "lost"]
+    assert len(heard.deaths) == 5
+
+
+@trio_test
+async def test_a_first_engine_that_cannot_be_launched_is_given_up(autojump_clock: MockClock) -> None:
+    supervisor, _ = supervise(Starved(range(0, 99)))
+    with pytest.raises(EngineNeverReady, match="Too many open files"):
+        await supervisor.run()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
+
+import pytest
 
 from scheduler.engine.disk.block_chain import FORMAT_VERSION, Chain, Place
 from scheduler.engine.disk.disk_folder import DiskFolder
@@ -202,3 +205,15 @@ def test_the_alarm_names_what_is_wrong() -> None:
     index._hold(Entry(block("bc"), 5))
     index._children.clear()
     assert len(index.check_integrity()) == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(0o755, 0o700), (0o2770, 0o2700), (0o700, 0o700), (0o1777, 0o1777)]
+)
+def test_a_folder_of_ours_is_closed_to_others(tmp_path: Path, before: int, after: int) -> None:
+    """What is kept tells what prompts said. A shared folder with a sticky bit stays as it is."""
+    folder = tmp_path / "kv"
+    folder.mkdir()
+    folder.chmod(before)
+    DiskFolder(folder).release()
+    assert stat.S_IMODE(folder.stat().st_mode) == after

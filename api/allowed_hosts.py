@@ -1,0 +1,63 @@
+"""The names by which a server may be reached: `Host` headers, and origins of the same host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+?)\.?(?::(?P<port>[0-9]*))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+EVERY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Names that `Host` may have, with any port. `names` None: any."""
+
+    names: frozenset[str] | None = None
+    addresses: bool = False
+    """IP addresses other than loopback as well: rebinding needs a name."""
+
+    @classmethod
+    def of(cls, given: Sequence[str], *, listen_host: str, is_loopback: bool) -> AllowedHosts:
+        """`given`: --allowed-hosts. Without it only loopback listeners check: for others the names by which
+        they are reached are not known here."""
+        if EVERY in given or not (given or is_loopback):
+            return cls()
+        names = {host_name(one) or one for one in (*given, listen_host)}
+        return cls(frozenset(names), addresses=not is_loopback)
+
+    def allow(self, host: str) -> bool:
+        if self.names is None:
+            return True
+        name = host_name(host)
+        if name is None:
+            return False
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return False
+        return self.addresses or address.is_loopback
+
+
+ANY_HOST = AllowedHosts()
+
+
+def host_name(host: str) -> str | None:
+    """The name of `name:port` in lower case, an IPv6 address without its brackets; None if it is no host."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return None if found is None else found["name"].strip("[]")
+
+
+def is_same_origin(origin: str, host: str) -> bool:
+    """By host and port; where a proxy ends TLS the scheme that we see is not the browser's."""
+    scheme, separator, authority = origin.lower().partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    ours, theirs = _HOST.fullmatch(host.lower()), _HOST.fullmatch(authority)
+    if not separator or default is None or ours is None or theirs is None:
+        return False
+    return ours["name"] == theirs["name"] and (ours["port"] or default) == (theirs["port"] or default)

@@ -1,0 +1,81 @@
+"""Other processes of this machine, as `ps` and `lsof` tell of them: Linux and macOS.
+
+/proc is read only where there is one, and only for what `ps` does not know (open files), or slowly.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of `ps`."""
+
+    pid: int
+    parent: int
+    group: int
+    command: str
+
+
+def processes() -> list[Process]:
+    """All that run, also ended ones that nobody has waited for."""
+    # -ww: macOS cuts commands at 80 columns where there is no terminal.
+    lines = _ps("-A", "-ww", "-o", "pid=,ppid=,pgid=,command=").splitlines()
+    found = (line.split(None, 3) for line in lines)
+    return [Process(int(one[0]), int(one[1]), int(one[2]), "".join(one[3:])) for one in found]
+
+
+def children(pid: int) -> list[int]:
+    """Without those that have ended."""
+    pairs = (line.split() for line in _ps("-A", "-o", "pid=,ppid=,stat=").splitlines())
+    return [int(child) for child, parent, state in pairs if int(parent) == pid and not state.startswith("Z")]
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or one that has ended and that nobody has waited for."""
+    state = _ps("-p", str(pid), "-o", "stat=").strip()
+    return not state or state.startswith("Z")
+
+
+def resident_bytes(pid: int) -> int:
+    """Raises OSError when it is gone."""
+    return int(_of(pid, "rss=")) * 1024
+
+
+def threads(pid: int) -> int:
+    """Raises OSError when it is gone."""
+    if sys.platform == "darwin":
+        # One line for each, after a header; its ps has no column for their number.
+        return len(_ps("-M", "-p", str(pid)).splitlines()) - 1
+    return int(_of(pid, "nlwp="))
+
+
+def open_files(pid: int) -> int:
+    """Descriptors. Raises OSError when it is gone."""
+    folder = _PROC / str(pid) / "fd"
+    return len(list(folder.iterdir())) if _PROC.is_dir() else open_files_by_lsof(pid)
+
+
+def open_files_by_lsof(pid: int) -> int:
+    """The same where there is no /proc."""
+    said = subprocess.run(["lsof", "-p", str(pid), "-Ff"], capture_output=True, text=True, check=False).stdout
+    if not said:
+        raise ProcessLookupError(pid)
+    # f3, f4, ...; what is no descriptor (the program, libraries) has letters.
+    return sum(line[:1] == "f" and line[1:].isdigit() for line in said.splitlines())
+
+
+def _of(pid: int, column: str) -> str:
+    if not (value := _ps("-p", str(pid), "-o", column).strip()):
+        raise ProcessLookupError(pid)
+    return value
+
+
+def _ps(*arguments: str) -> str:
+    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
