@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 import trio
@@ -58,14 +58,22 @@ class ToolCallBlock:
 
 
 Block: TypeAlias = TextBlock | ReasoningBlock | ToolCallBlock
+_Opened = TypeVar("_Opened", TextBlock, ReasoningBlock, ToolCallBlock)
 
 
 @dataclass(slots=True)
 class WholeChoice:
     """One continuation: its blocks in the order in which the model wrote them, and how it ended."""
 
-    blocks: list[Block] = field(default_factory=list)
     finished: Finished | None = None
+    _blocks: list[Block] = field(default_factory=list)
+    _parts: list[str] = field(default_factory=list)
+    """Of the last block, and not joined to it yet: joining at each piece would copy the answer each time."""
+
+    @property
+    def blocks(self) -> list[Block]:
+        self._join()
+        return self._blocks
 
     @property
     def end(self) -> Finished:
@@ -89,24 +97,40 @@ class WholeChoice:
         return [entry for block in self.blocks if isinstance(block, TextBlock) for entry in block.logprobs]
 
     def add(self, piece: AnswerPiece) -> None:
-        last = self.blocks[-1] if self.blocks else None
+        last = self._blocks[-1] if self._blocks else None
         match piece:
             case TextDelta(text=text, logprobs=logprobs):
                 if not isinstance(last, TextBlock):
-                    self.blocks.append(last := TextBlock(""))
-                last.text += text
+                    last = self._open(TextBlock(""))
+                self._parts.append(text)
                 last.logprobs.extend(logprobs)
             case ReasoningDelta(text=text):
                 if not isinstance(last, ReasoningBlock):
-                    self.blocks.append(last := ReasoningBlock(""))
-                last.text += text
+                    self._open(ReasoningBlock(""))
+                self._parts.append(text)
             case ToolCallStarted(call_id=call_id, name=name):
-                self.blocks.append(ToolCallBlock(call_id, name))
+                self._open(ToolCallBlock(call_id, name))
             case ToolCallArguments(text=text):
                 assert isinstance(last, ToolCallBlock), "arguments of no call"
-                last.arguments += text
+                self._parts.append(text)
             case _:
                 assert_never(piece)
+
+    def _open(self, block: _Opened) -> _Opened:
+        self._join()
+        self._blocks.append(block)
+        return block
+
+    def _join(self) -> None:
+        if not self._parts:
+            return
+        text = "".join(self._parts)
+        self._parts.clear()
+        match self._blocks[-1]:
+            case ToolCallBlock() as call:
+                call.arguments += text
+            case block:
+                block.text += text
 
 
 @dataclass(frozen=True, slots=True)

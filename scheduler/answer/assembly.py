@@ -35,7 +35,9 @@ class Assembly:
         """How the call began, should it turn out to be none: with the space before it."""
         self._edge = splitter.section.kind is not Kind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
-        self._space = ""
+        self._space: list[str] = []
+        """White space that is held back, for it may stand before a mark. Pieces: a model that writes nothing
+        else would have it copied with each token."""
         self._spans = spans
         self._read = 0
         """Characters of the answer up to the end of the piece at hand."""
@@ -80,8 +82,7 @@ class Assembly:
         if self._reader is not None:
             yield from self._finish_call(section, self._reader, reason, cut_by_client)
         elif self._space and section.kind is Kind.TEXT:
-            space, self._space = self._space, ""
-            yield self._text(space)
+            yield self._text(self._take_space())
 
     def _finish_call(
         self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
@@ -102,8 +103,8 @@ class Assembly:
     def _open(self, section: Section, mark: str) -> None:
         if section.kind is Kind.CALL:
             self._reader = self._make_reader(section)
-            self._call_mark = self._space + mark
-        self._edge, self._space = True, ""
+            self._call_mark = "".join(self._space) + mark
+        self._edge, self._space = True, []
 
     def _make_reader(self, section: Section) -> CallReader:
         if section.call_name is not None:
@@ -157,15 +158,25 @@ class Assembly:
         """`text` ends where what is held back begins."""
         if self._spans is None:
             return TextDelta(text)
-        end = self._read - len(self._space)
+        end = self._read - sum(map(len, self._space))
         return TextDelta(text, self._spans.take(end - len(text), end))
 
     def _trim(self, text: str) -> str:
         """`text` without white space after a mark, and holding back what may stand before one."""
-        text = self._space + text
         if self._edge:
             text = text.lstrip()
             self._edge = not text
         kept = text.rstrip()
-        self._space = text[len(kept) :]
-        return kept
+        if not kept:
+            if text:
+                self._space.append(text)
+            return ""
+        whole = self._take_space() + kept
+        if len(kept) < len(text):
+            self._space.append(text[len(kept) :])
+        return whole
+
+    def _take_space(self) -> str:
+        space = "".join(self._space)
+        self._space.clear()
+        return space

@@ -24,6 +24,8 @@ TOKENS = (MESSAGE, *ENDS, "<|channel|>", "<|constrain|>")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTIONS = "functions."
+_LONGEST_HEADER = 1024
+"""A model that never ends its header would have it copied with each token."""
 
 
 class HarmonySplitter:
@@ -46,7 +48,7 @@ class HarmonySplitter:
             start, mark = found
             before, self._held = self._held[:start], self._held[start + len(mark) :]
             if self._section is HIDDEN:
-                self._header += before
+                self._read_header(before)
             if before:
                 yield before
             if mark == MESSAGE:
@@ -58,7 +60,7 @@ class HarmonySplitter:
         keep = possible_beginning(self._held, self._marks())
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         if self._section is HIDDEN:
-            self._header += certain
+            self._read_header(certain)
         if certain:
             yield certain
 
@@ -68,6 +70,9 @@ class HarmonySplitter:
 
     def reopen(self, section: Section) -> None:
         raise AssertionError("Harmony's sections are certain")
+
+    def _read_header(self, text: str) -> None:
+        self._header = (self._header + text)[:_LONGEST_HEADER]
 
     def _marks(self) -> tuple[str, ...]:
         return (MESSAGE, *ENDS) if self._section is HIDDEN else ENDS

@@ -194,8 +194,10 @@ class JsonReader:
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         yield from self._block.feed(text)
         if self._arguments is None:
+            if len(self._head) >= _LONGEST_HEAD:
+                # A name without end would be read again with each of its tokens.
+                return
             self._head += text
-            # Bounded, or a name without end would be read again with each of its tokens.
             if (head := _HEAD.match(self._head, 0, _LONGEST_HEAD)) is None:
                 return
             self._arguments = ObjectReader(str(loads(head[1], strict=False)), self._calls)
@@ -221,7 +223,12 @@ class ObjectReader:
         self._arguments = JsonArguments(calls.schema(name), calls.budget)
         self._start: ToolCallStarted | None = None
         self._parts: list[str] = []
-        self.rest = ""
+        self._rest: list[str] = []
+
+    @property
+    def rest(self) -> str:
+        """What stands behind the arguments."""
+        return "".join(self._rest)
 
     @property
     def raw(self) -> str:
@@ -240,7 +247,8 @@ class ObjectReader:
             piece, rest = self._arguments.feed(text)
         except (ValueError, RecursionError) as error:
             raise malformed(f"{self._name} {self.raw}", error) from error
-        self.rest += rest
+        if rest:
+            self._rest.append(rest)
         if piece:
             yield ToolCallArguments(self._start.index, piece)
 

@@ -1,0 +1,82 @@
+"""The event loop does a token's work for a token, however long the answer already is."""
+
+from __future__ import annotations
+
+import statistics
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from api.whole_answer import WholeChoice
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
+from tests.scheduler.answer.dialects import HARMONY, KIMI_K3, MUSE, form, pipeline
+
+_TOKENS = 5_000
+_MOST_BYTES = 4_096
+"""What a token may allocate: a copy of the answer so far would be 20,000 or more."""
+
+_CALL = b'<tool_call>{"name": "get_time", "arguments": {'
+_HARMONY_CALL = b"<|channel|>commentary to=functions.f<|message|>"
+ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
+    # name: (the dialect, how the answer begins, the token that comes again and again)
+    "text": (form(None), b"", b"word "),
+    "space-first": (form("json_tools", "think"), b"", b"    "),
+    "space-in-text": (form("json_tools", "think"), b"x", b"    "),
+    "space-in-reasoning": (form("json_tools", "think"), b"<think>x", b"\n\n\n\n"),
+    "half-marks": (form("json_tools", "think"), b"", b"<tool_cal"),
+    "half-marks-of-kimi": (KIMI_K3, b"", b"<|open|>"),
+    "muse": (MUSE, b"", b"word "),
+    "harmony-header": (HARMONY, b"", b"head "),
+    "harmony-text": (HARMONY, b"<|channel|>final<|message|>", b"word "),
+    "harmony-call": (HARMONY, _HARMONY_CALL + b'{"a": "', b"word "),
+    "harmony-behind-the-arguments": (HARMONY, _HARMONY_CALL + b"{}", b"word "),
+    "block": (form("glm47"), b"<tool_call>", b"word "),
+    "call-in-reasoning": (form("json_tools", "think"), b"<think><tool_call>", b"word "),
+    "json-string": (form("json_tools"), _CALL + b'"zone": "', b"word "),
+    "json-value": (form("json_tools"), _CALL + b'"z": {"x": "', b"word "),
+    "json-key": (form("json_tools"), _CALL + b'"', b"word "),
+    "json-behind-the-arguments": (form("json_tools"), _CALL + b"}", b"word "),
+    "json-name-without-end": (form("json_tools"), b'<tool_call>{"name": "', b"word "),
+    "json-list": (form("json_tools"), b"<tool_call>[", b"word "),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str) -> None:
+    """Bytes, not seconds: whoever copies or joins what was held back shows here. The median, for lists grow
+    now and then."""
+    dialect, beginning, token = ANSWERS[name]
+    answer = pipeline(dialect, stop=("a stop string",))
+    for piece in (beginning, *([token] * _TOKENS)):
+        list(answer.feed(piece))
+    assert statistics.median(_allocated_by(lambda: list(answer.feed(token)))) < _MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "piece", [TextDelta("word "), ReasoningDelta("word "), ToolCallArguments(0, "word ")]
+)
+def test_a_piece_late_in_a_whole_answer_allocates_no_more_than_an_early_one(piece: AnswerPiece) -> None:
+    """The same for a client that does not stream."""
+    choice = WholeChoice()
+    if isinstance(piece, ToolCallArguments):
+        choice.add(ToolCallStarted(0, "id", "f"))
+    for _ in range(_TOKENS):
+        choice.add(piece)
+    assert statistics.median(_allocated_by(lambda: choice.add(piece))) < _MOST_BYTES
+
+
+def _allocated_by(work: Callable[[], object]) -> list[int]:
+    """Peak bytes of each of 21 calls."""
+    peaks = []
+    tracemalloc.start()
+    try:
+        for _ in range(21):
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            work()
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    return peaks
