@@ -56,6 +56,13 @@ def threads(pid: int) -> int:
     return int(_of(pid, "nlwp="))
 
 
+def environment(pid: int) -> str:
+    """Its command and the variables that it was started with. Raises OSError when it is gone."""
+    if not (line := _ps("eww", "-p", str(pid), "-o", "command=").strip()):
+        raise ProcessLookupError(pid)
+    return line
+
+
 def open_files(pid: int) -> int:
     """Descriptors. Raises OSError when it is gone."""
     folder = _PROC / str(pid) / "fd"

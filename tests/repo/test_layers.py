@@ -83,7 +83,7 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         "scheduler/engine/rows/cached_rows.py",
         "scheduler/engine/rows/softmax.py",
         "scheduler/engine/rows/swiglu.py",
-        "scheduler/engine/rows/generation.py",
+        "scheduler/engine/rows/batch.py",
         "scheduler/engine/rows/kv_segment.py",
         "scheduler/engine/rows/content_codec.py",
         "scheduler/engine/rows/shared_attention.py",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtests.chaos.levels import of_process
+from loadtests.processes import environment
 from tests.end_to_end.known_bad.asking import Ask, Asking, Outcome
 from tests.end_to_end.serving import Served, eventually, serving
 
@@ -20,8 +19,6 @@ _SECRET = "sk-of-alice"
 _KEYS = f"alice:{_SECRET},bob:sk-of-bob,root:sk-of-root admin"
 _SECONDS = 60.0
 _PROMPT = "The safe's code is 7 4 1 9 and its key lies below the third stone behind the mill. " * 8
-
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,6 @@ def test_d11_cached_tokens_say_nothing_of_other_tenants(served: Served) -> None:
     assert _cached_tokens(served, "sk-of-bob") == 0
 
 
-@linux_only
 def test_d14_stop_tokens_of_past_requests_are_forgotten(served: Served) -> None:
     """The engine kept 88 KB of every list of `stop_token_ids` that it had ever seen: 62 MB of these."""
     chance = random.Random(14)
@@ -70,16 +66,12 @@ def test_d14_stop_tokens_of_past_requests_are_forgotten(served: Served) -> None:
     assert of_process(served.engine_pid())["resident bytes"] - before < 40e6
 
 
-@linux_only
 def test_the_engine_has_no_keys(served: Served) -> None:
     """It has no use for them, and a model's code runs there."""
-    environment = Path(f"/proc/{served.engine_pid()}/environ").read_bytes()
-    assert _SECRET.encode() not in environment
+    assert "PATH=" in environment(served.engine_pid())
+    assert _SECRET not in environment(served.engine_pid())
 
 
-@pytest.mark.xfail(
-    reason="/ready still has last_death; remove this mark with the mend", raises=AssertionError
-)
 def test_readiness_tells_strangers_nothing_of_a_death(served: Served) -> None:
     """What an engine died of may quote what it worked on."""
     os.kill(served.engine_pid(), signal.SIGKILL)
