@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 RESERVED_DESCRIPTORS = 64
 """For what is no client's: listeners, the engine's link and pipes (also while the next one starts), scrapers,
-logs, exporters. An idle server with an engine has about 20 open."""
+logs, exporters. An idle server with an engine has 12 open."""
 _DARWIN_OPEN_MAX = 10240
 """macOS refuses soft limits above it also where the hard one is said to be infinite."""
 
