@@ -9,11 +9,14 @@ import argparse
 import faulthandler
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from scheduler.engine.backend import Backend
@@ -87,9 +90,22 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
         case "mlx":
             inbox.send(Loading("importing mlx"))
             # Here and not above: a scripted engine starts without the 2 seconds of this import.
-            from scheduler.engine import model_loading
+            with _file_limits_kept():
+                from scheduler.engine import model_loading
 
             return model_loading.load(command, lambda stage: inbox.send(Loading(stage)))
+
+
+@contextmanager
+def _file_limits_kept() -> Iterator[None]:
+    """mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises ValueError where the hard
+    limit is lower. The engine needs a dozen files, and the parent has raised the soft limit already."""
+    set_limit = resource.setrlimit
+    resource.setrlimit = lambda *limits: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        resource.setrlimit = set_limit
 
 
 def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,15 @@ def _run(
                 tokens[token.request_id].append(token.token)
     assert loop.idle
     return tokens
+
+
+def test_an_engine_starts_where_few_files_may_be_open() -> None:
+    """mlx-lm asks for 4,096 when it is imported; here at most 512 are allowed, and the limits stay."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
+        "from scheduler.engine.__main__ import _file_limits_kept\n"
+        "with _file_limits_kept():\n    from scheduler.engine import model_loading\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_loading.load.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(256, 512) load", done.stderr
