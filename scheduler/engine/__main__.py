@@ -101,7 +101,7 @@ def _file_limits_kept() -> Iterator[None]:
     """mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises ValueError where the hard
     limit is lower. The engine needs a dozen files, and the parent has raised the soft limit already."""
     set_limit = resource.setrlimit
-    resource.setrlimit = lambda *limits: None  # type: ignore[assignment]
+    resource.setrlimit = lambda *limits: None
     try:
         yield
     finally:
