@@ -29,7 +29,7 @@ def metrics_routes(scheduler: Scheduler, server: ServerMetrics | None) -> APIRou
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
-        scheduler.observe()
+        scheduler.operations.observe()
         if server is not None:
             server.observe()
         body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))

@@ -92,20 +92,21 @@ class LiveStream(Response):
             await trio.sleep(SNAPSHOT_SECONDS)
 
     def _over(self) -> bool:
-        now = self._scheduler.statistics()
+        now = self._scheduler.operations.statistics()
         return now.draining and not now.queued and not now.in_engine
 
     async def _inspect_forever(self) -> None:
         while True:
             # No engine, or one that does not answer: the snapshots say so.
             with suppress(SchedulerError):
-                self._inspection = await self._scheduler.inspect_cache(top=12)
+                self._inspection = await self._scheduler.operations.inspect_cache(top=12)
             await trio.sleep(CACHE_SECONDS)
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
     """What the page shows of this moment. Buckets are totals by upper edge: the page takes differences."""
-    statistics, report, metrics = scheduler.statistics(), scheduler.report(), scheduler.metrics
+    operations, metrics = scheduler.operations, scheduler.metrics
+    statistics, report = operations.statistics(), operations.report()
     queue = asdict(report.queue)
     queue["tenants"] = _tenants(report.queue.flows)
     del queue["flows"]

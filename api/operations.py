@@ -25,7 +25,7 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     @router.get("/health")
     async def health() -> JSONResponse:
         """Alive and progressing: 503 when the engine has work and has made no step for too long."""
-        statistics = scheduler.statistics()
+        statistics = scheduler.operations.statistics()
         progressing = statistics.stalled_seconds < stall_seconds
         body: dict[str, Any] = {
             "status": "ok" if progressing else "stalled",
@@ -40,7 +40,7 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
         """Whether a request sent now would be taken: 503 while the engine loads or restarts, while it dies
         too often (`reason`), and while the server drains. Where there are keys, `last_death` and `reason`,
         which quote the engine's errors, are for requests that bear one."""
-        statistics = scheduler.statistics()
+        statistics = scheduler.operations.statistics()
         engine = statistics.engine
         blocked = statistics.blocked
         up = engine.ready is not None and not statistics.draining and blocked is None
@@ -65,7 +65,7 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
         """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
-        inspection = await scheduler.inspect_cache(top=top, head_tokens=text_tokens)
+        inspection = await scheduler.operations.inspect_cache(top=top, head_tokens=text_tokens)
         trunks = inspection.cache.trunks if inspection.cache and text_tokens else ()
         texts = [await scheduler.detokenize(trunk.head, "text_tokens") for trunk in trunks]
         return JSONResponse(cache_object(inspection, texts))
@@ -73,7 +73,7 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
         """Let go of every prefix that no running request stands on."""
-        inspection = await scheduler.inspect_cache(clear=True)
+        inspection = await scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
@@ -81,12 +81,12 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         """Who waits by tenant and session, who runs, the bounds, how fast requests leave; what the last
         engine that died has died of; and of the engine, what its slots hold and the speeds that it has
         measured (null while it does not answer)."""
-        told: dict[str, Any] = rounded(asdict(scheduler.report()))
-        life = scheduler.statistics().engine
+        told: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
+        life = scheduler.operations.statistics().engine
         told["restarts"], told["last_death"] = life.restarts, life.last_death
         told["last_death_cause"] = life.death_cause
         try:
-            engine = (await scheduler.inspect_cache(top=0)).engine
+            engine = (await scheduler.operations.inspect_cache(top=0)).engine
         except Unavailable:
             engine = None
         told["engine"] = None if engine is None else rounded(msgspec.to_builtins(_named(engine)))

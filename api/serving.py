@@ -30,8 +30,8 @@ from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, w
 from api.server.server import Server
 from api.settings import ENVIRONMENT_PREFIX, ServeSettings
 from api.worker_threads import WorkerThreads
+from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
-from scheduler.link.fast_blas import BlasChoice, prepare
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -294,7 +294,7 @@ async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         await anext(signals)
         scheduler.start_drain()
-        statistics = scheduler.statistics()
+        statistics = scheduler.operations.statistics()
         _log.info("draining", queued=statistics.queued, in_engine=statistics.in_engine, seconds=drain_seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_drain, scheduler, server, drain_seconds, nursery.cancel_scope)

@@ -29,7 +29,7 @@ from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
-from scheduler.link.fast_blas import default_threads, prepare
+from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 

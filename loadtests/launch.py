@@ -29,7 +29,7 @@ from loadtests.presets import Preset
 from loadtests.record import Outcome
 from loadtests.targets import Launch, Target, build_body
 from loadtests.workload import Ask
-from scheduler.link.fast_blas import BlasChoice, default_threads
+from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, default_threads
 from scheduler.link.process import Exit
 
 T = TypeVar("T")

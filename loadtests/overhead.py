@@ -23,7 +23,7 @@ from pathlib import Path
 
 import trio
 
-from scheduler.link.fast_blas import prepare
+from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt

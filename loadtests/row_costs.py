@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.config import EngineConfig
-from scheduler.engine import model_loading
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.pace import PrefillPace
-from scheduler.grammar.structure import JsonText
 from scheduler.link.messages import StepOutput, Submit
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
+from scheduler.structure import JsonText
 
 Feature = Literal["logprobs", "grammar"]
 ROWS = 32

@@ -80,7 +80,7 @@ def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
 
 
 def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
-    from scheduler.engine import model_loading
+    from scheduler.engine.mlx import loading as model_loading
 
     load = Load(
         PROTOCOL_VERSION,

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-# How tokens are chosen crosses to the engine as it is: one type for both sides.
-from scheduler.grammar.structure import Structure
 from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
+
+# How tokens are chosen crosses to the engine as it is: one type for both sides.
+from scheduler.structure import Structure
 
 Message: TypeAlias = dict[str, Any]
 """One chat message as the templates of Hugging Face models take it: `role`, `content` (text),

@@ -3,8 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from scheduler.link.supervisor import EngineStatistics
+from scheduler.link.messages import Ready
+
+
+class DeathCause(StrEnum):
+    """A closed set: it is a metric's label."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    """The device or the machine had none left for what the engine asked of it."""
+    BUFFER_LIMIT = "buffer_limit"
+    """Metal allows a process so many buffers (499,000) of any size: less memory would not have helped."""
+    GPU_TIMEOUT = "gpu_timeout"
+    """The system took the device away, because one piece of work kept it for too long."""
+    GPU_ERROR = "gpu_error"
+    """Another failure that Metal or CUDA reported."""
+    FAULT = "fault"
+    """An exception, or it said what cannot be."""
+    KILLED = "killed"
+    """By a signal, without a word why: from outside, by the kernel for lack of memory, or a crash."""
+    EXIT = "exit"
+    """It ended by itself and did not say why."""
+    WEDGE = "wedge"
+    """It lived and made no progress, and was killed for it."""
+    START = "start"
+    """It was never ready, and neither memory nor the device was why."""
+    STOPPED = "stopped"
+    """We are shutting down."""
+
+
+class EngineCondition(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """The supervisor's view of its engine at one moment."""
+
+    condition: EngineCondition
+    restarts: int
+    failed_starts: int
+    """Engines in a row that died before they were ready."""
+    last_death: str | None
+    ready: Ready | None
+    death_cause: DeathCause | None = None
+    """Of the last one that died. Until its process has ended and its stderr is read: how the talk with it
+    came to its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 import trio.testing
 
 # These assert outside test modules too; without this their failures would show no values.
-pytest.register_assert_rewrite("tests.contracts", "tests.mlx", "tests.scheduler")
+pytest.register_assert_rewrite("tests.contracts", "tests.scheduler.engine.mlx", "tests.scheduler")
 
 # An example that a busy machine makes late is no failure.
 hypothesis.settings.register_profile(

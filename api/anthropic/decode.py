@@ -27,7 +27,6 @@ from api.anthropic.schema import (
     ThinkingEnabled,
 )
 from scheduler.errors import InvalidRequest
-from scheduler.grammar.structure import JsonText
 from scheduler.prompt.volatile import stable
 from scheduler.request import (
     ChatPrompt,
@@ -38,6 +37,7 @@ from scheduler.request import (
     Tool,
     ToolChoice,
 )
+from scheduler.structure import JsonText
 
 
 def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationRequest:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field
 from api import json_text
 from api.fields import JsonObject, Refused, WithoutEffect
 from api.openai.messages import Body
-from scheduler.grammar.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
+from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
 
 MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096

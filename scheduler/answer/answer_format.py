@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from scheduler.answer import harmony, mlx_lm_parts
+from scheduler.answer import dsml, harmony, mlx_lm_parts
 from scheduler.answer.harmony import HarmonySplitter
 from scheduler.answer.splitter import (
     CALL,
@@ -20,7 +20,6 @@ from scheduler.answer.splitter import (
     Section,
     Splitter,
 )
-from scheduler.answer.tool_calls import dsml
 from scheduler.errors import OptionError
 
 

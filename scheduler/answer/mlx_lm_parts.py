@@ -3,7 +3,7 @@
 `import mlx_lm` loads MLX, which this process must not have: it would take the GPU's memory a second
 time, and a Metal error would end it. The modules named here need only `regex` and `transformers`, so they
 are imported from mlx-lm's folder under a package name of our own, past mlx-lm's `__init__`. What is used
-of them is held by `tests/mlx/test_dialect_parts.py`.
+of them is held by `tests/scheduler/engine/mlx/test_dialect_parts.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scheduler.answer.tool_calls.bounded_regex import limit_module
+from scheduler.answer.bounded_regex import limit_module
 
 _PACKAGE = "mlx_lm_without_mlx"
 

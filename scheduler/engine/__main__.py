@@ -91,7 +91,7 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
             inbox.send(Loading("importing mlx"))
             # Here and not above: a scripted engine starts without the 2 seconds of this import.
             with _file_limits_kept():
-                from scheduler.engine import model_loading
+                from scheduler.engine.mlx import loading as model_loading
 
             return model_loading.load(command, lambda stage: inbox.send(Loading(stage)))
 

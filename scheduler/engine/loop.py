@@ -14,10 +14,10 @@ from typing import assert_never
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
-from scheduler.engine.prefix.cache_report import CacheWatch
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError

@@ -12,27 +12,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.call_syntax import NUMBER, CallSyntax, call_syntax
 from scheduler.grammar.part import JSON_OPTIONS, Parts, short_complaint
-from scheduler.grammar.structure import ANY_OBJECT, JsonText
 from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
-from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
+from scheduler.structure import ANY_OBJECT, JsonText
 
 MAX_CALLS = 16
 """In one answer: a weak model that must call would else call until its tokens are spent."""
 
 
+class GrammarTokenizer(Protocol):
+    """What grammars need of a model's tokenizer."""
+
+    @property
+    def answer_format(self) -> AnswerFormat: ...
+    def to_json(self) -> str: ...
+
+
 class AnswerGrammars:
     """Makes and checks the grammars of one model's requests. Threads may share it."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._size = vocabulary
         self._eos_token_ids = eos_token_ids

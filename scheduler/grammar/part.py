@@ -12,9 +12,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.schema_fault import schema_fault
-from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
 from scheduler.grammar.vocabulary import quoted
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
+from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 
 JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n\\t\\r]{1,64}"}
 """Any white space between the parts of JSON, but not without end: models are known to fall into it."""

@@ -10,8 +10,8 @@ import math
 from enum import Enum, auto
 
 from scheduler.config import IntakeConfig
-from scheduler.lifecycle import State
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.lifecycle import State
+from scheduler.requests.record import StreamRecord
 
 
 class Limit(Enum):

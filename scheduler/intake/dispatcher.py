@@ -7,9 +7,9 @@ ready), which is the only time that it can have something to do.
 from __future__ import annotations
 
 from scheduler.intake.queue import IntakeQueue
-from scheduler.recovery import to_resume
-from scheduler.streams.multiplexer import Multiplexer
-from scheduler.streams.record import StreamRecord
+from scheduler.recovery.poison import to_resume
+from scheduler.requests.multiplexer import Multiplexer
+from scheduler.requests.record import StreamRecord
 
 
 class Dispatcher:

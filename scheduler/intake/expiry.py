@@ -10,7 +10,7 @@ import trio
 from scheduler.config import IntakeConfig
 from scheduler.errors import DeadlineExceeded, QueueTimeout
 from scheduler.intake.deadlines import Deadlines, Limit
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 
 
 class Expiry:

@@ -13,8 +13,8 @@ from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.prefix_estimate import PrefixEstimate
 from scheduler.intake.service_ledger import Charge, Ticket
 from scheduler.request import GenerationRequest
+from scheduler.requests.record import StreamRecord
 from scheduler.statistics import QueueStatistics
-from scheduler.streams.record import StreamRecord
 
 _FIRST_OUTPUT_TOKENS = 256.0
 _SMOOTHING = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from scheduler.request import GenerationRequest
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from scheduler.link.death import DeathCause
+from scheduler.statistics import DeathCause
 
 # A second sample for each counter and bucket row, which nothing here asks for: a third of the exposition.
 disable_created_metrics()

@@ -16,10 +16,10 @@ from scheduler.errors import (
     TenantLimit,
 )
 from scheduler.events import FinishReason
-from scheduler.link.death import DeathCause
 from scheduler.link.messages import Inspection, Ready
-from scheduler.statistics import FlowStatistics
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
+from scheduler.statistics import DeathCause, FlowStatistics
+from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import BANDS, LONG_GAP_SECONDS, OTHER, STATES, Metrics
 
 EXEMPLAR_CHARACTERS = 100
@@ -56,6 +56,29 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
     metrics.ttft.labels(start_of(record)).observe(now - record.arrived_at, exemplar(record))
     if record.dispatched_at is not None:
         metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
+
+
+class RequestSamples:
+    """The multiplexer's observer: samples, in containment."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._containment = Containment(metrics)
+
+    def submitted(self, record: StreamRecord, now: float) -> None:
+        self._containment.sample(observe_submitted, self._metrics, record, now)
+
+    def resumed(self) -> None:
+        self._containment.sample(self._metrics.resumed.inc)
+
+    def token(self, record: StreamRecord, now: float) -> None:
+        self._containment.sample(observe_token, self._metrics, record, now)
+
+    def late_token(self) -> None:
+        self._containment.sample(self._metrics.late_tokens.inc)
+
+    def cancelled(self, seconds: float) -> None:
+        self._containment.sample(self._metrics.cancel_seconds.observe, seconds)
 
 
 def observe_accepted(metrics: Metrics, records: Iterable[StreamRecord]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 
 KEPT = 64
 

@@ -6,7 +6,7 @@ import structlog
 
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 
 _log = structlog.get_logger("request")
 

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from scheduler.request import ChatPrompt
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 from scheduler.telemetry.observation import FINISHED
 
 _TRACES_PATH = "/v1/traces"

@@ -281,7 +281,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], words: str) -> N
         scheduler = make_scheduler(LoopbackLauncher())
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post("/v1/messages", json={**ask_for(), **fields})
-            assert scheduler.statistics().in_engine == 0
+            assert scheduler.operations.statistics().in_engine == 0
         error = response.json()
         kind = {400: "invalid_request_error", 404: "not_found_error"}[response.status_code]
         assert set(error) == {"type", "error", "request_id"}

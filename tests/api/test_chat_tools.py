@@ -245,7 +245,7 @@ async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
     scheduler = make_scheduler(launcher, max_queue=2)
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(n=3))
-        assert scheduler.statistics().queued == 0
+        assert scheduler.operations.statistics().queued == 0
     assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
     assert launcher.submits == []
 

@@ -159,7 +159,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
                 response = await client.post(
                     "/v1/completions", json={"prompt": "x", "stream": stream, **fields}
                 )
-                assert scheduler.statistics().in_engine == 0
+                assert scheduler.operations.statistics().in_engine == 0
                 assert response.status_code == 400
                 error = response.json()["error"]
                 assert set(error) == {"message", "type", "param", "code"}

@@ -329,7 +329,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
         scheduler = make_scheduler(LoopbackLauncher())
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post("/v1/responses", json={"input": "x", **fields})
-            assert scheduler.statistics().in_engine == 0
+            assert scheduler.operations.statistics().in_engine == 0
         assert response.status_code == 400
         error = response.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}

@@ -157,7 +157,7 @@ class Bench:
     async def kill_after(self, seconds: float) -> None:
         """The engine, if one is ready then."""
         await trio.sleep(seconds)
-        if self.scheduler.statistics().engine.ready is not None:
+        if self.scheduler.operations.statistics().engine.ready is not None:
             self.launcher.kill()
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ class Bench:
 
     def check_nothing_is_left(self) -> None:
         """In no table of either process, by either's own account."""
-        statistics = self.scheduler.statistics()
+        statistics = self.scheduler.operations.statistics()
         assert (statistics.queued, statistics.in_engine, statistics.stalled_seconds) == (0, 0, 0.0)
         self.check_intake_is_empty()
         assert self.sample("penstock_queued_requests") == 0

@@ -54,7 +54,7 @@ async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.tes
         await trio.testing.wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().tasks_living == before
         assert network.failures == []
-        statistics = scheduler.statistics()
+        statistics = scheduler.operations.statistics()
         assert (statistics.queued, statistics.in_engine) == (0, 0)
         assert launcher.loop is not None
         assert launcher.loop.idle

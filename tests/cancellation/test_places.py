@@ -90,7 +90,7 @@ async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
         leaving = await bench.come(nursery, Client(ask("two")))
         await bench.come(nursery, Client(ask("three")))
         await bench.wait_for(lambda: bench.observer.steps == 5)
-        assert bench.scheduler.statistics().in_engine == 3
+        assert bench.scheduler.operations.statistics().in_engine == 3
         assert bench.observer.rows == {1}
         leaving.leave()
         await settle(bench)
@@ -197,10 +197,10 @@ async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
         staying = await bench.come(nursery, Client(ask("three")))
         bench.launcher.kill()
         await trio.testing.wait_all_tasks_blocked()
-        assert bench.scheduler.statistics().engine.ready is None
+        assert bench.scheduler.operations.statistics().engine.ready is None
         leaving.leave()
         await trio.testing.wait_all_tasks_blocked()
-        assert bench.scheduler.statistics().queued == 1
+        assert bench.scheduler.operations.statistics().queued == 1
         await settle(bench)
     assert bench.observer.admitted[-1] == 3
     assert 2 not in bench.observer.admitted

@@ -12,7 +12,8 @@ from trio.testing import MockClock, trio_test
 from scheduler.errors import RequestFailed, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import ScriptedPlan
-from scheduler.link.supervisor import Condition, EngineNeverReady
+from scheduler.recovery.supervisor import EngineNeverReady
+from scheduler.statistics import EngineCondition
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.scheduling import answer, ask, running
@@ -61,8 +62,8 @@ async def test_while_it_is_idle_nobody_notices(autojump_clock: MockClock) -> Non
         before = await answer(bench.scheduler, ask())
         bench.launcher.kill()
         await trio.testing.wait_all_tasks_blocked()
-        statistics = bench.scheduler.statistics()
-        assert (statistics.engine.condition, statistics.stalled_seconds) == (Condition.RESTARTING, 0.0)
+        statistics = bench.scheduler.operations.statistics()
+        assert (statistics.engine.condition, statistics.stalled_seconds) == (EngineCondition.RESTARTING, 0.0)
         assert bench.sample("penstock_engine_up") == 0
         assert await answer(bench.scheduler, ask()) == before
         assert bench.sample("penstock_engine_up") == 1
@@ -116,11 +117,11 @@ async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: 
         await bench.wait_for(lambda: bool(stranded.text))
         bench.observer.deaths_at_start = 4
         bench.launcher.kill()
-        await bench.wait_for(lambda: bench.scheduler.statistics().engine.failed_starts == 1)
+        await bench.wait_for(lambda: bench.scheduler.operations.statistics().engine.failed_starts == 1)
         assert queued.finals == []
         patient = await bench.come(nursery, Client(ask("three")))
         assert patient.refusal is None
-        await bench.wait_for(lambda: bench.scheduler.statistics().engine.failed_starts == 2)
+        await bench.wait_for(lambda: bench.scheduler.operations.statistics().engine.failed_starts == 2)
         await bench.wait_for(lambda: bool(queued.finals and patient.finals))
         for client in (queued, patient):
             [final] = client.finals
@@ -164,16 +165,16 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=9)))
         await bench.wait_for(lambda: bench.observer.steps == 7)
-        start = bench.scheduler.statistics().stalled_seconds
+        start = bench.scheduler.operations.statistics().stalled_seconds
         assert start < 0.05
         for waited in (1, 2, 3):
             await trio.sleep(1)
-            assert bench.scheduler.statistics().stalled_seconds == pytest.approx(start + waited)
+            assert bench.scheduler.operations.statistics().stalled_seconds == pytest.approx(start + waited)
         await trio.sleep(56.9)
         assert bench.launcher.starts == 1
         await trio.sleep(0.15)
-        assert bench.scheduler.statistics().stalled_seconds == 0
-        assert "no step for 60 seconds" in (bench.scheduler.statistics().engine.last_death or "")
+        assert bench.scheduler.operations.statistics().stalled_seconds == 0
+        assert "no step for 60 seconds" in (bench.scheduler.operations.statistics().engine.last_death or "")
         await bench.scheduler.wait_idle()
         await trio.sleep(0.05)
         bench.check_nothing_is_left()
@@ -191,8 +192,8 @@ async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autoj
         await trio.sleep(29.5)
         assert bench.launcher.starts == 1
         await trio.sleep(1.5)
-        assert bench.scheduler.statistics().stalled_seconds < 2
-        assert "no step for 30 seconds" in (bench.scheduler.statistics().engine.last_death or "")
+        assert bench.scheduler.operations.statistics().stalled_seconds < 2
+        assert "no step for 30 seconds" in (bench.scheduler.operations.statistics().engine.last_death or "")
         await bench.scheduler.wait_idle()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
     assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
@@ -232,9 +233,9 @@ async def test_an_idle_engine_is_not_stalled(autojump_clock: MockClock) -> None:
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         await trio.sleep(1000)
-        assert bench.scheduler.statistics().stalled_seconds == 0
+        assert bench.scheduler.operations.statistics().stalled_seconds == 0
         await bench.come(nursery, Client(ask()))
-        assert bench.scheduler.statistics().stalled_seconds < 0.05
+        assert bench.scheduler.operations.statistics().stalled_seconds < 0.05
 
 
 @trio_test

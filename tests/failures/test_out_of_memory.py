@@ -13,7 +13,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import Load, ScriptedPlan
-from scheduler.recovery import lowered_share
+from scheduler.recovery.crash_loop import lowered_share
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
@@ -67,9 +67,9 @@ async def test_the_next_engine_has_four_fifths_of_the_budget(
     scheduler = make_scheduler(LoopbackLauncher(memory), PLAN)
     client = Client(ask(max_tokens=30))
     async with running(scheduler):
-        assert scheduler.report().kv_cache_share == 1
+        assert scheduler.operations.report().kv_cache_share == 1
         await client.follow(scheduler)
-        assert scheduler.report().kv_cache_share == 0.8
+        assert scheduler.operations.report().kv_cache_share == 0.8
     await check_undisturbed(client, PLAN)
     assert memory.budgets[1] == int(0.8 * memory.budgets[0])
     sample = scheduler.metrics.registry.get_sample_value
@@ -92,7 +92,7 @@ async def test_an_engine_that_dies_of_something_else_keeps_its_budget(
     client = Client(ask(max_tokens=30))
     async with running(scheduler):
         await client.follow(scheduler)
-        assert scheduler.report().kv_cache_share == 1
+        assert scheduler.operations.report().kv_cache_share == 1
     await check_undisturbed(client, PLAN)
     assert memory.budgets[1] == memory.budgets[0]
     sample = scheduler.metrics.registry.get_sample_value
@@ -109,7 +109,7 @@ async def test_a_model_that_does_not_fit_is_no_matter_of_the_budget(autojump_clo
         launcher.kill()
         await Client(ask()).follow(scheduler)
         assert launcher.starts == 3
-        assert scheduler.report().kv_cache_share == 1
+        assert scheduler.operations.report().kv_cache_share == 1
 
 
 def _out_of_memory_once(launcher: LoopbackLauncher) -> Callable[[Load], Backend]:

@@ -132,19 +132,19 @@ async def test_engines_that_die_again_and_again_close_the_door_until_one_settles
         for death in range(3):
             said = len(patient.text.split())
             await bench.wait_for(lambda said=said: len(patient.text.split()) >= said + 6)  # type: ignore[misc]
-            assert bench.scheduler.statistics().blocked is None, f"after {death} deaths"
+            assert bench.scheduler.operations.statistics().blocked is None, f"after {death} deaths"
             bench.launcher.kill()
             await trio.testing.wait_all_tasks_blocked()
-        assert "died 3 times within 60 seconds" in (bench.scheduler.statistics().blocked or "")
+        assert "died 3 times within 60 seconds" in (bench.scheduler.operations.statistics().blocked or "")
         await bench.scheduler.wait_ready()
-        blocked = bench.scheduler.statistics()
+        blocked = bench.scheduler.operations.statistics()
         assert blocked.blocked is not None
         refused = await bench.come(nursery, Client(ask("refused")))
         assert isinstance(refused.refusal, Unavailable)
         assert refused.refusal.retry_after_seconds == math.ceil(blocked.blocked_seconds) == 30
         await bench.scheduler.wait_idle()
         await trio.sleep(30)
-        assert bench.scheduler.statistics().blocked is None
+        assert bench.scheduler.operations.statistics().blocked is None
         served = Client(ask("served"))
         await served.follow(bench.scheduler)
     for client in (patient, served):

@@ -16,7 +16,7 @@ from scheduler.config import RecoveryConfig
 from scheduler.errors import DeadlineExceeded, Draining
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta
 from scheduler.link.messages import ScriptedPlan
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.record import StreamRecord
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed, undisturbed
 from tests.fakes.scheduling import ask, running
@@ -148,7 +148,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockC
         client.leave()
         await trio.testing.wait_all_tasks_blocked()
         await bench.scheduler.wait_idle()
-        assert bench.scheduler.statistics().engine.ready is None
+        assert bench.scheduler.operations.statistics().engine.ready is None
         await bench.scheduler.wait_ready()
         await trio.sleep(0.05)
     assert bench.observer.admitted == [1]
@@ -184,7 +184,7 @@ async def test_a_deadline_passes_also_without_an_engine(autojump_clock: MockCloc
         await trio.sleep(0.1)
         bench.launcher.kill()
         await trio.sleep(0.06)
-        assert bench.scheduler.statistics().engine.ready is None
+        assert bench.scheduler.operations.statistics().engine.ready is None
         [final] = client.finals
         assert isinstance(final, Failed)
         assert isinstance(final.error, DeadlineExceeded)
@@ -230,7 +230,7 @@ async def test_an_engine_that_does_not_come_back_ends_them_at_last(autojump_cloc
         bench.observer.deaths_at_start = 5
         client = await bench.strand(nursery)
         await bench.scheduler.wait_idle()
-        assert bench.scheduler.statistics().engine.failed_starts == 5
+        assert bench.scheduler.operations.statistics().engine.failed_starts == 5
     [final] = client.finals
     assert isinstance(final, Failed)
     assert final.error.code == "engine_lost"

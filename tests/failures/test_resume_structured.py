@@ -14,13 +14,13 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.events import Finished, FinishReason, TextDelta, ToolCallArguments, ToolCallStarted
-from scheduler.grammar.structure import JsonText
 from scheduler.link.messages import ScriptedPlan
 from scheduler.request import GenerationRequest, Sampling, Tool, ToolChoice
+from scheduler.structure import JsonText
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
-from tests.mlx.grammar_engine import GrammarModel, asked
+from tests.scheduler.engine.mlx.grammar_engine import GrammarModel, asked
 
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
 STEP_SECONDS = 0.01

@@ -20,7 +20,7 @@ from loadtests.launch import Bench, LaunchError, Patience, with_server, with_ser
 from loadtests.presets import PRESETS, Preset
 from loadtests.processes import processes
 from loadtests.targets import Launch, Target
-from scheduler.link.fast_blas import BlasChoice
+from scheduler.engine.mlx.cpu.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
 _SERVER = """

@@ -23,6 +23,15 @@ ENGINE_MAY_SEE = {
 """What the engine process may import of this project."""
 
 
+MAY_IMPORT_MLX = (
+    "scheduler/engine/mlx/",
+    "scheduler/models/training/evaluation.py",
+    "loadtests/bare_loop.py",
+    "loadtests/step_process.py",
+    "loadtests/chaos/saboteur/sitecustomize.py",
+)
+
+
 def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
@@ -62,39 +71,41 @@ def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
     ids=name_of,
 )
 def test_only_the_engine_touches_mlx(path: Path) -> None:
-    """And of the engine, only what holds arrays (load tests may drive a bare model, or sit in an engine)."""
-    allowed = {
-        "scheduler/engine/mlx_backend.py",
-        "scheduler/engine/device.py",
-        "scheduler/engine/held_ends.py",
-        "scheduler/engine/logprobs.py",
-        "scheduler/engine/model_loading.py",
-        "scheduler/engine/draw.py",
-        "scheduler/engine/penalties.py",
-        "scheduler/engine/sampling.py",
-        "scheduler/engine/row_sampling.py",
-        "scheduler/engine/row_arrays.py",
-        "scheduler/engine/choice.py",
-        "scheduler/engine/chooser.py",
-        "scheduler/engine/host_choice.py",
-        "scheduler/engine/rows/batch_rows.py",
-        "scheduler/engine/rows/padded_rows.py",
-        "scheduler/engine/rows/cache_layout.py",
-        "scheduler/engine/rows/cached_rows.py",
-        "scheduler/engine/rows/softmax.py",
-        "scheduler/engine/rows/swiglu.py",
-        "scheduler/engine/rows/batch.py",
-        "scheduler/engine/rows/kv_segment.py",
-        "scheduler/engine/rows/content_codec.py",
-        "scheduler/engine/rows/shared_attention.py",
-        "scheduler/engine/rows/sharing_check.py",
-        "scheduler/models/training/evaluation.py",
-        "loadtests/bare_loop.py",
-        "loadtests/step_process.py",
-        "loadtests/chaos/saboteur/sitecustomize.py",
-    }
-    if name_of(path) not in allowed:
+    """One folder of it (load tests may drive a bare model, or sit in an engine)."""
+    name = name_of(path)
+    if not name.startswith(MAY_IMPORT_MLX):
         assert not [imported for imported in imports(path) if imported.split(".")[0] in {"mlx", "mlx_lm"}]
+
+
+@pytest.mark.parametrize("folder", ["scheduler", "scheduler/engine"])
+def test_packages_form_no_cycle(folder: str) -> None:
+    """Each file and each sub-package of a folder is a node: what they import goes one way."""
+    root = ROOT / folder
+    files = [path for path in root.rglob("*.py") if "training" not in path.parts]
+    arrows: dict[str, set[str]] = {}
+    for path in files:
+        node = path.relative_to(root).parts[0].removesuffix(".py")
+        arrows.setdefault(node, set()).update(
+            target for target in _siblings(path, folder.replace("/", ".")) if target != node
+        )
+    while free := [node for node, targets in arrows.items() if not targets & arrows.keys()]:
+        for node in free:
+            del arrows[node]
+    assert not arrows, f"these import each other: {sorted(arrows)}"
+
+
+def _siblings(path: Path, package: str) -> Iterator[str]:
+    """What of the package's own files and sub-packages a file imports, by their first name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (
+            name[len(package) + 1 :].split(".")[0] for name in names if name.startswith(package + ".")
+        )
 
 
 def test_what_serves_does_not_know_how_its_model_was_made() -> None:

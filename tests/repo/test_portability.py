@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LINUX_ONLY = {
-    "tests/scheduler/link/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
+    "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
 }
 """Files that read it all the same, and why."""
 

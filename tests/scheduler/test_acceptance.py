@@ -40,7 +40,7 @@ def raise_once(part: Any, method: str, call: int) -> None:
 
 
 def check_nothing_is_left(scheduler: Scheduler) -> None:
-    report = scheduler.report()
+    report = scheduler.operations.report()
     assert (len(scheduler._queue), report.queue.prompt_tokens, report.running) == (0, 0, ())
     assert scheduler._queue.tenants == scheduler._queue.open_charges == 0
 
@@ -77,7 +77,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
     """The engine never hears of it and sends no Retired: its credit comes back all the same."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     async with running(scheduler):
-        real = scheduler._send_to_engine
+        real = scheduler._sender._send
         assert real is not None
 
         def send(message: ToEngine) -> None:
@@ -85,7 +85,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
                 raise BugError("too large a frame")
             real(message)
 
-        scheduler._send_to_engine = send
+        scheduler._sender._send = send
         finals: list[Finished | Failed] = []
 
         async def follow(text: str) -> None:

@@ -183,7 +183,7 @@ async def test_what_a_request_really_cost_is_what_its_tenant_has_had(autojump_cl
         gone = await bench.come(nursery, Client(ask("never runs", tenant="T")))
         gone.leave()
         await bench.come(nursery, Client(ask("waits", tenant="T")))
-        (flow,) = bench.scheduler.report().queue.flows
+        (flow,) = bench.scheduler.operations.report().queue.flows
         prompt = len("<user>x\n<assistant>")
         assert flow.tenant_service_tokens == pytest.approx(prompt + 2 * 5, rel=0.01)
         nursery.cancel_scope.cancel()
@@ -199,7 +199,7 @@ async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump
         attained = []
         for _ in range(3):
             await trio.sleep(8)
-            (flow,) = bench.scheduler.report().queue.flows
+            (flow,) = bench.scheduler.operations.report().queue.flows
             attained.append(flow.tenant_service_tokens)
         # 256 tokens of output were expected; 800, 1600 and 2400 came, decaying with a half-life of 60 s.
         assert attained[0] > 2 * 700

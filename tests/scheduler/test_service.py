@@ -185,7 +185,7 @@ async def test_a_prompt_that_cannot_be_is_refused_before_anything_is_queued(
         with pytest.raises(kind, match=words):
             async with bench.scheduler.stream(ask(text)):
                 raise AssertionError("accepted")
-        assert bench.scheduler.statistics().in_engine == 1
+        assert bench.scheduler.operations.statistics().in_engine == 1
         await bench.scheduler.wait_idle()
         await trio.testing.wait_all_tasks_blocked()
     assert neighbour.text == alone
@@ -236,7 +236,7 @@ async def test_a_drain_finishes_what_was_accepted_and_accepts_nothing(autojump_c
         for client in clients:
             await bench.come(nursery, client)
         bench.scheduler.start_drain()
-        assert bench.scheduler.statistics().draining
+        assert bench.scheduler.operations.statistics().draining
         with pytest.raises(Draining):
             async with bench.scheduler.stream(ask("late")):
                 raise AssertionError("accepted")

@@ -14,7 +14,7 @@ from json import loads
 from typing import Any, Protocol
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.tool_calls.bounded_regex import time_limit
+from scheduler.answer.bounded_regex import time_limit
 from scheduler.answer.tool_calls.coercion import coerce
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, json_text
 from scheduler.answer.tool_calls.schema_check import Schema, StepBudget

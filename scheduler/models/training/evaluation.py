@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx_lm import load
 from mlx_lm.generate import stream_generate
 
-from scheduler.link.fast_blas import prepare
+from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.models.training.cases import Case, cases

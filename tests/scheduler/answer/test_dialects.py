@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.bounded_regex import limit_module
 from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
-from scheduler.answer.tool_calls.bounded_regex import limit_module
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.errors import MalformedToolCall
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted

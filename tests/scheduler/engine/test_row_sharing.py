@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.rows.row_sharing import RowPath, runs_in_place
+from scheduler.engine.row_sharing import RowPath, runs_in_place
 
 _TRUNK = (1, 1000)
 

@@ -22,10 +22,10 @@ from scheduler.events import (
     ToolCallArguments,
     ToolCallStarted,
 )
-from scheduler.grammar.structure import JsonText, OneOf, Pattern, Rules, Structure
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextPrompt, Tool, ToolChoice
+from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.dialect_tokenizer import DialectTokenizer
 from tests.fakes.scheduling import FOLDER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.grammar.structure import OneOf
 from scheduler.grammar.verdicts import Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest
+from scheduler.structure import OneOf
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER
 

@@ -26,7 +26,7 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.request import GenerationRequest
 from tests.fakes.scheduling import ask
-from tests.scheduler.streams.records import make_record
+from tests.scheduler.requests.records import make_record
 
 
 def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.deadlines import Deadlines, Limit
-from scheduler.lifecycle import Event
-from scheduler.streams.record import StreamRecord
-from tests.scheduler.streams.records import make_record
+from scheduler.requests.lifecycle import Event
+from scheduler.requests.record import StreamRecord
+from tests.scheduler.requests.records import make_record
 
 
 def queued(timeout: float | None = None, request_id: int = 1, at: float = 0.0) -> StreamRecord:

@@ -11,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.config import IntakeConfig
 from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
-from scheduler.lifecycle import State
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
-from scheduler.streams.multiplexer import Multiplexer
-from scheduler.streams.record import StreamRecord
+from scheduler.requests.lifecycle import State
+from scheduler.requests.multiplexer import Multiplexer
+from scheduler.requests.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
-from tests.scheduler.streams.records import make_record
+from scheduler.telemetry.observation import RequestSamples
+from tests.scheduler.requests.records import make_record
 
 
 class DispatcherMachine(RuleBasedStateMachine):
@@ -29,7 +30,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.submitted: list[StreamRecord] = []
         self.ids = count(1)
         self.queue = IntakeQueue(IntakeConfig(max_queue=10**6))
-        self.multiplexer = Multiplexer(self.sent.append, lambda record: None, Metrics(), lambda: 0.0)
+        self.multiplexer = Multiplexer(
+            self.sent.append, lambda record: None, RequestSamples(Metrics()), lambda: 0.0
+        )
         self.dispatcher = Dispatcher(self.queue, self.multiplexer, credits)
 
     @rule(requests=st.integers(1, 5))

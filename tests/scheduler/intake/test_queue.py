@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.queue import IntakeQueue
-from scheduler.lifecycle import Event
-from scheduler.streams.record import StreamRecord
-from tests.scheduler.streams.records import make_record
+from scheduler.requests.lifecycle import Event
+from scheduler.requests.record import StreamRecord
+from tests.scheduler.requests.records import make_record
 
 LIMIT = 5
 

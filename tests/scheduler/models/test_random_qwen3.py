@@ -200,8 +200,7 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
 
 def test_the_parent_process_can_use_it_without_mlx(folder: Path) -> None:
     """Only the engine may import mlx; making a model must not."""
-    program = (
-        "import sys, scheduler.models.random_qwen3, scheduler.link.fast_blas; print('mlx' in sys.modules)"
-    )
+    modules = "scheduler.models.random_qwen3, scheduler.engine.mlx.cpu.fast_blas"
+    program = f"import sys, {modules}; print('mlx' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"

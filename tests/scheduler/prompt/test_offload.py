@@ -10,11 +10,11 @@ import trio
 from trio.testing import trio_test
 
 from scheduler.errors import InvalidRequest
-from scheduler.grammar.structure import JsonText
 from scheduler.prompt.offload import Lane, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.size import LARGE_CHARACTERS
 from scheduler.request import GenerationRequest
+from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
 

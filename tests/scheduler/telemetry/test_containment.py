@@ -12,8 +12,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
 from scheduler.link.messages import Counters, ScriptedPlan
+from scheduler.requests.record import StreamRecord
 from scheduler.service import Scheduler
-from scheduler.streams.record import StreamRecord
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.metrics import Metrics
@@ -145,7 +145,7 @@ async def test_a_bug_in_routing_is_an_engines_end_and_the_streams_go_on(
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01))
     assert await texts_of(scheduler, BROKEN_ROUTING[name]) == await undisturbed()
     assert launcher.starts == 2
-    last_death = scheduler.statistics().engine.last_death
+    last_death = scheduler.operations.statistics().engine.last_death
     assert last_death is not None
     assert "BugError" in last_death
 

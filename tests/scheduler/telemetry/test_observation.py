@@ -85,7 +85,7 @@ async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock
     async with running(scheduler):
         await answer(scheduler, ask("hello", tenant="acme"))
         await answer(scheduler, ask("hello", tenant="acme"))
-        scheduler.observe()
+        scheduler.operations.observe()
     value = scheduler.metrics.registry.get_sample_value
     assert value("penstock_time_to_first_token_seconds_count", {"start": "cold"}) == 1
     assert value("penstock_time_to_first_token_seconds_count", {"start": "warm"}) == 1

@@ -14,7 +14,7 @@ from scheduler.request import Origin
 from scheduler.telemetry.request_log import log_request
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
-from tests.scheduler.streams.records import make_record
+from tests.scheduler.requests.records import make_record
 
 FIELDS = {
     *("event", "log_level", "id", "request_id", "outcome", "prompt_tokens", "output_tokens", "resumed"),

@@ -1,0 +1,50 @@
+"""DeepSeek V3.2's tool calls. mlx-lm writes this dialect (`chat_templates/deepseek_v32.py`) and has no
+reader for it.
+
+    <｜DSML｜function_calls>
+    <｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter></｜DSML｜invoke>
+    </｜DSML｜function_calls>
+
+The module has the names of mlx-lm's parser modules.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import regex as re
+
+from scheduler.answer.bounded_regex import limit_module
+
+_TOKEN = "｜DSML｜"
+tool_call_start = f"<{_TOKEN}function_calls>"
+tool_call_end = f"</{_TOKEN}function_calls>"
+
+_INVOKE = re.compile(rf'<{_TOKEN}invoke name="([^"]+)">(.*?)</{_TOKEN}invoke>', re.DOTALL)
+_PARAMETER = re.compile(
+    rf'<{_TOKEN}parameter name="([^"]+)" string="(true|false)">(.*?)</{_TOKEN}parameter>', re.DOTALL
+)
+
+
+def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
+    """Raises ValueError where a call is not whole, or a value that should be JSON is none."""
+    if any(
+        text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
+    ):
+        raise ValueError("a call is not whole")
+    calls = [{"name": name, "arguments": _arguments(body)} for name, body in _INVOKE.findall(text)]
+    if len(calls) != text.count(f"<{_TOKEN}invoke "):
+        raise ValueError("a call is not whole")
+    return calls
+
+
+def _arguments(body: str) -> dict[str, Any]:
+    return {
+        name: value if is_string == "true" else json.loads(value)
+        for name, is_string, value in _PARAMETER.findall(body)
+    }
+
+
+limit_module(sys.modules[__name__])

@@ -1,0 +1,326 @@
+"""The back end that runs a model: a batch (`rows/batch.py`), its ties to the prefix cache, its grammars and
+disk.
+
+Metal and CUDA take the same path through this file; only the CPU build was run by us.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Callable, Container
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
+
+from scheduler.engine.backend import StepResult
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.grammars import Grammars
+from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
+from scheduler.engine.mlx import shared_attention
+from scheduler.engine.mlx.batch import Batch, Sampled
+from scheduler.engine.mlx.cpu import swiglu
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
+from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
+from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+from scheduler.engine.mlx.sharing_check import shares_exactly
+from scheduler.engine.plan import Restorable
+from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
+    DeviceMemory,
+    Load,
+    PrefillOut,
+    Ready,
+    Retired,
+    TokenOut,
+)
+
+shared_attention.take_over()
+swiglu.take_over()
+
+_PADDED_PREFILL_IS_EXACT = frozenset(
+    {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
+)
+"""Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
+by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
+through the state, so that answers change with the neighbours. Others take chunks of one length."""
+
+
+class MlxBackend:
+    """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
+
+    def __init__(
+        self,
+        model: Any,
+        load: Load,
+        description: Ready,
+        row_bytes: RowBytes,
+        clock: Callable[[], float] = time.monotonic,
+        tier: DiskTier | None = None,
+        group_cost_tokens: int = GROUP_COST_TOKENS,
+        grammars: Grammars | None = None,
+    ) -> None:
+        self._description = description
+        self._row_bytes = row_bytes
+        self._grammars = grammars or Grammars(None)
+        layout = CacheLayout(model)
+        self._needs_state = layout.needs_state
+        self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
+        in_place = self._prefixes is not None and shares_exactly(model)
+        self._layout = layout
+        self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
+        self._regrouping = False
+        self._recommended_bytes = recommended_bytes(mx.device_info())
+        self._disk: PrefixDisk | None = None
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, layout)
+        self._limits = PrefillLimits(
+            rows=min(load.prefill_rows, load.max_slots),
+            chunk_tokens=load.prefill_chunk_tokens,
+            padded=_padding_is_exact(model, description.model_type),
+        )
+        self._batch = Batch(model, load.max_slots)
+
+    def describe(self) -> Ready:
+        return self._description
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return self._row_bytes
+
+    @property
+    def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
+        return self._prefixes
+
+    @property
+    def restorable(self) -> Restorable:
+        if self._prefixes is None:
+            return "never"
+        return "at_stops" if self._needs_state else "anywhere"
+
+    @property
+    def limits(self) -> PrefillLimits:
+        return self._limits
+
+    @property
+    def begun(self) -> Container[int]:
+        return self._batch.begun
+
+    @property
+    def has_pending(self) -> bool:
+        return self._batch.has_pending
+
+    def check(self, sequence: Sequence) -> None:
+        """What would index outside an array on the device, where nothing checks."""
+        vocabulary, submit = self._description.vocabulary, sequence.submit
+        if not sequence.tokens:
+            raise RequestRefused("the prompt is empty")
+        if submit.max_tokens < 1:
+            raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
+        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
+        if max(sequence.tokens) >= vocabulary:
+            raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
+        for token, _ in submit.sampling.logit_bias:
+            if not 0 <= token < vocabulary:
+                raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
+
+    def admit(self, sequence: Sequence) -> None:
+        sampling = self._sampling(sequence)
+        self.forget(sequence)
+        self._batch.add(self._rows.start(sequence, sampling))
+        self._regrouping = True
+
+    def _sampling(self, sequence: Sequence) -> RowSampling:
+        submit, vocabulary = sequence.submit, self._description.vocabulary
+        constraint = self._grammars.constraint(sequence)
+        try:
+            return RowSampling(
+                submit.sampling,
+                vocabulary,
+                sequence.prompt(),
+                sequence.answer(),
+                sequence.generated_tokens,
+                submit.top_logprobs,
+                submit.min_tokens,
+                [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
+                constraint,
+            )
+        except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
+            raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
+
+    @property
+    def disk(self) -> PrefixDisk | None:
+        return self._disk
+
+    def preparing(self, sequence: Sequence) -> bool:
+        reading = self._disk is not None and self._disk.warming(sequence)
+        return self._grammars.preparing(sequence.submit) or reading
+
+    def forget(self, sequence: Sequence) -> None:
+        self._grammars.forget(sequence.request_id)
+        if self._disk is not None:
+            self._disk.forget(sequence.request_id)
+
+    def background(self, idle: bool) -> bool:
+        return self._disk is not None and self._disk.advance(idle)
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        self._keep(self._batch.rows[request_id], tokens)
+
+    def remove(self, request_id: int) -> None:
+        row = self._batch.rows[request_id]
+        self._keep(row)
+        self._drop(row)
+
+    def _drop(self, row: Row) -> None:
+        self._batch.drop(row)
+        self._rows.release(row)
+
+    def _keep(self, row: Row, limit: int | None = None, session_end: bool = False) -> None:
+        """Keep the first `limit` tokens (or all) of what the row has computed itself."""
+        computed = row.sequence.computed_tokens
+        if row.joined and computed > row.sequence.cached_tokens:
+            whole = limit is None or limit == computed
+            self._put(
+                row, computed if limit is None else limit, self._batch.layers_of(row), whole, session_end
+            )
+
+    def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
+        kept = row.sequence.tokens[:tokens]
+        self._rows.keep(row, kept, layers, whole, session_end)
+        if self._disk is not None and whole:
+            self._disk.note(kept, row.sequence.submit.salt)
+
+    def _regroup(self) -> None:
+        """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
+        self._regrouping = False
+        rows = list(self._batch.rows.values())
+        leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
+        for row, runs in self._rows.regroup(rows).items():
+            if not row.joined:
+                self._rows.restart(row, runs)
+            elif row.lease is not None:
+                leases[row] = (row.lease, runs)
+        self._batch.rebase(self._layout, leases)
+        self._rows.trim_leases(rows)
+
+    def emit_pending(self) -> StepResult:
+        return StepResult(*self._outcome(self._batch.emit_pending()))
+
+    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+        if self._regrouping:
+            self._regroup()
+        sizes = self._sizes(chunks)
+        started = time.perf_counter()
+        self._batch.prefill(sizes)
+        prefill_seconds = time.perf_counter() - started
+        prefills = [self._progress(row) for row in sizes]
+        if self._regrouping:
+            self._regroup()  # A whole prompt is in place before its row is one of the long ones.
+        starting = self._batch.starting()
+        # Rows join here, and prompts wait: no overlap while there are any.
+        overlap = not sizes and not starting
+        started = time.perf_counter()
+        sampled = self._batch.decode(overlap)
+        model_seconds = prefill_seconds + time.perf_counter() - started
+        prefills += [self._progress(row) for row in starting]
+        decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
+        tokens, retired = self._outcome(sampled)
+        self._rows.reserve(self.kv_bytes())
+        computed = len(sizes) * max(sizes.values(), default=0)
+        return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
+
+    def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
+        """The plan's chunks. A prefix hit may have turned out longer than planned, so no chunk passes its
+        row's next checkpoint."""
+        sizes: dict[Row, int] = {}
+        for chunk in chunks:
+            row = self._batch.rows[chunk.request_id]
+            left = row.sequence.until_checkpoint(row.sequence.computed_tokens)
+            if left:
+                sizes[row] = min(chunk.tokens, left)
+        if sizes and not self._limits.padded:
+            sizes = dict.fromkeys(sizes, min(sizes.values()))
+        return sizes
+
+    def _outcome(self, sampled: abc.Sequence[Sampled]) -> tuple[list[TokenOut], list[Retired]]:
+        tokens: list[TokenOut] = []
+        retired: list[Retired] = []
+        for one in sampled:
+            sequence, logprobs = one.row.sequence, one.logprobs
+            tokens.append(
+                TokenOut(sequence.request_id, one.token, None if logprobs is None else logprobs.read())
+            )
+            if one.finish is not None:
+                self._put(one.row, sequence.computed_tokens, one.layers, whole=True, session_end=True)
+                self._rows.release(one.row)
+                retired.append(Retired(sequence.request_id, one.finish))
+        return tokens, [*retired, *self._fail_rows()]
+
+    def _fail_rows(self) -> list[Retired]:
+        """End the rows whose next token cannot be chosen; their KV is not kept."""
+        retired: list[Retired] = []
+        for row in list(self._batch.rows.values()):
+            if (failure := row.sampling.end) is not None:
+                self._drop(row)
+                retired.append(Retired(row.sequence.request_id, "failed", failure))
+        return retired
+
+    def _progress(self, row: Row) -> PrefillOut:
+        """A chunk of a row's prompt is computed. Before its last token, and at a checkpoint, its state is
+        kept: the row can then begin its answer with its prompt in place, where it pads nobody."""
+        sequence = row.sequence
+        done = sequence.prefilled_tokens
+        whole = done == sequence.prompt_tokens - 1
+        if whole or (self._needs_state and done in sequence.checkpoints):
+            self._keep(row, session_end=whole)
+        self._regrouping |= whole
+        return PrefillOut(sequence.request_id, done, sequence.prompt_tokens, sequence.cached_tokens)
+
+    def kv_bytes(self) -> int:
+        return self._batch.nbytes
+
+    def memory(self) -> DeviceMemory:
+        # 0.1 µs for the three: counters of MLX's allocator.
+        return DeviceMemory(
+            mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
+        )
+
+
+def _prefix_cache(
+    layout: CacheLayout,
+    load: Load,
+    description: Ready,
+    row_bytes: RowBytes,
+    clock: Callable[[], float],
+) -> PrefixCache[KvSegment, RowState] | None:
+    if load.kv_cache_bytes == 0:
+        return None
+    budget_bytes = load.kv_cache_bytes
+    if budget_bytes < 0:
+        budget_bytes = default_budget_bytes(
+            mx.device_info(), description.weights_bytes, machine_memory_bytes()
+        )
+    cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
+    return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
+
+
+def _padding_is_exact(model: Any, model_type: str) -> bool:
+    recurrent = any(_is_recurrent(layer) for layer in make_prompt_cache(model))
+    return not recurrent or model_type in _PADDED_PREFILL_IS_EXACT
+
+
+def _is_recurrent(layer: Any) -> bool:
+    if isinstance(layer, CacheList):
+        return any(_is_recurrent(part) for part in layer.caches)
+    return isinstance(layer, ArraysCache)

@@ -1,0 +1,348 @@
+"""The running rows, in mlx-lm's BatchGenerator: all that we take from it or override (written against
+0.32.2).
+
+What stays upstream's: the two batches (prompts in prefill, rows that decode), who is at which place in them,
+and how rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of
+their caches. Its lists of samplers hold our `Row`s, so upstream itself keeps each row at its place. What is
+ours: which tokens a step computes (a plan says so; upstream decodes first, then prefills with chunks of one
+size), how tokens are chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary
+and calls a sampler a row), and how a row ends. `tests/scheduler/engine/mlx/test_upstream.py` holds what we
+rely on.
+
+**Overlap.** A step's draw is submitted, and the next model call built on it, before its tokens are read: the
+device computes while the host routes them (0.89 of the time a step, also on a CPU). So with overlap a step
+returns the previous step's tokens, and a sampled token is *pending* until then. While prompts are prefilled
+there is no overlap: rows join between two steps, and nobody's token waits for others' prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
+
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
+from scheduler.engine.mlx.kv.cached_rows import Row
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.sampling.chooser import Chosen
+from scheduler.engine.mlx.sampling.logprobs import RowLogprobs
+from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
+from scheduler.engine.prefix.radix_tree import Lease
+
+_CLEARED_STEPS = 512
+"""After so many decode steps MLX gives its freed buffers back, as upstream does."""
+_EVALUATED_STEPS = 64
+"""After so many decode steps, what no token depends on is evaluated as well: mlx-lm's recurrent layers
+subtract 1 from their `left_padding` or `lengths` in each step (mlx-lm #1845), layers without rotary positions
+add 1 to `offset`. Else that is a graph which grows until the batch is empty. Each link holds a buffer, of
+which Metal has 499,000: with 36 recurrent layers 14,000 steps."""
+_NO_STOPS = StopSequences()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token of one row. `layers`: the row's caches, one view a layer, where it ended with this token."""
+
+    row: Row
+    token: int
+    logprobs: RowLogprobs | None
+    finish: Literal["stop", "length"] | None
+    layers: Sequence[Any] = ()
+
+
+class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no types
+    """Rows in the middle of their prefill."""
+
+    samplers: list[Row]
+    prompt_cache: list[Any]
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.samplers
+
+    def compute(self, tokens: Mapping[Row, int]) -> None:
+        """A chunk of each row. As upstream's `prompt`, but MLX's freed buffers stay for the next chunk:
+        giving them back after each costs the page faults of all its activations again."""
+        chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
+        lengths = [len(chunk) for chunk in chunks]
+        longest = max(lengths)
+        ragged = min(lengths) < longest
+        if ragged:
+            for layer in self.prompt_cache:
+                layer.prepare(lengths=lengths, right_padding=[longest - length for length in lengths])
+        padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
+        self.model(padded, cache=self.prompt_cache)
+        if ragged:
+            for layer in self.prompt_cache:
+                layer.finalize()
+        mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache))
+
+
+class _Pending(NamedTuple):
+    """Sampled tokens that are not returned yet. `chosen` None: nobody has sampled them (prompts' last)."""
+
+    tokens: mx.array
+    logprobs: Sequence[RowLogprobs | None]
+    chosen: Chosen | None
+
+
+class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
+    """Rows of which each step computes a token. `has_pending`: their next inputs are sampled, or about to be,
+    and not returned yet; rows join only when there are none."""
+
+    samplers: list[Row]
+    prompt_cache: list[Any]
+    _next_tokens: mx.array
+    _next_logprobs: list[RowLogprobs | None]
+    has_pending: bool = False
+    _undrawn: tuple[mx.array, mx.array] | None = None
+    """What the next inputs are still to be drawn from: logits, and their inputs."""
+    _chosen: Chosen | None = None
+    """The next inputs as they were chosen."""
+    _rows_sampler: RowsSampler | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.samplers
+
+    def step(self, overlap: bool) -> list[Sampled]:
+        """Compute a token of each row. Returns these tokens, or with overlap the previous step's, if any."""
+        self._draw()
+        pending = self._sampled() if self.has_pending else None
+        inputs = self._next_tokens
+        self._submit(inputs)
+        if not overlap:
+            assert pending is None, "rows were prefilled before pending tokens had been returned"
+            return self.emit_pending()
+        self.has_pending = True
+        # A grammar that has failed meanwhile allows no token after these.
+        return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
+
+    def emit_pending(self) -> list[Sampled]:
+        """Return the sampled tokens, and compute nothing. Rows whose draw has failed have none."""
+        self._draw()
+        self.has_pending = False
+        return self._emit(self._sampled(), lambda row: row.end is None)
+
+    def _submit(self, inputs: mx.array) -> None:
+        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        for row in self.rows:
+            row.sequence.computed_tokens += 1
+        self._undrawn = logits, inputs
+        sampler = self._sampler()
+        if sampler.draws_on_host and not sampler.constrained:
+            # The draw waits for the model: it is left to whoever needs the tokens.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        else:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._undrawn is None:
+            return
+        (logits, inputs), self._undrawn = self._undrawn, None
+        sampler = self._sampler()
+        if sampler.constrained:
+            # A grammar's next mask follows from the token before it: it is made while the model computes, and
+            # only the draw waits for it.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
+        self._chosen = sampler(logits, inputs)
+        self._next_tokens = self._chosen.tokens
+        self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
+        mx.async_eval(self._next_tokens, self._chosen.scores, asked)  # type: ignore[no-untyped-call]
+
+    def _sampled(self) -> _Pending:
+        return _Pending(self._next_tokens, self._next_logprobs, self._chosen)
+
+    def _emit(self, pending: _Pending, may_emit: Callable[[RowSampling], bool]) -> list[Sampled]:
+        """`pending`: of the rows that are here. Those that may not emit their token stay, to be dropped."""
+        tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
+        if pending.chosen is not None:
+            pending.chosen.verify()
+        emitted: list[Sampled] = []
+        ended: set[int] = set()
+        for place, (row, token, logprobs) in enumerate(zip(self.rows, tokens, pending.logprobs, strict=True)):
+            if not may_emit(row.sampling):
+                continue
+            layers: Sequence[Any] = ()
+            if (finish := row.end_with(token)) is not None:
+                ended.add(place)
+                layers = self.extract_cache(place)
+            emitted.append(Sampled(row, token, logprobs, finish, layers))
+        if ended:
+            self.filter([place for place in range(len(self.rows)) if place not in ended])
+        return emitted
+
+    def _sampler(self) -> RowsSampler:
+        """The rows' parameters lie side by side on the device until the rows change."""
+        rows = tuple(row.sampling for row in self.rows)
+        known = self._rows_sampler
+        if known is None or known.rows != rows:  # They compare by identity.
+            if known is not None:
+                known.leave()
+            self._rows_sampler = known = RowsSampler(rows)
+        return known
+
+    def filter(self, keep: list[int]) -> None:
+        """Rows keep their places; the last ones move to those that have become free."""
+        keep = _in_place(keep)
+        super().filter(keep)
+        if self._undrawn is not None:
+            logits, inputs = self._undrawn
+            self._undrawn = (logits[mx.array(keep)], inputs[mx.array(keep)]) if keep else None
+        self.has_pending = self.has_pending and bool(keep)
+
+
+def _as_generation(prompts: PromptProcessingBatch) -> GenerationBatch:
+    """What `GenerationBatch.extend` takes over, without the model call that its `__init__` makes."""
+    batch = GenerationBatch.empty(prompts.model, None)
+    rows: list[Row] = prompts.samplers
+    batch.uids, batch.samplers, batch.prompt_cache = prompts.uids, rows, prompts.prompt_cache
+    batch._next_tokens = mx.array([row.last_prompt_token for row in rows], dtype=mx.uint32)
+    batch._next_logprobs = [None] * len(rows)
+    # The rest is upstream's own way to choose and to end, which nobody asks here.
+    batch.tokens = [[] for _ in rows]
+    batch.logits_processors = [[] for _ in rows]
+    batch.max_tokens = [0] * len(rows)
+    batch.stop_sequences = [_NO_STOPS] * len(rows)
+    batch._token_context = [None] * len(rows)
+    batch._num_tokens = [0] * len(rows)
+    batch._matchers = [None] * len(rows)
+    return batch
+
+
+def _in_place(keep: Sequence[int]) -> list[int]:
+    """The same rows, in the order in which fewest of them move."""
+    stay = {row for row in keep if row < len(keep)}
+    movers = iter(row for row in keep if row >= len(keep))
+    return [place if place in stay else next(movers) for place in range(len(keep))]
+
+
+def _counters(layers: Sequence[Any]) -> list[mx.array]:
+    """What caches count rows' positions with. Upstream's sliding windows see to their own."""
+    names = ("left_padding", "lengths", "offset")
+    found = [getattr(layer, name, None) for layer in leaves(layers) for name in names]
+    return [value for value in found if isinstance(value, mx.array)]
+
+
+class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
+    """All rows, in whatever stage. Those that have no chunk yet are not in BatchGenerator: it would prefill
+    them in its own order."""
+
+    _prompt_batch: PrefillBatch
+    _generation_batch: DecodeBatch
+
+    def __init__(self, model: Any, max_rows: int) -> None:
+        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
+        self._prompt_batch = PrefillBatch.empty(model, None)
+        self._generation_batch = DecodeBatch.empty(model, None)
+        self._decode_steps = 0
+        self.rows: dict[int, Row] = {}
+        """By request id."""
+
+    @property
+    def begun(self) -> set[int]:
+        """Request ids of the rows in the middle of their prefill."""
+        return {row.sequence.request_id for row in self._prompt_batch.rows}
+
+    @property
+    def has_pending(self) -> bool:
+        return self._generation_batch.has_pending
+
+    @property
+    def decoding(self) -> int:
+        return len(self._generation_batch)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows' caches."""
+        waiting = sum(int(layer.nbytes) for row in self.rows.values() for layer in row.start_layers)
+        return waiting + int(self.prompt_cache_nbytes)
+
+    def add(self, row: Row) -> None:
+        """It joins a batch with its first chunk, or at once where only its last prompt token is left."""
+        self.rows[row.sequence.request_id] = row
+
+    def drop(self, row: Row) -> None:
+        """Its caches are freed."""
+        del self.rows[row.sequence.request_id]
+        if row.joined:
+            self.remove([row.uid])
+
+    def layers_of(self, row: Row) -> Sequence[Any]:
+        """A view of the row's caches, a layer each. Hold it no longer than until the next step."""
+        layers, _ = self.extract_cache([row.uid])[row.uid]
+        return list(layers)
+
+    def prefill(self, tokens: Mapping[Row, int]) -> None:
+        """Compute so many prompt tokens of each of these rows, which must be all that have begun, and new
+        ones."""
+        with mx.stream(self._stream):
+            if new := [row for row in tokens if not row.joined]:
+                self._prompt_batch.extend(self._join(new))
+            if tokens:
+                self._prompt_batch.compute(tokens)
+
+    def decode(self, overlap: bool) -> list[Sampled]:
+        """Compute a token of each row whose prompt is whole but for its last token, or beyond."""
+        with mx.stream(self._stream):
+            self._begin_decoding()
+            if not self.decoding:
+                return []
+            self._decode_steps += 1
+            if self._decode_steps % _CLEARED_STEPS == 0:
+                mx.clear_cache()
+            emitted = self._generation_batch.step(overlap)
+            if self._decode_steps % _EVALUATED_STEPS == 0:
+                mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
+            return self._ended(emitted)
+
+    def emit_pending(self) -> list[Sampled]:
+        with mx.stream(self._stream):
+            return self._ended(self._generation_batch.emit_pending()) if self.has_pending else []
+
+    def _ended(self, emitted: list[Sampled]) -> list[Sampled]:
+        for sampled in emitted:
+            if sampled.finish is not None:
+                del self.rows[sampled.row.sequence.request_id]
+        return emitted
+
+    def starting(self) -> list[Row]:
+        """The rows that the next `decode` takes up."""
+        return [
+            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
+        ]
+
+    def _begin_decoding(self) -> None:
+        whole = self.starting()
+        if new := [row for row in whole if not row.joined]:
+            self._generation_batch.extend(_as_generation(self._join(new)))
+        if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
+            self._generation_batch.extend(_as_generation(self._prompt_batch.split(ready)))
+
+    def _join(self, rows: list[Row]) -> PromptProcessingBatch:
+        """Into BatchGenerator with them. Of its prompt each row gives upstream the last token only."""
+        uids = self.insert_segments(
+            [[[row.last_prompt_token]] for row in rows],
+            max_tokens=[1] * len(rows),
+            caches=[row.start_layers for row in rows],
+            samplers=rows,
+        )
+        batch = self._make_batch(len(rows))
+        self._currently_processing.clear()  # Upstream's account of its own prefill.
+        for row, uid in zip(rows, uids, strict=True):
+            row.uid, row.start_layers = uid, []
+        return batch
+
+    def rebase(
+        self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
+    ) -> None:
+        """Rows attend in place to the first so many pieces of their leases from now on."""
+        for batch in (self._prompt_batch, self._generation_batch):
+            places = {at: leases[row] for at, row in enumerate(batch.rows) if row in leases}
+            if places:
+                layout.rebase(batch.prompt_cache, places)

@@ -1,0 +1,183 @@
+"""One layer's keys and values in the running batch: runs that rows share in place, and private rest.
+
+These objects go into BatchGenerator through `caches=`: it calls `merge` of the first row's, and from then
+on `update_and_fetch`, `prepare`, `finalize`, `make_mask`, `extend`, `filter` and `extract` of the batch's.
+Positions (`offset`) count what is shared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+
+from scheduler.engine.mlx.kv.kv_segment import KeysValues
+from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.mlx.shared_attention import SharedGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first `tokens` tokens of a kept segment, in one layer. Equal `key`s are the same segment."""
+
+    key: int
+    keys: mx.array
+    values: mx.array
+    tokens: int
+
+    def taken(self) -> KeysValues:
+        return self.keys[..., : self.tokens, :], self.values[..., : self.tokens, :]
+
+    def group(self, rows: tuple[int, ...], index: mx.array | None) -> SharedGroup:
+        return SharedGroup(*self.taken(), rows, index)
+
+
+Path: TypeAlias = tuple[Run, ...]
+
+
+def tokens_of(path: Path) -> int:
+    return sum(run.tokens for run in path)
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """One layer of a row before it joins: runs that stay where they are, runs that are copied behind them."""
+
+    shared: Path
+    copied: Path
+    coming_tokens: int
+    """What the prompt still adds: room is made for it once, not grown step by step."""
+
+    def merge(self, rows: Sequence[RowStart]) -> BatchRows:
+        return BatchRows.start(rows)
+
+    def size(self) -> int:
+        return tokens_of(self.shared) + tokens_of(self.copied)
+
+    @property
+    def nbytes(self) -> int:
+        """None of its own: the runs are the prefix cache's."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """One layer of one row as it was in the batch when it was asked for. Nothing is copied before it is
+    evaluated; hold it no longer than until the next step, which would have to copy the whole batch for its
+    sake."""
+
+    keys: mx.array | None
+    """Of this row alone; None where all of it is shared."""
+    values: mx.array | None
+    first: int
+    shared_tokens: int
+
+    def cut(self, start: int, end: int) -> KeysValues:
+        """A lazy view of positions [start, end), which lie behind what is shared."""
+        assert start >= self.shared_tokens, "what is shared is kept already"
+        assert self.keys is not None
+        assert self.values is not None
+        base = self.first - self.shared_tokens
+        span = slice(base + start, base + end)
+        return self.keys[..., span, :], self.values[..., span, :]
+
+
+class BatchRows:
+    """`groups` is what attention asks: which runs are shared by which rows; empty: nothing is."""
+
+    def __init__(self, private: PaddedRows, paths: list[Path]) -> None:
+        self._private = private
+        self._right_padding: list[int] | None = None
+        self.offset: mx.array
+        """Each row's position of its next token."""
+        self.left_padding: mx.array
+        self._set_paths(paths)
+
+    @classmethod
+    def start(cls, rows: Sequence[RowStart]) -> BatchRows:
+        """Write what is copied to its places, right-justified; what is shared is not touched."""
+        lengths = [tokens_of(row.copied) for row in rows]
+        longest = max(lengths)
+        coming = longest + max(row.coming_tokens for row in rows)
+        private = PaddedRows([longest - length for length in lengths], longest, coming)
+        for index, row in enumerate(rows):
+            position = private.padding[index]
+            for run in row.copied:
+                private.write(index, position, *run.taken())
+                position += run.tokens
+        return cls(private, [row.shared for row in rows])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        self.offset = self.offset + keys.shape[2]
+        return self._private.append(keys, values)
+
+    def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
+        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always."""
+        return create_causal_mask(tokens, offset=self._private.end, left_padding=self.left_padding, **kwargs)
+
+    def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
+        """The next chunk is padded at its rows' right ends."""
+        self._right_padding = right_padding
+
+    def finalize(self) -> None:
+        if self._right_padding is not None:
+            self._private.roll(self._right_padding)
+            self._right_padding = None
+            self._place()
+
+    def rebase(self, paths: Mapping[int, Path]) -> None:
+        """Some rows begin with longer (or cut) runs from now on: what they had of them privately goes."""
+        grown = [0] * len(self.paths)
+        for row, path in paths.items():
+            grown[row] = tokens_of(path) - tokens_of(self.paths[row])
+            assert grown[row] >= 0, "a row cannot be made to hold what it has never computed"
+        if any(grown):
+            self._private.forget(grown)
+        self._set_paths([paths.get(row, path) for row, path in enumerate(self.paths)])
+
+    def extend(self, other: BatchRows) -> None:
+        self._private.join(other._private)
+        self._set_paths([*self.paths, *other.paths])
+
+    def filter(self, batch_indices: list[int]) -> None:
+        self._private.select(batch_indices)
+        self._set_paths([self.paths[row] for row in batch_indices])
+
+    def extract(self, idx: int) -> Any:
+        """A view of the row, where upstream lines up a copy of all of it."""
+        keys, values = self._private.row(idx)
+        return RowView(keys, values, self._private.padding[idx], tokens_of(self.paths[idx]))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
+        """For BatchGenerator's split, whose sides each drop some rows."""
+        return BatchRows(self._private.twin(), list(self.paths))
+
+    @property
+    def state(self) -> list[mx.array]:
+        """What a chunk is whole with."""
+        return [array for array in (self._private.keys, self._private.values) if array is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return self._private.nbytes
+
+    def _place(self) -> None:
+        private = self._private
+        self.left_padding = mx.array(private.padding)
+        ends = [tokens_of(path) + private.end for path in self.paths]
+        self.offset = mx.array([end - own for end, own in zip(ends, private.padding, strict=True)])
+
+    def _set_paths(self, paths: list[Path]) -> None:
+        self.paths = paths
+        members: dict[tuple[int, int], tuple[Run, list[int]]] = {}
+        for row, path in enumerate(paths):
+            for run in path:
+                members.setdefault((run.key, run.tokens), (run, []))[1].append(row)
+        self.groups = tuple(
+            run.group(tuple(rows), None if len(rows) == len(paths) else mx.array(rows))
+            for run, rows in members.values()
+        )
+        self._place()

@@ -1,0 +1,125 @@
+"""Which layers of a model can be cut at any token, and which keep a state that cannot.
+
+Plain key-value layers can: what one token adds to them never changes again. Sliding windows forget, and
+recurrent states fold everything into one: for those a whole copy of the state is kept at chosen positions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
+
+from scheduler.engine.mlx.kv.batch_rows import BatchRows, Path, RowStart, RowView, Run
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.row_bytes import RowBytes, Window
+
+
+class RowState:
+    """The layers that cannot be cut, of one row right after one token. Owns its arrays; never mutated
+    (mlx-lm's `merge` copies out of it)."""
+
+    __slots__ = ("layers", "nbytes")
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        """`layers`: mlx-lm's caches of one row, as its `extract` gives them; they are copied."""
+        self.layers = tuple(_detached(layer) for layer in layers)
+        arrays = [array for layer in self.layers for array in _arrays(layer)]
+        mx.eval(arrays)
+        self.nbytes = sum(array.nbytes for array in arrays)
+
+
+class CacheLayout:
+    """Made once per model. `needs_state`: at least one layer cannot be cut."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        layers = make_prompt_cache(model)
+        # The very type: a subclass may forget, and a CacheList may hold a layer that does.
+        self._cuttable = tuple(index for index, layer in enumerate(layers) if type(layer) is KVCache)
+        self._stateful = tuple(index for index, layer in enumerate(layers) if type(layer) is not KVCache)
+
+    @property
+    def needs_state(self) -> bool:
+        return bool(self._stateful)
+
+    @property
+    def has_cuttable(self) -> bool:
+        return bool(self._cuttable)
+
+    def start(
+        self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
+    ) -> list[Any]:
+        """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces
+        stay where they are."""
+        layers: list[Any] = make_prompt_cache(self._model)
+        for place, index in enumerate(self._cuttable):
+            path = () if lease is None else _path(lease, place)
+            layers[index] = RowStart(path[:shared_runs], path[shared_runs:], coming_tokens)
+        if lease is not None and lease.length and self.needs_state:
+            assert lease.snapshot is not None, "a prefix without the state at its end"
+            for index, state in zip(self._stateful, lease.snapshot.layers, strict=True):
+                layers[index] = state
+        return layers
+
+    def rebase(
+        self, batch: Sequence[Any], leases: Mapping[int, tuple[Lease[KvSegment, RowState], int]]
+    ) -> None:
+        """Rows of a batch, by their place in it, begin with the first so many pieces of a lease, in place."""
+        for place, index in enumerate(self._cuttable):
+            rows: BatchRows = batch[index]
+            rows.rebase({row: _path(lease, place)[:runs] for row, (lease, runs) in leases.items()})
+
+    def cut(self, row: Sequence[Any], start: int, end: int) -> KvSegment:
+        """Keep positions [start, end) of a row that BatchGenerator extracted."""
+        views: list[RowView] = [row[index] for index in self._cuttable]
+        return KvSegment([view.cut(start, end) for view in views], end - start)
+
+    def state(self, row: Sequence[Any]) -> RowState:
+        """Keep the row's state as it is now."""
+        return RowState([row[index] for index in self._stateful])
+
+
+def row_bytes(used: Iterable[Any]) -> RowBytes:
+    """What a row holds, by the layers of one that the model has run with."""
+    token_bytes, state_bytes, windows = 0, 0, Counter[int]()
+    for layer in leaves(used):
+        if not hasattr(layer, "keys"):
+            state_bytes += layer.nbytes
+        elif layer.keys is not None:  # Else no layer of the model writes here.
+            one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]
+            # A window, as the two kinds of caches that have one name it.
+            if (window := getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)) is not None:
+                windows[window] += one
+            else:
+                token_bytes += one
+    return RowBytes(token_bytes, state_bytes, tuple(Window(*window) for window in sorted(windows.items())))
+
+
+def leaves(layers: Iterable[Any]) -> Iterator[Any]:
+    """mlx-lm's caches without the lists that some layers have of them."""
+    for layer in layers:
+        if isinstance(layer, CacheList):
+            yield from leaves(layer.caches)
+        else:
+            yield layer
+
+
+def _path(lease: Lease[KvSegment, RowState], place: int) -> Path:
+    return tuple(Run(id(segment), *segment.layers[place], taken) for segment, taken in lease.pieces)
+
+
+def _detached(layer: Any) -> Any:
+    return type(layer).from_state(
+        tree_map(lambda leaf: mx.contiguous(leaf) if isinstance(leaf, mx.array) else leaf, layer.state)
+    )
+
+
+def _arrays(layer: Any) -> list[mx.array]:
+    flat: Any = tree_flatten(layer.state)
+    return [leaf for _, leaf in flat if isinstance(leaf, mx.array)]

@@ -1,0 +1,130 @@
+"""Arrays of the device to bytes of the host and back: what the disk tier writes of segments and states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+from mlx_lm.models import cache as mlx_caches
+
+from scheduler.engine.disk.block_file import Content, HostArray
+from scheduler.engine.mlx.kv.cache_layout import RowState
+from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+
+_NAMES = {
+    mx.float32: "F32",
+    mx.float16: "F16",
+    mx.bfloat16: "BF16",
+    mx.uint32: "U32",
+    mx.int32: "I32",
+    mx.int64: "I64",
+    mx.uint8: "U8",
+    mx.bool_: "BOOL",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4", "I32": "<i4", "I64": "<i8", "U8": "u1"}
+
+_LAYERS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        mlx_caches.ArraysCache,
+        mlx_caches.CacheList,
+        mlx_caches.ChunkedKVCache,
+        mlx_caches.ConcatenateKVCache,
+        mlx_caches.KVCache,
+        mlx_caches.QuantizedKVCache,
+        mlx_caches.RotatingKVCache,
+    )
+}
+"""What a file may name: whoever can write there must not choose what is called."""
+
+Pieces = Sequence[tuple[KvSegment, int]]
+"""Consecutive segments with the tokens taken of each, as a lease has them."""
+
+
+def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
+    """Keys and values of positions [start, end) of a path, by layer. Copies in host memory: no operation
+    of MLX is queued behind the running step (16-bit brain floats need one)."""
+    parts: dict[str, list[np.ndarray[Any, Any]]] = {}
+    dtypes: dict[str, str] = {}
+    position = 0
+    for segment, taken in pieces:
+        first, last = max(start, position), min(end, position + taken)
+        if first < last:
+            for place, layer in enumerate(segment.layers):
+                for half, array in zip("kv", layer, strict=True):
+                    name = f"{half}{place}"
+                    dtypes[name] = _NAMES[array.dtype]
+                    parts.setdefault(name, []).append(
+                        _host_view(array)[:, :, first - position : last - position]
+                    )
+        position += taken
+    return {name: _host_array(np.concatenate(found, axis=2), dtypes[name]) for name, found in parts.items()}
+
+
+def layers_of(content: Content) -> list[KeysValues]:
+    """The keys and values of a block, by layer."""
+    arrays = content.arrays
+    count = sum(name.startswith("k") for name in arrays)
+    return [
+        (_device_array(arrays[f"k{place}"]), _device_array(arrays[f"v{place}"])) for place in range(count)
+    ]
+
+
+def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
+    """A state, with what layers that can be cut hold since the last whole block."""
+    arrays: dict[str, HostArray] = dict(tail)
+
+    def stored(leaf: Any) -> Any:
+        if not isinstance(leaf, mx.array):
+            return leaf
+        name = f"s{len(arrays)}"
+        arrays[name] = _host_array(np.array(_host_view(leaf)), _NAMES[leaf.dtype])
+        return {"array": name}
+
+    layers = [[type(layer).__name__, tree_map(stored, layer.state)] for layer in state.layers]
+    return Content(arrays, {"layers": layers})
+
+
+def state_of(content: Content) -> RowState:
+    """The inverse of `state_content`. Raises whatever a content of another making brings about."""
+
+    def restored(leaf: Any) -> Any:
+        if isinstance(leaf, dict):
+            return _device_array(content.arrays[leaf["array"]])
+        return [restored(part) for part in leaf] if isinstance(leaf, list) else leaf
+
+    layers = content.metadata["layers"]
+    assert isinstance(layers, list)
+    return RowState([_layer(name, restored(state)) for name, state in layers])
+
+
+def _layer(name: Any, state: Any) -> Any:
+    """Raises ValueError for a name that is no cache's. A CacheList takes its parts' names from its state."""
+    if name not in _LAYERS:
+        raise ValueError(f"{name!r} is no kind of cache")
+    if name == mlx_caches.CacheList.__name__:
+        for part_state, part in state:
+            _layer(part, part_state)
+    return _LAYERS[name].from_state(state)
+
+
+def _host_view(array: mx.array) -> np.ndarray[Any, Any]:
+    """The array's own memory, which nobody writes to."""
+    if array.dtype == mx.bfloat16:
+        array = array.view(mx.uint16)
+    return np.array(array, copy=False)
+
+
+def _host_array(array: np.ndarray[Any, Any], dtype: str) -> HostArray:
+    return HostArray(dtype, array.shape, np.ascontiguousarray(array).tobytes())
+
+
+def _device_array(stored: HostArray) -> mx.array:
+    if stored.dtype == "BOOL":
+        return mx.array(np.frombuffer(stored.data, "u1").reshape(stored.shape)).astype(mx.bool_)
+    array = mx.array(np.frombuffer(stored.data, _NUMPY[stored.dtype]).reshape(stored.shape))
+    return array.view(mx.bfloat16) if stored.dtype == "BF16" else array.astype(_DTYPES[stored.dtype])

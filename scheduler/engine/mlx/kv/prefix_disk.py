@@ -1,0 +1,201 @@
+"""Between the prefix cache in memory and its disk tier: what is written behind, and what is read on a miss.
+
+The engine's thread calls it between steps; no call waits for a disk. A request whose prefix is on disk waits
+(others go on) until it is read into the prefix cache, and then joins as any hit does. Writing copies a block
+at a time out of kept segments, so that a long prompt's 100 blocks cost no step much.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import deque
+from dataclasses import dataclass
+
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
+from scheduler.engine.disk.block_file import Content
+from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
+from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state_content, state_of
+from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.radix_tree import common_run
+from scheduler.engine.sequence import Sequence
+
+_SLICE_TOKENS = 16 * BLOCK_TOKENS
+"""Of one reading: it lies in host memory, beside what it becomes."""
+_MOST_PATHS = 64
+"""Paths that wait to be written; the oldest are given up for newer ones, which mostly go on from them."""
+_BLOCKS_WHILE_IDLE = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """A waiting request's prefix, on its way from disk."""
+
+    tokens: array[int]
+    salt: str
+    chain: Chain
+    end: int
+    """Blocks are read up to here."""
+    snapshot: int
+    """The position of the state to read at last; 0: none is needed."""
+    start: int
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    tokens: array[int]
+    salt: str
+    chain: Chain
+
+
+class PrefixDisk:
+    """`disk_tokens` counts what came back from disk."""
+
+    def __init__(
+        self, tier: DiskTier, prefixes: PrefixCache[KvSegment, RowState], layout: CacheLayout
+    ) -> None:
+        self.tier = tier
+        self.disk_tokens = 0
+        self._prefixes = prefixes
+        self._layout = layout
+        self._fetches: dict[int, _Fetch] = {}
+        self._considered: set[int] = set()
+        self._paths: deque[_Path] = deque(maxlen=_MOST_PATHS)
+
+    # --- reading
+
+    def warming(self, sequence: Sequence) -> bool:
+        """Whether what is on disk of a waiting request's prompt is still on its way. Asked in every turn;
+        the first time decides whether anything is worth reading."""
+        number = sequence.request_id
+        if (fetch := self._fetches.get(number)) is not None:
+            return self._go_on(number, fetch)
+        if number in self._considered:
+            return False
+        chain = self.tier.chain(sequence.tokens, sequence.submit.salt)
+        known = self._prefixes.peek(sequence.tokens, sequence.submit.salt)
+        end, snapshot = self._there(chain, len(sequence.tokens) - 1)
+        if max(end, snapshot) < known + BLOCK_TOKENS and not (snapshot > known and self._layout.needs_state):
+            self._considered.add(number)
+            return False
+        if any(self._covers(fetch, sequence, max(end, snapshot)) for fetch in self._fetches.values()):
+            return True  # Another request fetches the same: it will be in memory when that is done.
+        start = known // BLOCK_TOKENS * BLOCK_TOKENS
+        self._considered.add(number)
+        salt = sequence.submit.salt
+        reading = self._read(chain, start, end, snapshot)
+        self._fetches[number] = _Fetch(sequence.tokens, salt, chain, end, snapshot, start, reading)
+        return True
+
+    def forget(self, request_id: int) -> None:
+        """The request has joined or is gone."""
+        self._considered.discard(request_id)
+        if (fetch := self._fetches.pop(request_id, None)) is not None:
+            fetch.reading.cancel()
+
+    def _there(self, chain: Chain, limit: int) -> tuple[int, int]:
+        """How far blocks are worth reading, and the state that a model needs at the end of them."""
+        if not self._layout.needs_state:
+            return self.tier.match(chain, limit), 0
+        snapshot = self.tier.deepest_snapshot(chain, limit)
+        return snapshot // BLOCK_TOKENS * BLOCK_TOKENS if self._layout.has_cuttable else 0, snapshot
+
+    @staticmethod
+    def _covers(fetch: _Fetch, sequence: Sequence, tokens: int) -> bool:
+        same = fetch.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
+        return same and common_run(fetch.tokens, 0, sequence.tokens, tokens) == tokens
+
+    def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> Reading:
+        last = min(end, start + _SLICE_TOKENS)
+        return self.tier.start_read(chain, start, last, snapshot=snapshot if last == end else 0)
+
+    def _go_on(self, number: int, fetch: _Fetch) -> bool:
+        if (outcome := fetch.reading.poll()) is None:
+            return True
+        expected = min(fetch.end, fetch.start + _SLICE_TOKENS)
+        fetch.start = self._take(fetch, outcome)
+        if fetch.start == expected < fetch.end:
+            fetch.reading = self._read(fetch.chain, fetch.start, fetch.end, fetch.snapshot)
+            return True
+        del self._fetches[number]
+        return False
+
+    def _take(self, fetch: _Fetch, outcome: ReadOutcome) -> int:
+        """Into memory with it. Where the blocks end that have come."""
+        start = fetch.start
+        try:
+            layers: list[KeysValues] = []
+            for block in outcome.blocks:
+                end = start + BLOCK_TOKENS
+                layers = layers_of(block)
+                if not self._store(fetch, layers, start, end):
+                    return start
+                start = end
+            if outcome.snapshot is not None:
+                self._store(fetch, layers_of(outcome.snapshot), start, fetch.snapshot)
+                tokens = fetch.tokens[: fetch.snapshot]
+                self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
+        except Exception as error:  # Verified bytes of another making: a miss, whatever is wrong with them.
+            print(f"prefix cache on disk: {type(error).__name__}: {error}", file=sys.stderr)
+        return start
+
+    def _store(self, fetch: _Fetch, layers: list[KeysValues], start: int, end: int) -> bool:
+        """Whether all of it is in memory now: less, where there is no room."""
+
+        def cut(first: int, last: int) -> KvSegment:
+            span = slice(first - start, last - start)
+            return KvSegment(
+                [(keys[:, :, span], values[:, :, span]) for keys, values in layers], last - first
+            )
+
+        tokens = fetch.tokens[:end]
+        known = self._length(tokens, fetch.salt)
+        if known < start:
+            return False  # What came before was evicted meanwhile.
+        self.disk_tokens += end - known
+        self._prefixes.store(tokens, fetch.salt, cut)
+        return self._length(tokens, fetch.salt) == end
+
+    def _length(self, tokens: array[int], salt: str) -> int:
+        lease = self._prefixes.pin(tokens, salt)
+        length = lease.length
+        self._prefixes.release(lease)
+        return length
+
+    # --- writing
+
+    def note(self, tokens: array[int], salt: str) -> None:
+        """These tokens were kept in memory: write what is not on disk of them, by and by."""
+        self._paths.append(_Path(tokens, salt, self.tier.chain(tokens, salt)))
+
+    def advance(self, idle: bool) -> bool:
+        """Hand over a block or a state, several where nothing else is to do. Whether there is more."""
+        for _ in range(_BLOCKS_WHILE_IDLE if idle else 1):
+            if self._paths and not self._write_next(self._paths[0]):
+                self._paths.popleft()
+        return bool(self._paths or self._fetches)
+
+    def _write_next(self, path: _Path) -> bool:
+        """The next missing piece of a path. False where none is left, or it was dropped or evicted."""
+        lease = self._prefixes.pin(path.tokens, path.salt)
+        try:
+            there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0
+            end = there + BLOCK_TOKENS
+            if self._layout.has_cuttable and end <= lease.length:
+                block = Content(span_content(lease.pieces, there, end))
+                return self.tier.put_block_nowait(path.chain, end, block)
+            for position, state in self._prefixes.states(path.tokens, path.salt):
+                base = position // BLOCK_TOKENS * BLOCK_TOKENS
+                if self.tier.has_snapshot(path.chain, position) or (
+                    self._layout.has_cuttable and base > there
+                ):
+                    continue
+                tail = span_content(lease.pieces, base, position)
+                return self.tier.put_snapshot_nowait(path.chain, position, state_content(state, tail))
+            return False
+        finally:
+            self._prefixes.release(lease)

@@ -1,0 +1,128 @@
+"""From a folder to a running back end: weights, their type, one warm-up token, the disk tier.
+
+Metal and CUDA take the same path through this file; only the CPU build was run by us.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import dequantize_model, load_model
+
+from scheduler.engine.disk.disk_folder import DiskTierUnavailable
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
+from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
+
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+
+_ONE_ROW_ONLY = frozenset({"gemma2"})
+"""Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
+
+
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows.
+    """
+    report("reading weights")
+    model, config = load_model(Path(command.model_folder), lazy=True)
+    if config.get("model_type") in _ONE_ROW_ONLY and command.max_slots > 1:
+        raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
+    model = _convert_weights(model, config, command.weights_dtype, report)
+    mx.eval(model.parameters())
+    report("warming up")
+    cache = make_prompt_cache(model)
+    logits = model(mx.array([[0]]), cache=cache)
+    mx.eval(logits)
+    parameters, held = _arrays(model), row_bytes(cache)
+    description = Ready(
+        version=PROTOCOL_VERSION,
+        device=_device_name(),
+        model_type=str(config.get("model_type", "unknown")),
+        vocabulary=logits.shape[-1],
+        kv_bytes_per_token=held.token_bytes,
+        weights_bytes=sum(value.nbytes for value in parameters),
+        weights_dtype=_dtype_names(parameters),
+    )
+    del cache, logits
+    mx.clear_cache()
+    tier = _disk_tier(command, config, model, report)
+    report("reading the tokenizer")
+    grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars)
+
+
+def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
+    """Without a tokenizer, which is said, answers cannot be held to grammars, and all else works."""
+    try:
+        return Grammars(grammar_tokenizer(folder, vocabulary, config))
+    except Exception as error:  # Whatever transformers' parsers raise.
+        print(f"answers cannot be held to grammars: {error}", file=sys.stderr)
+        return Grammars(None)
+
+
+def _disk_tier(
+    load: Load, config: dict[str, Any], model: Any, report: Callable[[str], None]
+) -> DiskTier | None:
+    """Without one where it is not wanted, or not to be had, which is said."""
+    if not load.kv_disk or load.kv_cache_bytes == 0:
+        return None
+    report("reading what is kept on disk")
+    layout = CacheLayout(model)
+    # What computes is part of what was computed: another MLX or device may round another way.
+    software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {_device_name()}, {load.weights_dtype}"
+    name = fingerprint(Path(load.model_folder), _dtype_names(_arrays(model)), None, software)
+    try:
+        return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes, lone_snapshots=not layout.has_cuttable)
+    except DiskTierUnavailable as error:
+        print(f"prefixes are not kept on disk: {error}", file=sys.stderr)
+        return None
+
+
+def _arrays(model: Any) -> list[mx.array]:
+    flat: Any = tree_flatten(model.parameters())
+    return [value for _, value in flat]
+
+
+def _on_cpu() -> bool:
+    return bool(mx.default_device() == mx.cpu)
+
+
+def _device_name() -> str:
+    if _on_cpu():
+        return "cpu"
+    return str(mx.device_info().get("device_name", "gpu"))
+
+
+def _convert_weights(
+    model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
+) -> Any:
+    """Weights as the device computes them best.
+
+    "auto" keeps what is stored on a GPU. On the CPU it takes float32: there the BLAS has no fast path
+    for 16-bit or packed weights, and float32 decoded several times faster.
+    """
+    if weights_dtype == "auto":
+        weights_dtype = "float32" if _on_cpu() else "stored"
+    if weights_dtype == "stored":
+        return model
+    report(f"converting weights to {weights_dtype}")
+    if "quantization" in config:
+        model = dequantize_model(model)
+    model.set_dtype(_DTYPES[weights_dtype])
+    return model
+
+
+def _dtype_names(parameters: list[mx.array]) -> str:
+    return ", ".join(sorted({str(value.dtype).removeprefix("mlx.core.") for value in parameters}))

@@ -1,0 +1,44 @@
+"""Penalties, and then the best token of each row or a draw, in MLX's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from scheduler.engine.mlx.sampling.chooser import Chosen
+from scheduler.engine.mlx.sampling.draw import Draw, Noise, best_of
+from scheduler.engine.mlx.sampling.penalties import Penalties, TokenCounts
+from scheduler.engine.mlx.sampling.row_arrays import put
+from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+
+
+class GraphChoice:
+    """A `Chooser`: the rows of one batch, their parameters side by side on the device."""
+
+    def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
+        self._rows = tuple(rows)
+        self._said = [row for row in rows if row.said is not None]
+        said = [(i, row.params, row.said) for i, row in enumerate(rows) if isinstance(row.said, TokenCounts)]
+        assert len(said) == len(self._said), "counts on the host are for the other choice"
+        self._penalties = Penalties(said) if said else None
+        self._sampled = [row for row in rows if row.sampled]
+        drawn = [i for i, row in enumerate(rows) if row.sampled]
+        self._drawn = mx.array(drawn) if 0 < len(drawn) < len(rows) else None
+        """The rows that sample; None: all or none."""
+        self._draw = Draw(self._sampled, noise) if drawn else None
+
+    def leave(self) -> None:
+        if self._penalties is not None:
+            self._penalties.save()
+
+    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
+        if self._penalties is not None:
+            logits = self._penalties.apply(logits, inputs, [row.has_said for row in self._said])
+        if self._draw is not None and self._drawn is None:
+            return Chosen(self._rows, *self._draw(logits))
+        tokens, scores = best_of(logits)
+        if self._draw is not None and self._drawn is not None:
+            drawn, drawn_scores = self._draw(logits[self._drawn])
+            tokens, scores = put(tokens, self._drawn, drawn), put(scores, self._drawn, drawn_scores)
+        return Chosen(self._rows, tokens, scores)

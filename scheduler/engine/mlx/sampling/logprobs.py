@@ -1,0 +1,105 @@
+"""Log-probabilities, for the rows that asked for them: one batched extraction a step, read a step later.
+
+Of the model's own distribution: the log-softmax in float32 of its logits as they are, before bias,
+penalties, masks, temperature and cut-offs (vLLM's default, `raw_logprobs`). They say what the model thinks of
+a token, however it was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from scheduler.engine.mlx.cpu.softmax import weight
+from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut
+
+_LEAST = -9999.0
+"""Stands for minus infinity, which JSON cannot spell, as in OpenAI's own answers and vLLM's."""
+
+
+class StepLogprobs:
+    """One step's, of all rows that asked, on the device until the first of them is read."""
+
+    def __init__(self, chosen: mx.array, ids: mx.array | None, values: mx.array | None) -> None:
+        """`chosen`: (asked,); `ids` and `values`: (asked, MAX_TOP_LOGPROBS) in no order, or None where
+        nobody asked for others than the chosen tokens'."""
+        self._chosen, self._ids, self._values = chosen, ids, values
+        self._read: list[tuple[float, list[tuple[int, float]]]] | None = None
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [array for array in (self._chosen, self._ids, self._values) if array is not None]
+
+    def of(self, place: int, top: int) -> LogprobsOut:
+        if self._read is None:
+            self._read = self._all()
+        chosen, best = self._read[place]
+        return LogprobsOut(chosen, tuple(best[:top]))
+
+    def _all(self) -> list[tuple[float, list[tuple[int, float]]]]:
+        chosen: Any = self._chosen.tolist()
+        tops: list[list[tuple[int, float]]] = [[] for _ in chosen]
+        if self._ids is not None and self._values is not None:
+            ids: Any = self._ids.tolist()
+            values: Any = self._values.tolist()
+            tops = [
+                sorted(zip(row, map(_spelled, of_row), strict=True), key=_best_first)
+                for row, of_row in zip(ids, values, strict=True)
+            ]
+        return list(zip(map(_spelled, chosen), tops, strict=True))
+
+
+def _spelled(value: float) -> float:
+    return max(_LEAST, value)  # In this order: of two, max keeps the first where the second is no number.
+
+
+def _best_first(entry: tuple[int, float]) -> tuple[float, int]:
+    token, value = entry
+    return -value, token
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """One row's share of a step. It goes with its row when rows join and leave."""
+
+    step: StepLogprobs
+    place: int
+    top: int
+
+    def read(self) -> LogprobsOut:
+        return self.step.of(self.place, self.top)
+
+
+class LogprobsAsked:
+    """Which rows of a batch asked. Made anew when rows join or leave."""
+
+    def __init__(self, tops: Sequence[int | None]) -> None:
+        """`tops`: of each row, how many of the likeliest tokens it wants beside the chosen one, or None."""
+        self._rows = len(tops)
+        self._asked = [(row, top) for row, top in enumerate(tops) if top is not None]
+        self._index = mx.array([row for row, _ in self._asked]) if self._asked else None
+
+    def extract(self, logits: mx.array, tokens: mx.array) -> tuple[list[RowLogprobs | None], list[mx.array]]:
+        """Of `tokens`, (rows,), chosen by `logits`, (rows, vocabulary): each row's share, or None, and what
+        is to be evaluated with the tokens. Where nobody asked nothing is computed."""
+        shares: list[RowLogprobs | None] = [None] * self._rows
+        if self._index is None:
+            return shares, []
+        scores = logits[self._index].astype(mx.float32)
+        best = mx.max(scores, axis=-1, keepdims=True)
+        total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))
+        chosen = mx.take_along_axis(scores, tokens[self._index][:, None], axis=-1) - total
+        ids = values = None
+        if any(top for _, top in self._asked):
+            # For whoever asks for any, however few: which of several equally likely tokens are among the best
+            # must not depend on what a neighbour asked.
+            most = min(MAX_TOP_LOGPROBS, scores.shape[-1])
+            ids = mx.argpartition(scores, kth=-most, axis=-1)[:, -most:]
+            values = mx.take_along_axis(scores, ids, axis=-1) - total
+        step = StepLogprobs(chosen[:, 0], ids, values)
+        for place, (row, top) in enumerate(self._asked):
+            shares[row] = RowLogprobs(step, place, top)
+        return shares, step.arrays

@@ -1,0 +1,104 @@
+"""Repetition, frequency and presence penalties, in vLLM's arithmetic: the repetition penalty divides positive
+and multiplies negative logits of every token in prompt or output; the others subtract by the output's counts.
+
+`Penalties` stays in MLX's graph. `HostCounts` is for processors whose vectors NumPy uses and MLX does not
+(`host_choice.py`): of each row only the tokens that it has seen are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.engine.mlx.sampling.row_arrays import column, put
+from scheduler.link.messages import Sampling
+
+
+def penalises(params: Sampling) -> bool:
+    return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
+
+
+@dataclass(slots=True, eq=False)
+class TokenCounts:
+    """What one row has said; both (vocabulary,) float32."""
+
+    seen: mx.array
+    """1 for each token of prompt or output."""
+    counts: mx.array
+    """How often each token is in the output."""
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], output: Sequence[int], vocabulary: int) -> TokenCounts:
+        counts = _counted(output, vocabulary)
+        return cls(mx.minimum(_counted(prompt, vocabulary) + counts, 1.0), counts)
+
+
+def _counted(tokens: Sequence[int], vocabulary: int) -> mx.array:
+    counts = mx.zeros((vocabulary,), mx.float32)
+    return counts.at[mx.array(list(tokens))].add(1.0) if tokens else counts
+
+
+class Penalties:
+    """Of those rows of a batch that have any; made anew when rows join or leave. `save` gives the rows their
+    counts back."""
+
+    def __init__(self, rows: Sequence[tuple[int, Sampling, TokenCounts]]) -> None:
+        """`rows`: of each its place in the batch, its parameters and what it has said."""
+        self._rows = [known for _, _, known in rows]
+        self._index = mx.array([place for place, _, _ in rows])
+        self._order = mx.arange(len(rows))
+        self._repetition = column([params.repetition_penalty for _, params, _ in rows])
+        self._presence = column([params.presence_penalty for _, params, _ in rows])
+        self._frequency = column([params.frequency_penalty for _, params, _ in rows])
+        self._counts = mx.stack([known.counts for known in self._rows])
+        self._seen = mx.stack([known.seen for known in self._rows])
+
+    def save(self) -> None:
+        for i, known in enumerate(self._rows):
+            known.counts, known.seen = self._counts[i], self._seen[i]
+
+    def apply(self, logits: mx.array, inputs: mx.array, said: Sequence[bool]) -> mx.array:
+        """`inputs`: of the whole batch, the tokens that (rows, vocabulary) float32 `logits` follow; `said`:
+        of our rows, whether that is a new token of their output."""
+        inputs = inputs[self._index]
+        self._counts = self._counts.at[self._order, inputs].add(mx.array(list(said), dtype=mx.float32))
+        self._seen = mx.maximum(self._seen, mx.minimum(self._counts, 1.0))
+        chosen = logits[self._index]
+        # -inf stays -inf: the factor is a positive normal number (`RowSampling`), and the others are finite.
+        repeated = mx.where(chosen > 0, chosen / self._repetition, chosen * self._repetition)
+        chosen = mx.where(self._seen > 0, repeated, chosen)
+        chosen = chosen - self._frequency * self._counts - self._presence * (self._counts > 0)
+        return put(logits, self._index, chosen)
+
+
+@dataclass(slots=True, eq=False)
+class HostCounts:
+    """What one row has said."""
+
+    seen: npt.NDArray[np.intp]
+    """The tokens of prompt and output, each once."""
+    counts: npt.NDArray[np.float32]
+    """(vocabulary,): how often each token is in the output."""
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], output: Sequence[int], vocabulary: int) -> HostCounts:
+        counts = np.bincount(np.array(output, np.intp), minlength=vocabulary).astype(np.float32)
+        return cls(np.unique(np.array([*prompt, *output], np.intp)), counts)
+
+    def add(self, token: int) -> None:
+        if not self.counts[token] and token not in self.seen:
+            self.seen = np.append(self.seen, token)
+        self.counts[token] += 1.0
+
+    def penalise(self, logits: npt.NDArray[np.float32], params: Sampling) -> None:
+        """In place, where logits are finite: what is held back stays so. Python's numbers leave float32 as
+        it is."""
+        own, said = logits[self.seen], self.counts[self.seen]
+        chosen = np.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
+        chosen = chosen - params.frequency_penalty * said - params.presence_penalty * (said > 0)
+        finite = np.isfinite(own)
+        logits[self.seen] = chosen if finite.all() else np.where(finite, chosen, own)

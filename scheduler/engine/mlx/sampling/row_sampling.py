@@ -1,0 +1,103 @@
+"""How one row's tokens are chosen, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+from scheduler.engine.constraint import Constraint
+from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts, penalises
+from scheduler.link.messages import Sampling
+
+LEAST_TEMPERATURE = 1e-5
+"""Below, a row is greedy, as in vLLM: 1 / temperature could overflow, and only the best is ever drawn."""
+LEAST_FACTOR = float(np.finfo(np.float32).tiny)
+"""A repetition penalty that is smaller is 0 on some devices, and -inf * 0 is NaN."""
+_MOST = float(np.finfo(np.float32).max)
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+@dataclass(slots=True, eq=False)
+class RowSampling:
+    """How one row's tokens are chosen, and where it stands; penalties count `prompt` and `output`."""
+
+    params: Sampling
+    vocabulary: int
+    prompt: Sequence[int]
+    output: Sequence[int] = ()
+    position: int = 0
+    top_logprobs: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    """What cannot be chosen before `min_tokens` are, but where the grammar allows no other."""
+    constraint: Constraint | None = None
+    """The grammar that the answer is held to, as far as `output` goes."""
+    bias: mx.array | None = field(init=False, default=None)
+    on_host: bool = field(default_factory=lambda: device().exp_is_slow)
+    """NumPy is faster than MLX at what comes after the model: tokens are chosen by `host_choice.py`."""
+    said: TokenCounts | HostCounts | None = field(init=False, default=None)
+    """For penalties, if there are any."""
+    failure: str | None = field(init=False, default=None)
+    """Why its last token must not be emitted, and the row ends."""
+
+    def __post_init__(self) -> None:
+        """Raises whatever is wrong with the parameters, before the row is anybody's neighbour."""
+        params = self.params
+        _check(params)
+        if params.logit_bias:
+            ids = mx.array([token for token, _ in params.logit_bias])
+            values = mx.array([float(bias) for _, bias in params.logit_bias], dtype=mx.float32)
+            self.bias = mx.zeros((self.vocabulary,), mx.float32).at[ids].add(values)
+        if penalises(params):
+            counts = HostCounts if self.on_host else TokenCounts
+            self.said = counts.of(self.prompt, self.output, self.vocabulary)
+
+    @property
+    def end(self) -> str | None:
+        """Why the row fails: its last token cannot be used, or its grammar allows no next one."""
+        return self.failure or (None if self.constraint is None else self.constraint.failure)
+
+    @property
+    def sampled(self) -> bool:
+        return self.params.temperature >= LEAST_TEMPERATURE
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it samples, and not from all tokens."""
+        params = self.params
+        return self.sampled and bool(
+            0.0 < params.top_p < 1.0 or params.min_p > 0.0 or 0 < params.top_k < self.vocabulary
+        )
+
+    @property
+    def has_said(self) -> bool:
+        """Whether the row's input is new: its first is its prompt's last token, or the last of `output`."""
+        return self.position > len(self.output)
+
+
+def _check(params: Sampling) -> None:
+    """Raises ValueError or TypeError for a number that the device's float32 cannot hold."""
+    for name in _NUMBERS:
+        _check_float32(name, getattr(params, name))
+    for _, bias in params.logit_bias:
+        _check_float32("logit_bias", bias)
+    if params.repetition_penalty < LEAST_FACTOR:
+        raise ValueError(f"repetition_penalty is {params.repetition_penalty}, and must be more than 0")
+
+
+def _check_float32(name: str, number: float) -> None:
+    if not abs(float(number)) <= _MOST:  # NaN fails every comparison.
+        raise ValueError(f"{name} is {number}, which float32 cannot hold")

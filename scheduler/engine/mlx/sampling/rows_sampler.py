@@ -1,0 +1,111 @@
+"""From logits to tokens, all rows in one pass, and each row as if it were alone.
+
+Every operation works row by row, so neighbours and their order change nothing. The order is: bias, ends that
+may not come yet (`held_ends.py`), grammars, and then penalties and the best token or a draw (`choice.py`,
+`host_choice.py`), which choose nothing that was held back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from scheduler.engine.constraint import allowed_tokens, hold_ends
+from scheduler.engine.mlx.cpu.host_chooser import HostChoice, host_gumbel
+from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
+from scheduler.engine.mlx.sampling.draw import gumbel
+from scheduler.engine.mlx.sampling.graph_chooser import GraphChoice
+from scheduler.engine.mlx.sampling.logprobs import LogprobsAsked
+from scheduler.engine.mlx.sampling.min_tokens import HeldEnds
+from scheduler.engine.mlx.sampling.row_arrays import put
+from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+
+_NEVER = -math.inf
+
+
+class RowsSampler:
+    """The rows of one batch, their parameters side by side. Made anew when rows join or leave; `leave`
+    gives the rows their counts back."""
+
+    def __init__(self, rows: Sequence[RowSampling]) -> None:
+        self.rows = tuple(rows)
+        self._constrained = _Constrained([(i, row) for i, row in enumerate(rows) if row.constraint])
+        biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
+        self._held_ends = HeldEnds(
+            [
+                # With a grammar, which may allow nothing but an end, its mask sees to it.
+                (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
+                for row in rows
+            ]
+        )
+        self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
+        self._biased = mx.array([i for i, _ in biased]) if biased else None
+        self._bias = mx.stack([bias for _, bias in biased]) if biased else None
+        on_host = any(row.on_host for row in rows)
+        self.draws_on_host = on_host and any(row.said is not None or row.cuts for row in rows)
+        """Whether a call waits for the logits, and the device's pipeline stands still meanwhile: so rows
+        without penalties and cut-offs stay in the graph, but for their random numbers."""
+        self._chooser: Chooser
+        if self.draws_on_host:
+            self._chooser = HostChoice(self.rows)
+        else:
+            self._chooser = GraphChoice(self.rows, host_gumbel if on_host else gumbel)
+
+    def leave(self) -> None:
+        self._chooser.leave()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether `advance` must come before the next call: some rows are held to a grammar."""
+        return bool(self._constrained)
+
+    def advance(self, inputs: Sequence[int]) -> None:
+        """Tell the grammars which tokens the next call's logits follow."""
+        self._constrained.advance(inputs)
+
+    def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
+        """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
+        all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
+        # Whatever the rows ask for: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens
+        # would depend on whether a neighbour's bias made all logits float32.
+        logits = logits.astype(mx.float32)
+        if self._biased is not None and self._bias is not None:
+            logits = logits.at[self._biased].add(self._bias)
+        chosen = self._chooser(self._constrained.apply(self._held_ends.apply(logits)), inputs)
+        for row in self.rows:
+            row.position += 1
+        return chosen
+
+
+class _Constrained:
+    """The grammars of some rows, as one mask. Last of all that changes logits: nothing may undo it."""
+
+    def __init__(self, rows: Sequence[tuple[int, RowSampling]]) -> None:
+        self._rows = rows
+        self._index = mx.array([i for i, _ in rows]) if rows else None
+        self._allowed: mx.array | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def advance(self, inputs: Sequence[int]) -> None:
+        for i, row in self._rows:
+            assert row.constraint is not None
+            if row.has_said:
+                row.constraint.accept(inputs[i])
+        constraints = [row.constraint for _, row in self._rows if row.constraint is not None]
+        allowed = allowed_tokens(constraints, self._rows[0][1].vocabulary)
+        for mask, (_, row) in zip(allowed, self._rows, strict=True):
+            if row.position < row.min_tokens:
+                hold_ends(mask, row.stop_token_ids)
+        self._allowed = mx.array(allowed)
+
+    def apply(self, logits: mx.array) -> mx.array:
+        if self._index is None:
+            return logits
+        assert self._allowed is not None, "a draw before its mask"
+        if len(self._rows) == logits.shape[0]:
+            return mx.where(self._allowed, logits, _NEVER)
+        return put(logits, self._index, mx.where(self._allowed, logits[self._index], _NEVER))

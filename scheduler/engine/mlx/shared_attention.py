@@ -1,0 +1,225 @@
+"""Attention of a batch whose rows begin with the same tokens: the shared keys and values are read once.
+
+With rows r, a shared run of S tokens and private runs of T, one decode step of a layer reads
+
+    ordinary:  r * (S + T) tokens of keys and values        (every row has a copy of the run)
+    shared:    S + r * T                                     (one matrix product of all rows' queries)
+
+so it pays as soon as (r - 1) * S tokens cost more than the few operations of merging (`row_sharing.py` holds
+the bound). The softmax is exact: each part gives its maximum, its sum and its weighted values, and they
+are merged in float32 as in Hydragen (arXiv 2402.05099) and FlashInfer's cascade. `_attend` is the inner part
+that a fused kernel could replace: it has no other input than queries, keys, values and a mask.
+
+Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
+they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
+so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; nobody
+measured it on a GPU).
+
+Everything here is a composition of MLX operations and was run on the CPU build only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import base
+
+from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
+from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.replacement import replace
+
+_PIECE_BYTES = 256 << 20
+"""At most as much for the scores of one product and what is made of them: a long chunk before a long run is
+done in pieces. On a Mac with 8 GB all that is left for activations is 0.8 GB (`memory_budget.py`)."""
+_PIECE_BYTES_CPU = 64 << 20
+"""Less, because several operations pass over them: nearer to the caches."""
+_SCORE_BYTES = 16
+"""Of one score at its worst: as a product, masked, as a weight, each in float32, and the weight as 16 bits;
+in float32 the buffer of one of them is used again."""
+_MASKED = -1e30
+"""Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroup:
+    """One layer's run that some rows of the batch begin with, or go on with after a run before it."""
+
+    keys: mx.array
+    """(1, kv heads, tokens, head size), as are the values."""
+    values: mx.array
+    rows: tuple[int, ...]
+    index: mx.array | None
+    """The rows as an array; None where they are all rows of the batch, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Attention over some of the keys, not yet divided: float32, (..., queries, 1 or head size)."""
+
+    most: mx.array
+    total: mx.array
+    weighted: mx.array
+
+    def merge(self, other: _Part) -> _Part:
+        most = mx.maximum(self.most, other.most)
+        ours, theirs = merge_weight(self.most - most), merge_weight(other.most - most)
+        return _Part(
+            most,
+            self.total * ours + other.total * theirs,
+            self.weighted * ours + other.weighted * theirs,
+        )
+
+
+def shared_attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    groups: Sequence[SharedGroup],
+    scale: float,
+    mask: mx.array | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Attention of (rows, heads, length, size) queries over each row's groups and its private keys.
+
+    `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
+    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
+    The answer has the type of `values`.
+    """
+    dtype = values.dtype
+    if dtype != mx.float32:  # Once, not for each piece.
+        keys, values = _wide(keys, values)
+        groups = [SharedGroup(*_wide(group.keys, group.values), group.rows, group.index) for group in groups]
+        queries = queries.astype(mx.float32)
+    return _attention(queries, keys, values, groups, scale, mask, sinks).astype(dtype)
+
+
+def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    """float16 ends at 65,504, which 16,384 equal weights times values of 4 pass; divided by their sum first,
+    the weights would be subnormal in it. bfloat16 has float32's range: its values are not copied."""
+    return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
+
+
+def _attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    groups: Sequence[SharedGroup],
+    scale: float,
+    mask: mx.array | None,
+    sinks: mx.array | None,
+) -> mx.array:
+    """Of float32 queries and keys; the answer is float32."""
+    rows, heads, length, size = queries.shape
+    longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
+    piece = max(1, _most_scores() // (rows * heads * longest))
+    if length > piece and (mask is None or mask.shape[-2] == length):
+        answers: list[mx.array] = []
+        for start in range(0, length, piece):
+            span = slice(start, start + piece)
+            mine = None if mask is None else mask[..., span, :]
+            chosen = _after(answers[-1:], queries[:, :, span])
+            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks))
+        return mx.concatenate(answers, axis=2)
+    kv_heads = keys.shape[1]
+    queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
+    part = _attend(queries, keys, values, mask, length)
+    for group in groups:
+        chosen = queries if group.index is None else queries[group.index]
+        found = _attend_run(chosen, group.keys, group.values)
+        part = part.merge(found if group.index is None else _spread(found, group.index, part))
+    if sinks is not None:
+        by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
+        most = by_query.reshape(1, kv_heads, -1, 1)
+        part = part.merge(_Part(most, mx.ones_like(most), mx.zeros_like(most)))
+    return (part.weighted / part.total).reshape(rows, heads, length, values.shape[-1])
+
+
+def _most_scores() -> int:
+    return (_PIECE_BYTES_CPU if device().exp_is_slow else _PIECE_BYTES) // _SCORE_BYTES
+
+
+def _after(done: list[mx.array], queries: mx.array) -> mx.array:
+    """Piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at once."""
+    return mx.depends(queries, done) if done else queries
+
+
+def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, length: int) -> _Part:
+    """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
+    scores = queries @ keys.swapaxes(-1, -2)
+    if mask is not None:
+        shape = scores.shape
+        scores = scores.reshape(*shape[:2], -1, length, shape[-1])
+        if mask.ndim == 4:  # (rows, 1 or heads, queries, keys): MLA adds scores of its own by head.
+            by_head = mask.shape[1] == scores.shape[1] * scores.shape[2] != 1
+            mask = mask.reshape(-1, *scores.shape[1:3], *mask.shape[2:]) if by_head else mask[:, :, None]
+        scores = (
+            mx.where(mask, scores, _MASKED) if mask.dtype == mx.bool_ else mx.maximum(scores + mask, _MASKED)
+        )
+        scores = scores.reshape(shape)
+    most, weights, total = softmax_parts(scores)
+    return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
+
+
+def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
+    """All rows' queries against one run, as one product a head."""
+    rows, kv_heads, count, size = queries.shape
+    together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
+    most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))
+    parts: list[_Part] = []
+    for start in range(0, rows * count, most_queries):
+        chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
+        parts.append(_attend(chosen, keys, values, None, count))
+    whole = _joined(parts)
+
+    def by_row(array: mx.array) -> mx.array:
+        return array.reshape(kv_heads, rows, count, -1).swapaxes(0, 1)
+
+    return _Part(by_row(whole.most), by_row(whole.total), by_row(whole.weighted))
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(
+        mx.concatenate([part.most for part in parts], axis=2),
+        mx.concatenate([part.total for part in parts], axis=2),
+        mx.concatenate([part.weighted for part in parts], axis=2),
+    )
+
+
+def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
+    """A part of some rows as one of all: the others count nothing in it."""
+    most = mx.full(like.most.shape, _MASKED)
+    total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
+    most[index], total[index], weighted[index] = part.most, part.total, part.weighted
+    return _Part(most, total, weighted)
+
+
+_ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
+
+
+def _dispatch(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """What models call: the cache says whether its rows share. Where the ordinary way is the slower one (its
+    exponential), everything comes here."""
+    groups = getattr(cache, "groups", ())
+    if groups or (device().exp_is_slow and not hasattr(cache, "bits")):
+        if isinstance(mask, str):
+            mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
+        return shared_attention(queries, keys, values, groups, scale, mask, sinks)
+    return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def take_over() -> None:
+    """Make mlx-lm's models call us."""
+    replace(base, "scaled_dot_product_attention", _ordinary, _dispatch)

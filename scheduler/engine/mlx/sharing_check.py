@@ -1,0 +1,73 @@
+"""Whether a model's attention lets rows share keys and values in place: asked by trying, at load.
+
+Families differ in what they do between the cache and the softmax: MLA adds part of the scores itself, some
+call their own kernel, some pass a window. What does not come out equal is left on the ordinary path. One row
+shares nothing: so the run is a part that is masked as a whole for it, and the others' own parts are padded.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from scheduler.engine.mlx.kv.batch_rows import RowStart, Run
+
+_PREFIX = [3, 5, 7, 11, 13, 17]
+_SHORT_PREFIX = [3, 5, 7, 11]
+_RESTS = ([2, 19, 4], [23, 6, 29], [8, 31, 10])
+_SHARING_ROWS = 2
+_TOLERANCE = {mx.float32: 1e-3}
+_TOLERANCE_16_BIT = 0.05
+"""Of the largest logit: what summing in another order may change."""
+
+
+def shares_exactly(model: Any) -> bool:
+    """Two rows behind one prefix, once with copies and once in place, and a third beside them: the same
+    logits in prefill and in decode, or False and a line that says so."""
+    try:
+        apart, together = _logits(model, in_place=False), _logits(model, in_place=True)
+        mx.eval(apart, together)
+    except Exception as error:  # Whatever a model raises at a cache that it does not expect.
+        return _refuse(f"{type(error).__name__}: {error}")
+    scale = float(mx.max(mx.abs(apart)))
+    difference = float(mx.max(mx.abs(apart - together)))
+    if not difference <= _TOLERANCE.get(apart.dtype, _TOLERANCE_16_BIT) * max(scale, 1e-6):
+        return _refuse(f"its logits differ by {difference:.3g} of {scale:.3g}")
+    return True
+
+
+def _refuse(reason: str) -> bool:
+    print(f"prefixes are copied to each row, not shared in place: {reason}", file=sys.stderr)
+    return False
+
+
+def _logits(model: Any, in_place: bool) -> mx.array:
+    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token."""
+    long, short = _after(model, _PREFIX), _after(model, _SHORT_PREFIX)
+    batch = [_merged(*layers, in_place) for layers in zip(long, short, strict=True)]
+    rests = mx.array(_RESTS)
+    chunk = model(rests[:, :-1], cache=batch)
+    token = model(rests[:, -1:], cache=batch)
+    return mx.concatenate([chunk, token], axis=1)
+
+
+def _after(model: Any, prefix: list[int]) -> list[Any]:
+    caches: list[Any] = make_prompt_cache(model)
+    model(mx.array([prefix]), cache=caches)
+    return caches
+
+
+def _merged(long: Any, short: Any, in_place: bool) -> Any:
+    if type(long) is not KVCache:
+        return long.merge([*[long] * _SHARING_ROWS, short])
+    path, beside = _path(0, long, _PREFIX), _path(1, short, _SHORT_PREFIX)
+    start = RowStart(path, (), 0) if in_place else RowStart((), path, 0)
+    return start.merge([*[start] * _SHARING_ROWS, RowStart((), beside, 0)])
+
+
+def _path(key: int, layer: KVCache, prefix: list[int]) -> tuple[Run]:
+    keys, values = layer.keys_and_values()
+    return (Run(key, keys, values, len(prefix)),)

@@ -1,0 +1,163 @@
+"""What the supervisor reports of the engine, and what follows for the requests (`EngineListener`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from scheduler.config import SchedulerConfig
+from scheduler.errors import EngineLost, SchedulerError, Unavailable
+from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
+from scheduler.recovery.crash_loop import CrashLoopBreaker, lowered_share
+from scheduler.recovery.death import Death
+from scheduler.recovery.poison import count_death, poison
+from scheduler.requests.lifecycle import State
+from scheduler.stages import Stages
+from scheduler.statistics import DeathCause, EngineStatistics
+from scheduler.telemetry import observation
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import Metrics
+
+_log = structlog.get_logger("scheduler")
+
+
+class EngineSender:
+    """The way to the engine while there is one; what is sent without one is dropped."""
+
+    def __init__(self) -> None:
+        self._send: Callable[[ToEngine], None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._send is not None
+
+    def connect(self, send: Callable[[ToEngine], None]) -> None:
+        self._send = send
+
+    def disconnect(self) -> None:
+        self._send = None
+
+    def send(self, message: ToEngine) -> None:
+        if self._send is not None:
+            self._send(message)
+
+
+class EngineEvents:
+    """`pump` dispatches what may go to the engine now; `fail_queued` fails all that waits."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        sender: EngineSender,
+        config: SchedulerConfig,
+        metrics: Metrics,
+        model_name: str,
+        on_loading: Callable[[str], None],
+        *,
+        engine: Callable[[], EngineStatistics],
+        pump: Callable[[], None],
+        fail_queued: Callable[[SchedulerError], None],
+    ) -> None:
+        self._stages = stages
+        self._sender = sender
+        self._config = config
+        self._metrics = metrics
+        self._model_name = model_name
+        self._on_loading = on_loading
+        self._engine = engine
+        self._pump = pump
+        self._fail_queued = fail_queued
+        self._telemetry = Containment(metrics)
+        self._totals = EngineTotals(metrics)
+        self._breaker = CrashLoopBreaker(config.recovery)
+        self.kv_cache_share = 1.0
+        """Of the KV budget, what the next engine may use."""
+        self.budget_inspected = False
+        """Whether this engine was asked for its budget."""
+
+    def engine_loading(self, stage: str) -> None:
+        self._on_loading(stage)
+
+    def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+        self._sender.connect(send)
+        self._stages.dispatcher.engine_ready = True
+        now = trio.current_time()
+        self._stages.stall.engine_ready(now)
+        # The time without an engine, or before the first, is no gap between two departures.
+        self._stages.admission.rate.pause()
+        if (reason := self._breaker.reason(now)) is None:
+            self._stages.admission.unblock()
+        else:
+            self._stages.admission.block(reason, until=now + self._config.supervision.settled_seconds)
+        self._telemetry.sample(observation.observe_ready, self._metrics, ready, self._model_name)
+        self.budget_inspected = False
+        _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
+        self._pump()
+
+    def engine_output(self, output: StepOutput) -> None:
+        now = trio.current_time()
+        self._stages.stall.stepped(output, now)
+        self._telemetry.run("engine_totals", self._totals.take, output.counters)
+        self._stages.multiplexer.route(output)
+        for record in self._stages.multiplexer:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
+                record.started_at = now
+                self._stages.expiry.watch(record)
+            self._stages.queue.observe(record, now)
+        if self._stages.multiplexer.stranded:
+            # One of them may have waited for another to settle.
+            self._pump()
+
+    def engine_inspected(self, inspection: Inspection) -> None:
+        self._telemetry.sample(observation.observe_inspection, self._metrics, inspection)
+        self._stages.stall.answered(inspection, trio.current_time())
+        self._stages.inspections.answered(inspection)
+
+    def engine_lost(self, cause: str) -> None:
+        self._sender.disconnect()
+        self._stages.dispatcher.engine_ready = False
+        self._stages.stall.engine_lost()
+        self._telemetry.sample(observation.observe_loss, self._metrics)
+        self._telemetry.run("engine_totals", self._totals.forget)
+        self._stages.inspections.engine_lost()
+        engine = self._engine()
+        if engine.death_cause is not DeathCause.STOPPED:
+            self._recover(cause, engine)
+        else:
+            self._stages.multiplexer.lose_all()
+        self._pump()
+
+    def engine_died(self, death: Death) -> None:
+        self._telemetry.sample(observation.observe_death, self._metrics, death.cause)
+        if death.cause is DeathCause.OUT_OF_MEMORY and not self._engine().failed_starts:
+            self.kv_cache_share = lowered_share(self.kv_cache_share)
+            self._telemetry.sample(self._metrics.kv_cache_share.set, self.kv_cache_share)
+            _log.warning("kv_budget_lowered", share=self.kv_cache_share, reason=death.telling)
+
+    def _recover(self, cause: str, engine: EngineStatistics) -> None:
+        """Whoever is on board goes on with the next engine; here are the exceptions."""
+        now = trio.current_time()
+        on_board = [record for record in self._stages.multiplexer if record.state is not State.STRANDED]
+        culprit = count_death(on_board, self._config.recovery.max_request_deaths)
+        self._stages.multiplexer.lose_all()
+        if culprit is not None and culprit.state is State.STRANDED:
+            self._telemetry.sample(self._metrics.poisonous.inc)
+            self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
+        self._breaker.died(now)
+        if (reason := self._breaker.reason(now)) is not None:
+            self._stages.admission.block(reason)
+        if engine.failed_starts >= _STARTS_UNTIL_BLOCKED:
+            reason = f"the engine does not start: {cause}"
+            self._stages.admission.block(reason)
+            self._fail_queued(Unavailable(reason, retry_after_seconds=10.0))
+        if engine.failed_starts >= self._config.recovery.max_failed_starts:
+            for record in list(self._stages.multiplexer):
+                lost = f"the engine was lost, and none could be started to go on: {cause}"
+                self._stages.multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
+
+
+_STARTS_UNTIL_BLOCKED = 2
+"""After so many failed restarts in a row queued requests are failed."""

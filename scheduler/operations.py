@@ -1,0 +1,86 @@
+"""What operators see of the scheduler: reports, gauges, the prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from scheduler.engine_events import EngineEvents, EngineSender
+from scheduler.errors import Unavailable
+from scheduler.link.messages import Inspect, Inspection
+from scheduler.stages import Stages
+from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
+from scheduler.telemetry import observation
+from scheduler.telemetry.metrics import Metrics
+
+
+class Operations:
+    """Reads the stages; changes nothing but the prefix cache, when told to clear it."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        sender: EngineSender,
+        events: EngineEvents,
+        engine: Callable[[], EngineStatistics],
+        metrics: Metrics,
+    ) -> None:
+        self._stages = stages
+        self._sender = sender
+        self._events = events
+        self._engine = engine
+        self.metrics = metrics
+
+    def statistics(self) -> SchedulerStatistics:
+        now = trio.current_time()
+        blocked = self._stages.admission.blocked(now)
+        return SchedulerStatistics(
+            queued=len(self._stages.queue),
+            in_engine=len(self._stages.multiplexer),
+            draining=self._stages.admission.draining,
+            stalled_seconds=self._stages.stall.seconds(now),
+            engine=self._engine(),
+            blocked=blocked,
+            blocked_seconds=0.0 if blocked is None else self._stages.admission.unblock_seconds(now),
+        )
+
+    def report(self) -> SchedulerReport:
+        """Who waits, who runs and what the bounds are, in full: for operators' eyes, not for every second."""
+        now = trio.current_time()
+        return SchedulerReport(
+            draining=self._stages.admission.draining,
+            blocked=self._stages.admission.blocked(now),
+            departures_per_second=self._stages.admission.rate.per_second(now),
+            last_step_seconds=self._stages.stall.last_step_seconds(now),
+            kv_cache_share=self._events.kv_cache_share,
+            engine_bound_requests=self._stages.dispatcher.credits,
+            queue=self._stages.queue.statistics(now),
+            running=tuple(record.statistics(now) for record in self._stages.multiplexer),
+        )
+
+    def observe(self) -> None:
+        """Bring every gauge up to this moment: ages grow while nothing happens. For a scrape: O(flows)."""
+        now = trio.current_time()
+        if not self._events.budget_inspected and self._sender.connected:
+            # Nobody waits for the answer, which costs a turn: it is where an engine reports its budget.
+            self._sender.send(Inspect(query=0, top=0))
+            self._events.budget_inspected = True
+        self.observe_queue()
+        observation.observe_flows(self.metrics, self._stages.queue.statistics(now).flows)
+        observation.observe_states(self.metrics, self._stages.multiplexer)
+        self.metrics.stalled_seconds.set(self.statistics().stalled_seconds)
+        self.metrics.last_step_age.set(self._stages.stall.last_step_seconds(now) or 0.0)
+
+    def observe_queue(self) -> None:
+        self.metrics.queued.set(len(self._stages.queue))
+        self.metrics.queued_tokens.set(self._stages.queue.prompt_tokens)
+        self.metrics.oldest_queued.set(self._stages.queue.oldest_seconds(trio.current_time()))
+        self.metrics.in_engine.set(len(self._stages.multiplexer))
+
+    async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
+        """What the prefix cache holds, up to a second ago; with `clear`, after letting go of what is not in
+        use. Raises Unavailable where there is no engine to ask."""
+        if not self._sender.connected:
+            raise Unavailable("the engine is not running", retry_after_seconds=1.0)
+        return await self._stages.inspections.inspect(self._sender.send, clear, top, head_tokens)

@@ -1,0 +1,1 @@
+"""An engine's death, and how its requests go on."""

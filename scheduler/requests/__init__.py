@@ -1,0 +1,1 @@
+"""An accepted request: its record, its states, its stream."""

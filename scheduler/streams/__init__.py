@@ -1,1 +1,0 @@
-"""From step outputs to one mailbox a request."""

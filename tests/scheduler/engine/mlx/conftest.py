@@ -1,0 +1,62 @@
+"""Models so small that the reference BLAS does not matter, written once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm.utils import load_model
+
+from scheduler.engine.mlx import loading as model_loading
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.device import OTHER, forced
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.link.messages import Ready
+from scheduler.models.random_qwen3 import Shape, write_model
+from tests.scheduler.engine.mlx.grammar_engine import GrammarModel
+from tests.scheduler.engine.mlx.loads import load_of
+
+SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=512, seed=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """One model, shared by all tests: a back end of its own for each costs nothing."""
+
+    folder: Path
+    model: Any
+    ready: Ready
+    row_bytes: RowBytes
+
+    def backend(self, **changes: Any) -> MlxBackend:
+        return MlxBackend(self.model, load_of(self.folder, **changes), self.ready, self.row_bytes)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    write_model(SHAPE, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> Tiny:
+    backend = model_loading.load(load_of(tiny_folder), lambda stage: None)
+    model, _ = load_model(tiny_folder)
+    return Tiny(tiny_folder, model, backend.describe(), backend.row_bytes)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
+    """With a whole vocabulary, for what is held to a grammar."""
+    return GrammarModel(tmp_path_factory.mktemp("models") / "grammar")
+
+
+@pytest.fixture
+def device_of_its_own() -> Iterator[None]:
+    """As Metal and CUDA do it: what is slow on x86 alone stays in the graph, and a step is always ahead."""
+    with forced(OTHER):
+        yield

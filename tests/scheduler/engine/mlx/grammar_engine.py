@@ -1,0 +1,160 @@
+"""Requests from a client's words to the answer's events, with a random model that has a whole vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.pace import PrefillPace
+from scheduler.events import AnswerPiece, FinishReason, TextDelta
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Load,
+    LogprobsOut,
+    Ready,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+)
+from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.prompt.model_folder import inspect
+from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
+from scheduler.structure import JsonText, Structure
+from tests.scheduler.engine.mlx.loads import load_of
+
+SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)
+SILENT = Reasoning(enabled=False)
+PERSON = JsonText(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 5, "maxLength": 40},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 3, "maxItems": 6},
+        },
+        "required": ["name", "tags"],
+        "additionalProperties": False,
+    },
+    "response_format",
+)
+
+
+def asked(structure: Structure | None, seed: int, max_tokens: int = 1500, **prompt: Any) -> GenerationRequest:
+    """Sampled at temperature 1, without reasoning where nothing else is said."""
+    return GenerationRequest(
+        f"test-{seed}",
+        ChatPrompt(({"role": "user", "content": f"say {seed}"},), **{"reasoning": SILENT, **prompt}),
+        sampling=Sampling(temperature=1.0, seed=seed),
+        max_tokens=max_tokens,
+        structure=structure,
+    )
+
+
+@dataclass
+class Answer:
+    """What was heard of one request."""
+
+    prepared: PreparedRequest
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[LogprobsOut] = field(default_factory=list)
+    retired: Retired | None = None
+
+
+def stopped(answer: Answer) -> bool:
+    assert answer.retired is not None
+    return answer.retired.reason == "stop"
+
+
+class GrammarModel:
+    """The model and both sides' knowledge of it, for a session of tests."""
+
+    def __init__(self, folder: Path) -> None:
+        write_model(SHAPE, folder)
+        self.preparation = Preparation(HubTokenizer(folder), inspect(folder))
+        self.folder = folder
+        self.model, self.config = load_model(folder)
+        self.model.set_dtype(mx.float32)
+        self.tokenizer = grammar_tokenizer(folder, SHAPE.vocabulary, self.config)
+
+    def engine(self, **changes: Any) -> GrammarEngine:
+        return GrammarEngine(self, **changes)
+
+    def backend(self, load: Load) -> MlxBackend:
+        """As an engine process would make it for `load`, whose model it does not look at."""
+        used = make_prompt_cache(self.model)
+        self.model(mx.array([[0]]), cache=used)
+        held = row_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, held.token_bytes, 0, "float32")
+        return MlxBackend(self.model, load, ready, held, grammars=Grammars(self.tokenizer))
+
+
+class GrammarEngine:
+    """One engine's loop, made anew for each test."""
+
+    def __init__(self, made: GrammarModel, **changes: Any) -> None:
+        self.preparation = made.preparation
+        self.backend = made.backend(load_of(made.folder, **changes))
+        self.loop = EngineLoop(self.backend, 32, PrefillPace(256))
+        self.answers: dict[int, Answer] = {}
+        self.preemptions = 0
+
+    def submit(self, request: GenerationRequest, done: Iterable[int] = ()) -> tuple[int, Submit]:
+        """As the parent sends it; `done`: what another engine has said of the answer."""
+        prepared = self.preparation.prepare(request)
+        number, said = len(self.answers) + 1, list(done)
+        self.answers[number] = Answer(prepared, tokens=said[:])
+        return number, Submit(
+            number,
+            [*prepared.prompt, *said],
+            prepared.max_tokens,
+            prepared.stop_token_ids,
+            request.sampling,
+            done_tokens=len(said),
+            top_logprobs=request.top_logprobs,
+            min_tokens=request.min_tokens,
+            grammar=prepared.grammar,
+        )
+
+    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
+        for frame in self.loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            self.preemptions = frame.counters.preemptions
+            for token in frame.tokens:
+                answer = self.answers[token.request_id]
+                answer.tokens.append(token.token)
+                if token.logprobs is not None:
+                    answer.logprobs.append(token.logprobs)
+            for retired in frame.retired:
+                self.answers[retired.request_id].retired = retired
+
+    def run(self, *requests: GenerationRequest) -> list[Answer]:
+        """All of them together, to their ends."""
+        made = [self.submit(request) for request in requests]
+        self.turn([submit for _, submit in made])
+        while not self.loop.idle:
+            self.turn()
+        return [self.answers[number] for number, _ in made]
+
+    def pieces(self, answer: Answer) -> list[AnswerPiece]:
+        """What the client gets of it."""
+        assert answer.retired is not None
+        pipeline = self.preparation.answer_pipeline(answer.prepared)
+        ended = answer.retired.reason == "stop"
+        reason = FinishReason.STOP if ended else FinishReason.LENGTH
+        said = answer.tokens[:-1] if ended else answer.tokens
+        return [*pipeline.feed(said), *pipeline.finish(reason)]
+
+    def text(self, answer: Answer) -> str:
+        return "".join(piece.text for piece in self.pieces(answer) if isinstance(piece, TextDelta))

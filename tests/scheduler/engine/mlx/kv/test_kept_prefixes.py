@@ -1,0 +1,96 @@
+"""What is kept of a prefix is what computing it gives, whatever happened to the row it was taken from.
+
+Rows of different ages share a batch, and the place of one that ends is taken by another: what is kept of the
+one must not be the other's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from scheduler.link.messages import Cancel, Submit
+from tests.scheduler.engine.mlx.families import FAMILIES
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
+
+_TRUNK = words(40, 1)
+
+
+def _submits(engine: ReuseEngine, seed: int, count: int) -> list[Submit]:
+    """Prompts and answers of all lengths, half of them behind one trunk."""
+    chance = random.Random(seed)
+    prompts = [
+        [*_TRUNK[: chance.choice([0, 40])], *words(chance.randrange(4, 60), 100 * seed + at)]
+        for at in range(count)
+    ]
+    return [
+        engine.submit(prompt, boundaries=(40,), max_tokens=chance.randrange(2, 30), session=f"agent {at}")
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+def _run_staggered(engine: ReuseEngine, submits: list[Submit], seed: int) -> set[int]:
+    """They come one after another, and every fifth is cancelled; who was."""
+    chance = random.Random(seed)
+    cancelled: set[int] = set()
+    for submit in submits:
+        engine.turn([submit])
+        for _ in range(chance.randrange(5)):
+            engine.turn()
+        if chance.random() < 0.2 and engine.heard[submit.request_id].retired is None:
+            engine.turn([Cancel(submit.request_id)])
+            cancelled.add(submit.request_id)
+    engine.finish()
+    return cancelled
+
+
+def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.array, mx.array]]]]:
+    """Of each edge: the tokens from the root to its end, where it starts, keys and values of its layers."""
+    prefixes = engine.backend.prefixes
+    assert prefixes is not None
+    for node in prefixes._tree.walk():
+        yield list(prefixes._tree.head(node, node.end)), node.start, list(node.segment.layers)
+
+
+@pytest.mark.parametrize("budget_tokens", [200, 20_000])
+@pytest.mark.parametrize("family", ["deepseek_v3", "gemma3_text", "llama", "qwen3"])
+def test_what_is_kept_is_what_would_be_computed(family: str, budget_tokens: int) -> None:
+    """Keys and values of every edge, after rows that came, ended, were cancelled and gave way to others."""
+    engine = engine_of(family)
+    budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
+    engine = engine_of(family, budget_bytes=budget_bytes)
+    edges = 0
+    for seed in range(1, 4):
+        _run_staggered(engine, _submits(engine, seed, 16), seed)
+        for tokens, start, layers in _kept(engine):
+            fresh = make_prompt_cache(engine.model)
+            engine.model(mx.array([tokens]), cache=fresh)
+            plain = [layer.keys_and_values() for layer in fresh if type(layer) is KVCache]
+            for held, computed in zip(layers, plain, strict=True):
+                for half, expected in zip(held, computed, strict=True):
+                    assert mx.allclose(half, expected[..., start : len(tokens), :], atol=1e-4), (
+                        tokens,
+                        start,
+                    )
+            edges += 1
+    assert edges >= 3  # Each time at least one.
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gemma2"}))
+def test_the_next_turn_goes_on_from_a_row_that_ended_among_others(family: str) -> None:
+    """Its answer was kept when its place in the batch was about to become another's."""
+    engine = engine_of(family)
+    submits = _submits(engine, seed=5, count=12)
+    cancelled = _run_staggered(engine, submits, seed=5)
+    turns = [
+        engine.submit([*submit.prompt, *engine.heard[submit.request_id].tokens, *words(6, 900 + at)])
+        for at, submit in enumerate(submits)
+        if submit.request_id not in cancelled
+    ]
+    for turn in turns:
+        (heard,) = engine.ask(turn)
+        assert heard.cached > 0

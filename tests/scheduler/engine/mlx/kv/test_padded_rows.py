@@ -1,0 +1,154 @@
+"""Rows of different lengths side by side hold what was written to each, whoever comes and goes."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+
+_HEADS, _SIZE = 2, 3
+
+
+def _block(rows: list[list[int]]) -> tuple[mx.array, mx.array]:
+    """A token is its number in every head and component; values are the keys' negatives."""
+    numbers = mx.array(rows, dtype=mx.float32)[:, None, :, None]
+    keys = mx.broadcast_to(numbers, (len(rows), _HEADS, len(rows[0]), _SIZE))
+    return keys, -keys
+
+
+def _contents(rows: PaddedRows) -> list[list[int]]:
+    if rows.keys is None or rows.values is None:
+        assert rows.end == 0 or all(own == rows.end for own in rows.padding)
+        return [[] for _ in rows.padding]
+    keys, values = np.array(rows.keys), np.array(rows.values)
+    found = []
+    for row, padding in enumerate(rows.padding):
+        mine = keys[row, :, padding : rows.end]
+        assert np.array_equal(values[row, :, padding : rows.end], -mine)
+        assert np.array_equal(mine, np.broadcast_to(mine[:1, :, :1], mine.shape))
+        found.append([int(number) for number in mine[0, :, 0]])
+    return found
+
+
+class _Oracle:
+    """The same operations on lists."""
+
+    def __init__(self, tokens: list[list[int]]) -> None:
+        self.tokens = tokens
+        self.rows = PaddedRows([0] * len(tokens))
+        if tokens[0]:
+            self.rows.append(*_block(tokens))
+
+    def check(self) -> None:
+        assert _contents(self.rows) == self.tokens
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(data=st.data())
+def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
+    """Any chunks, ragged ones too, any joins, leaves and forgotten beginnings, in any order."""
+    numbers = count(1)
+
+    def fresh(rows: int, tokens: int) -> list[list[int]]:
+        return [[next(numbers) for _ in range(tokens)] for _ in range(rows)]
+
+    batch = _Oracle(fresh(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 40))))
+    for _ in range(data.draw(st.integers(1, 12))):
+        match data.draw(st.sampled_from(["append", "ragged", "join", "leave", "forget"])):
+            case "append":
+                block = fresh(len(batch.tokens), data.draw(st.sampled_from([1, 1, 1, 5, 70])))
+                batch.rows.append(*_block(block))
+                batch.tokens = [own + new for own, new in zip(batch.tokens, block, strict=True)]
+            case "ragged":
+                block = fresh(len(batch.tokens), 6)
+                right = [data.draw(st.integers(0, 5)) for _ in block]
+                batch.rows.append(*_block(block))
+                batch.rows.roll(right)
+                batch.tokens = [
+                    own + new[: 6 - padding]
+                    for own, new, padding in zip(batch.tokens, block, right, strict=True)
+                ]
+            case "join":
+                other = _Oracle(fresh(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 60))))
+                batch.rows.join(other.rows)
+                batch.tokens += other.tokens
+            case "leave":
+                order = data.draw(st.permutations(range(len(batch.tokens))))
+                order = order[: data.draw(st.integers(1, len(order)))]
+                batch.rows.select(order)
+                batch.tokens = [batch.tokens[row] for row in order]
+            case _:
+                gone = [data.draw(st.integers(0, len(own))) for own in batch.tokens]
+                batch.rows.forget(gone)
+                batch.tokens = [own[first:] for own, first in zip(batch.tokens, gone, strict=True)]
+        batch.check()
+
+
+def _address(rows: PaddedRows) -> int:
+    mx.eval(rows.keys)
+    return int(np.array(rows.keys, copy=False).ctypes.data)
+
+
+@pytest.mark.parametrize("newcomer", [1, 60])
+def test_who_comes_and_goes_moves_nobody_else(newcomer: int) -> None:
+    """A row no longer than the others is written into a free place, the last takes the place of one that
+    leaves: the others stay where they are in memory, as they do when tokens are written."""
+    rows = PaddedRows([0] * 6, coming_tokens=200)
+    rows.append(*_block([[number] * 60 for number in range(6)]))
+    rows.join(_Oracle([[9] * 60]).rows)  # Once for spare places.
+    before = _address(rows)
+    for _ in range(5):
+        rows.append(*_block([[1]] * len(rows.padding)))
+        rows.join(_Oracle([[7] * newcomer]).rows)
+        rows.select([0, len(rows.padding) - 1, *range(2, len(rows.padding) - 1)])
+        mx.synchronize()  # As between two steps.
+        assert _address(rows) == before
+
+
+def test_a_row_that_was_asked_for_is_not_its_successor() -> None:
+    """Who ends is asked for, leaves, and is copied to where it is kept; the last row has its place by then.
+    The others are not copied for its sake."""
+    rows = PaddedRows([0] * 8, coming_tokens=200)
+    rows.append(*_block([[number] * 60 for number in range(1, 9)]))
+    before = _address(rows)
+    for last in (7, 6, 5):
+        ended = rows.row(1)
+        rows.select([0, last, *range(2, last)])
+        assert ended[0] is not None
+        assert ended[1] is not None
+        kept = KvSegment([(ended[0][..., :60, :], ended[1][..., :60, :])], 60)
+        del ended
+        keys, values = kept.layers[0]
+        assert mx.array_equal(keys, mx.full((1, _HEADS, 60, _SIZE), 2 if last == 7 else last + 2))
+        assert mx.array_equal(values, -keys)
+        rows.append(*_block([[9]] * last))
+        mx.synchronize()  # As between two steps.
+        assert _address(rows) == before
+
+
+def test_the_halves_of_a_split_do_not_write_into_each_other() -> None:
+    """BatchGenerator copies a batch and lets each copy drop some rows."""
+    rows = PaddedRows([0, 0])
+    rows.append(*_block([[1, 2], [3, 4]]))
+    twin = rows.twin()
+    rows.select([0])
+    twin.select([1])
+    rows.append(*_block([[5]]))
+    twin.append(*_block([[6]]))
+    assert (_contents(rows), _contents(twin)) == ([[1, 2, 5]], [[3, 4, 6]])
+
+
+def test_room_is_an_eighth_at_most() -> None:
+    """What is allocated beyond what is written, for a batch that has grown step by step."""
+    rows = PaddedRows([0, 0])
+    for _ in range(1200):
+        rows.append(*_block([[1], [2]]))
+    assert rows.keys is not None
+    assert rows.keys.shape[2] <= 1200 * 9 / 8 + 32

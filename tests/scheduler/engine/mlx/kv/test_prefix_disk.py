@@ -1,0 +1,127 @@
+"""Prefixes that outlive the engine: read back from disk they change no token."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout
+from scheduler.link.messages import Cancel, Inspect
+from tests.contracts.journal import prompt_of
+from tests.scheduler.engine.mlx.families import FAMILIES
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
+
+_TRUNK = [token % 300 for token in prompt_of(600, 5)]
+_ALL = sorted(FAMILIES.keys() - {"gemma2"})
+SOON = 20.0
+
+
+def _engine(family: str, folder: Path, budget_bytes: int = 1 << 30) -> ReuseEngine:
+    lone = not CacheLayout(model_of(family)).has_cuttable
+    tier = DiskTier(folder, f"fingerprint of {family}", budget_bytes, lone_snapshots=lone)
+    return engine_of(family, tier=tier, prefill_chunk_tokens=64)
+
+
+def _written(engine: ReuseEngine) -> None:
+    """Until all that was noted is on disk."""
+    disk = engine.backend.disk
+    assert disk is not None
+    while not engine.loop.resting:
+        engine.turn()
+    assert disk.tier.settle(SOON)
+
+
+def _stopped(engine: ReuseEngine) -> None:
+    _written(engine)
+    assert engine.backend.disk is not None
+    assert engine.backend.disk.tier.close(SOON)
+
+
+@pytest.mark.parametrize("family", _ALL)
+def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
+    """Another engine on the same folder reads the trunk and the last turn, computes the rest, and says the
+    same tokens; its neighbours in the batch too."""
+    first = _engine(family, tmp_path)
+    prompt = [*_TRUNK, *words(20, 2)]
+    (cold,) = first.ask(first.submit(prompt, boundaries=(600, 618)))
+    _stopped(first)
+    second = _engine(family, tmp_path)
+    turn = [*prompt, *cold.tokens, *words(7, 3)]
+    (again, branch, other) = second.ask(
+        second.submit(turn, boundaries=(600,)),
+        second.submit([*_TRUNK, *words(9, 4)], boundaries=(600,)),
+        second.submit(words(50, 6)),
+    )
+    state = family in {*_ALL} - {"llama", "qwen3", "deepseek_v3"}
+    # But for the answer's last token, which is computed when somebody goes on from it.
+    assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
+    assert branch.cached >= (600 if state else 512)
+    assert other.cached == 0
+    assert second.backend.disk is not None
+    assert second.backend.disk.disk_tokens >= 512
+    _stopped(second)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "mamba2"])
+def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
+    """Any bytes changed, cut or missing: the request is computed, right, and the fault is counted."""
+    engine = _engine(family, tmp_path)
+    prompt = [*_TRUNK, *words(20, 2)]
+    engine.ask(engine.submit(prompt, boundaries=(600, 618)))
+    _stopped(engine)
+    generator = random.Random(3)
+    for path in sorted(tmp_path.rglob("*.safetensors")):
+        data = bytearray(path.read_bytes())
+        match generator.randrange(3):
+            case 0:
+                data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+            case 1:
+                del data[generator.randrange(len(data)) :]
+            case _:
+                data = bytearray()
+        path.write_bytes(data)
+    second = _engine(family, tmp_path)
+    (again,) = second.ask(second.submit(prompt, boundaries=(600, 618)))
+    assert again.cached == 0
+    assert second.backend.disk is not None
+    assert sum(second.backend.disk.tier.statistics().errors.values()) >= 1
+    _stopped(second)
+
+
+def test_another_salt_is_another_file(tmp_path: Path) -> None:
+    """Nothing of one tenant's prompt is read for another."""
+    first = _engine("qwen3", tmp_path)
+    first.ask(first.submit(_TRUNK, salt="ours"))
+    _stopped(first)
+    second = _engine("qwen3", tmp_path)
+    theirs, ours = second.ask(second.submit(_TRUNK, salt="theirs"), second.submit(_TRUNK, salt="ours"))
+    assert (theirs.cached, ours.cached) == (0, 512)
+    _stopped(second)
+
+
+def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
+    """A request that is cancelled while its prefix is read leaves nothing behind, and others are served."""
+    first = _engine("qwen3", tmp_path)
+    first.ask(first.submit(_TRUNK))
+    _stopped(first)
+    second = _engine("qwen3", tmp_path)
+    gone, stays = second.submit(_TRUNK), second.submit([*_TRUNK, 7])
+    second.turn([gone, stays])
+    second.turn([Cancel(gone.request_id)])
+    second.finish()
+    second.check(stays)
+    second.turn([Inspect(1)])
+    assert second.inspections[0].disk is not None
+    _stopped(second)
+
+
+def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
+    """However much is computed."""
+    engine = _engine("qwen3", tmp_path, budget_bytes=1 << 20)
+    for number in range(12):
+        engine.ask(engine.submit([token % 300 for token in prompt_of(600, 100 + number)]))
+    _stopped(engine)
+    assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 1 << 20

@@ -1,0 +1,247 @@
+"""A prefix that was kept changes no token: whatever of it is found, in every family of caches.
+
+The oracle is mlx-lm's own loop for one request, without any cache of ours.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.pace import PrefillPace
+from scheduler.link.messages import Cancel, Inspect, ToEngine
+from tests.contracts.journal import prompt_of, request
+from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.families import FAMILIES
+from tests.scheduler.engine.mlx.reuse import engine_of, words
+
+_TRUNK = [token % 300 for token in prompt_of(61, 1)]
+
+_ALL = sorted(FAMILIES.keys() - {"gemma2"})
+_PLAIN = ["deepseek_v3", "llama", "qwen3"]
+
+
+@pytest.mark.parametrize("family", _ALL)
+def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
+    """One prompt cold and again, another behind the same beginning, one that leaves in the middle, and the
+    next turn of the first: each has its own tokens, and computes no more than what is not kept."""
+    engine = engine_of(family)
+    edges: tuple[int, ...] = (61,)
+    first = engine.submit([*_TRUNK, *words(20, 2)], boundaries=(*edges, 78))
+    (cold,) = engine.ask(first)
+    assert cold.cached == 0
+    (again,) = engine.ask(engine.submit(first.prompt, boundaries=(*edges, 78)))
+    assert again.cached >= 78
+    (partial,) = engine.ask(engine.submit([*_TRUNK, *words(15, 3)], boundaries=edges))
+    assert partial.cached >= 61
+    (branch,) = engine.ask(engine.submit([*_TRUNK[:40], *words(33, 4)], boundaries=(40,)))
+    assert branch.cached == (40 if family in _PLAIN else 0)
+    turn = [*first.prompt, *cold.tokens, *words(9, 5)]
+    (followed,) = engine.ask(engine.submit(turn, boundaries=edges))
+    # But for the answer's last token, which is computed when somebody goes on from it.
+    assert followed.cached >= len(first.prompt) + len(cold.tokens) - 1
+    if family in _PLAIN:
+        assert again.cached == 80
+
+
+@pytest.mark.parametrize("family", _ALL)
+def test_a_burst_computes_its_prefix_once(family: str) -> None:
+    """Eight requests at once behind one new prefix: one computes it, and every one has its own tokens."""
+    engine = engine_of(family)
+    submits = [engine.submit([*_TRUNK, *words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
+    engine.ask(*submits)
+    own = sum(len(submit.prompt) - 61 for submit in submits)
+    assert engine.prefilled_tokens <= 61 + own + 8
+
+
+@pytest.mark.parametrize("family", _ALL)
+def test_hits_among_rows_of_every_age(family: str) -> None:
+    """Hits of every depth join a batch in which others prefill and decode, and nobody's tokens change."""
+    engine = engine_of(family)
+    submits = [
+        engine.submit([*_TRUNK[: 20 + 4 * n], *words(n, 30 + n)], boundaries=(20, 40), max_tokens=25 - n)
+        for n in range(1, 11)
+    ]
+    for at, submit in enumerate(submits):
+        engine.turn([submit])
+        for _ in range(at % 3):
+            engine.turn()
+    engine.finish()
+    for submit in submits:
+        engine.check(submit)
+
+
+@pytest.mark.parametrize("family", _ALL)
+def test_after_eviction_it_is_cold_and_right(family: str) -> None:
+    """What was evicted is computed again; what is left of a path still serves."""
+    engine = engine_of(family)
+    prompts = [[*_TRUNK, *words(20, 40 + n)] for n in range(4)]
+    engine.ask(*(engine.submit(prompt, boundaries=(61,)) for prompt in prompts))
+    prefixes = engine.backend.prefixes
+    assert prefixes is not None
+    prefixes.budget_bytes = prefixes.nbytes // 2
+    for prompt in prompts:
+        engine.ask(engine.submit(prompt, boundaries=(61,)))
+    engine.turn([Inspect(1, clear=True)])
+    assert engine.inspections[0].cache is not None
+    assert engine.inspections[0].cache.nodes == 0
+    assert prefixes.nbytes == 0
+    (cold,) = engine.ask(engine.submit(prompts[0], boundaries=(61,)))
+    assert cold.cached == 0
+
+
+@pytest.mark.parametrize("family", _ALL)
+@pytest.mark.parametrize("turns", [14])
+def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
+    """Cancelled in prefill or decode, the same request again goes on from what was whole."""
+    engine = engine_of(family)
+    prompt = [*_TRUNK, *words(19, 50)]
+    gone = engine.submit(prompt, max_tokens=50, boundaries=(78,))
+    engine.turn([gone])
+    for _ in range(turns):
+        engine.turn()
+    done = engine.heard[gone.request_id].prefilled
+    engine.turn([Cancel(gone.request_id)])
+    assert engine.loop.idle
+    (again,) = engine.ask(engine.submit(prompt))
+    assert again.cached == min(done, 79)
+    assert done > 30
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_when_the_leader_leaves_another_leads(family: str) -> None:
+    """Its followers are served, and what it had computed is not computed again."""
+    engine = engine_of(family)
+    submits = [engine.submit([*_TRUNK, *words(9, 60 + n)], boundaries=(30, 61)) for n in range(4)]
+    engine.turn(submits)
+    for _ in range(3):
+        engine.turn()
+    engine.turn([Cancel(submits[0].request_id)])
+    engine.finish()
+    for submit in submits[1:]:
+        engine.check(submit)
+    assert engine.prefilled_tokens <= 61 + 3 * 9 + 4
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_salts_do_not_share(family: str) -> None:
+    """Not even what is being computed right now."""
+    engine = engine_of(family)
+    ours, theirs = engine.ask(engine.submit(_TRUNK, salt="ours"), engine.submit(_TRUNK, salt="theirs"))
+    assert (ours.cached, theirs.cached) == (0, 0)
+    (again,) = engine.ask(engine.submit(_TRUNK, salt="theirs", boundaries=(60,)))
+    assert again.cached == 60
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
+def test_without_a_cache_nothing_is_kept(family: str) -> None:
+    """Budget 0: rows begin empty, followers do not wait, nothing stays."""
+    engine = engine_of(family, budget_bytes=0)
+    heard = engine.ask(*(engine.submit([*_TRUNK, n], boundaries=(61,)) for n in range(4)))
+    assert [one.cached for one in heard] == [0, 0, 0, 0]
+    assert engine.backend.prefixes is None
+    engine.turn([Inspect(7)])
+    assert (engine.inspections[0].query, engine.inspections[0].cache) == (7, None)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next", "deepseek_v3"])
+def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
+    """From just one request's to plenty: whatever fits is kept, the rest is computed, and the bytes stay
+    within."""
+    for budget_tokens in (90, 120, 300, 900):
+        engine = engine_of(family)
+        budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
+        engine = engine_of(family, budget_bytes=budget_bytes)
+        prefixes = engine.backend.prefixes
+        assert prefixes is not None
+        for n in range(3):
+            engine.ask(*(engine.submit([*_TRUNK, *words(9, 70 + n + m)], boundaries=(61,)) for m in range(4)))
+            assert prefixes.nbytes <= budget_bytes
+
+
+@pytest.fixture
+def no_spare_buffers() -> Iterator[None]:
+    """MLX gives a larger one that is free to whoever asks for less, and counts it whole."""
+    mx.clear_cache()
+    limit_bytes = mx.set_cache_limit(0)
+    yield
+    mx.set_cache_limit(limit_bytes)
+
+
+@pytest.mark.usefixtures("no_spare_buffers")
+def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
+    """Two dozen of them cost one trunk and their own tokens, counted in what MLX has allocated."""
+    trunk, count = prompt_of(4096, 80), 24
+    backend = tiny.backend(max_slots=4, prefill_chunk_tokens=2048)
+    loop = EngineLoop(backend, 4, PrefillPace(512))
+    per_token = tiny.ready.kv_bytes_per_token
+    for number in range(count):
+        commands: list[ToEngine] = [request(number, [*trunk, *prompt_of(64, 81 + number)], 2)]
+        while commands or not loop.idle:
+            loop.turn(commands)
+            commands = []
+    assert backend.prefixes is not None
+    held = backend.prefixes.statistics().held
+    assert held.tokens <= 4096 + count * (64 + 2)
+    assert held.segment_bytes == held.tokens * per_token
+    gc.collect()
+    before = mx.get_active_memory()
+    backend.prefixes.clear()
+    gc.collect()
+    # MLX rounds small buffers up.
+    assert before - mx.get_active_memory() == pytest.approx(held.segment_bytes, rel=0.1)
+
+
+def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
+    """Rows that start from the same pieces at once, and write behind them, leave them as they were."""
+    backend = tiny.backend(max_slots=8, prefill_chunk_tokens=64)
+    loop = EngineLoop(backend, 8, PrefillPace(512))
+    trunk = prompt_of(300, 90)
+    _run_all(loop, [request(0, trunk, 5)])
+    before = _kept(backend, trunk)
+    _run_all(loop, [request(1 + n, [*trunk, n, *prompt_of(n, 91)], 20) for n in range(8)])
+    assert _kept(backend, trunk) == before
+
+
+def _kept(backend: MlxBackend, trunk: list[int]) -> list[Any]:
+    """Keys and values of the first layer, over all pieces of the path."""
+    assert backend.prefixes is not None
+    lease = backend.prefixes.lookup([*trunk, 1], "")
+    halves = [
+        mx.concatenate([piece.layers[0][half][..., :taken, :] for piece, taken in lease.pieces], axis=2)
+        for half in (0, 1)
+    ]
+    backend.prefixes.release(lease)
+    return [half.tolist() for half in halves]
+
+
+def _run_all(loop: EngineLoop, commands: list[ToEngine]) -> None:
+    loop.turn(commands)
+    while not loop.idle:
+        loop.turn([])
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
+def test_chats_of_3k_tokens_reuse_what_their_turns_share(family: str) -> None:
+    """Eight turns of an agent, on models whose layers cannot be cut: at least nine tenths of what each turn
+    has in common with the one before it is not computed again."""
+    engine = engine_of(family, prefill_chunk_tokens=256)
+    prompt, boundaries = words(700, 1), [700]
+    shared = cached = before = 0
+    for turn in range(8):
+        prompt = prompt + words(260, 50 + turn)
+        here = (*boundaries, len(prompt) - 3)
+        (heard,) = engine.ask(engine.submit(prompt, boundaries=here, session="agent", system_tokens=700))
+        if turn:
+            shared, cached = shared + before, cached + heard.cached
+        prompt = prompt + heard.tokens
+        before = len(prompt)
+        boundaries.append(before)
+    assert before > 2800
+    assert cached >= 0.9 * shared

@@ -1,0 +1,144 @@
+"""An engine loop over one family's model, and the tokens that each prompt has by itself.
+
+The oracle is mlx-lm's own loop for one request, without any cache of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.pace import PrefillPace
+from scheduler.link.messages import PROTOCOL_VERSION, Inspection, Ready, Retired, StepOutput, Submit, ToEngine
+from tests.contracts.journal import prompt_of, request
+from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.loads import load_of
+
+_CHUNK = 8
+_TOKENS = 7
+_PLENTY = 1 << 30
+
+
+def words(count: int, seed: int) -> list[int]:
+    return [token % 300 for token in prompt_of(count, seed)]
+
+
+@dataclass(slots=True)
+class Heard:
+    tokens: list[int] = field(default_factory=list)
+    cached: int = 0
+    prefilled: int = 0
+    retired: Retired | None = None
+
+
+class ReuseEngine:
+    """A loop over one family's model, and the tokens that each prompt has by itself."""
+
+    def __init__(
+        self,
+        model: Any,
+        family: str,
+        budget_bytes: int = _PLENTY,
+        tier: DiskTier | None = None,
+        **changes: Any,
+    ) -> None:
+        self.model = model
+        used = make_prompt_cache(model)
+        model(mx.array([[0]]), cache=used)
+        held = row_bytes(used)
+        ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
+        fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
+        load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
+        # Whatever two rows share, they share in place, however little it is.
+        self.backend = MlxBackend(model, load, ready, held, tier=tier, group_cost_tokens=0)
+        self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
+        self.heard: dict[int, Heard] = {}
+        self._ids = 0
+        self.prefilled_tokens = 0
+        self.inspections: list[Inspection] = []
+
+    def submit(self, prompt: list[int], **fields: Any) -> Submit:
+        self._ids += 1
+        submit = msgspec.structs.replace(request(self._ids, prompt, _TOKENS), **fields)
+        self.heard[self._ids] = Heard()
+        return submit
+
+    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
+        for frame in self.loop.turn(commands):
+            match frame:
+                case StepOutput():
+                    self._hear(frame)
+                case Inspection():
+                    self.inspections.append(frame)
+
+    def _hear(self, output: StepOutput) -> None:
+        for token in output.tokens:
+            self.heard[token.request_id].tokens.append(token.token)
+        for prefill in output.prefills:
+            heard = self.heard[prefill.request_id]
+            heard.cached, heard.prefilled = prefill.cached, prefill.done
+        for retired in output.retired:
+            self.heard[retired.request_id].retired = retired
+        self.prefilled_tokens = output.counters.prefilled_tokens
+
+    def finish(self) -> None:
+        for _ in range(3000):
+            if self.loop.idle:
+                assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
+                return
+            self.turn()
+            if self.loop.pausing:
+                time.sleep(0.002)  # As the engine's inbox does: a real disk is being waited for.
+        raise AssertionError("it never ended")
+
+    def ask(self, *submits: Submit) -> list[Heard]:
+        """All at once; what was heard of each, after checking its tokens against the oracle."""
+        self.turn(submits)
+        self.finish()
+        for submit in submits:
+            self.check(submit)
+        return [self.heard[submit.request_id] for submit in submits]
+
+    def check(self, submit: Submit) -> None:
+        assert self.heard[submit.request_id].tokens == self.alone(submit)
+
+    def check_beginning(self, submit: Submit) -> None:
+        """Of a request that was cancelled."""
+        tokens = self.heard[submit.request_id].tokens
+        assert tokens == self.alone(submit)[: len(tokens)]
+
+    def alone(self, submit: Submit) -> list[int]:
+        key = (id(self.model), tuple(submit.prompt), submit.max_tokens)
+        if key not in _ALONE:
+            steps = generate_step(
+                mx.array(submit.prompt), self.model, max_tokens=submit.max_tokens, prefill_step_size=_CHUNK
+            )
+            _ALONE[key] = [token for token, _ in steps]
+        return _ALONE[key]
+
+
+_MODELS: dict[str, Any] = {}
+_ALONE: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
+
+
+def engine_of(family: str, **changes: Any) -> ReuseEngine:
+    return ReuseEngine(model_of(family), family, **changes)
+
+
+def model_of(family: str) -> Any:
+    """Made once a session."""
+    if family not in _MODELS:
+        _MODELS[family] = random_model(family)
+    return _MODELS[family]

@@ -1,0 +1,100 @@
+"""The row-by-row reading of sampling that the vectorised one is held to: mlx-lm's cut-offs, vLLM's penalties.
+
+It was the engine's own once; now it is the oracle: other code for the same definitions.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+
+from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
+from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
+from scheduler.link.messages import Sampling
+
+
+def greedy(logprobs: mx.array) -> mx.array:
+    return mx.argmax(logprobs, axis=-1)
+
+
+class RowSampler:
+    """Samples one row. Called once a position with (1, vocabulary) log-probabilities, in order."""
+
+    def __init__(self, params: Sampling, position: int = 0, noise: Noise | None = None) -> None:
+        """`noise` None: as the engine makes it here."""
+        self._params = params
+        self._position = position
+        self._noise = noise or (host_gumbel if device().exp_is_slow else gumbel)
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        position = self._position
+        self._position += 1
+        return self._sample(logprobs, position)
+
+    def _sample(self, logprobs: mx.array, position: int) -> mx.array:
+        params = self._params
+        if 0.0 < params.top_p < 1.0:
+            logprobs = apply_top_p(logprobs, params.top_p)
+        if params.min_p > 0.0:
+            logprobs = apply_min_p(logprobs, params.min_p)
+        if 0 < params.top_k < logprobs.shape[-1]:
+            logprobs = apply_top_k(logprobs, params.top_k)
+        # One draw from the distribution, by the Gumbel-max rule.
+        scores = logprobs * (1.0 / params.temperature)
+        noise = self._noise([position_key(params.seed, position)], scores.size)
+        return mx.argmax(scores + noise.reshape(scores.shape), axis=-1)
+
+
+class LogitsAdjustment:
+    """Bias and penalties of one row: (tokens so far, logits (1, vocabulary)) to new logits.
+
+    vLLM's arithmetic: the repetition penalty divides positive and multiplies negative logits of
+    every token in prompt or output; frequency and presence subtract by the output's counts.
+    """
+
+    def __init__(self, params: Sampling, prompt_tokens: int, vocabulary: int) -> None:
+        self._params = params
+        self._prompt_tokens = prompt_tokens
+        self._bias = _dense_bias(params.logit_bias, vocabulary) if params.logit_bias else None
+
+    @staticmethod
+    def wanted(params: Sampling) -> bool:
+        return bool(
+            params.logit_bias
+            or params.repetition_penalty != 1.0
+            or params.presence_penalty
+            or params.frequency_penalty
+        )
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        return self._adjust(tokens, logits)
+
+    def _adjust(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        params = self._params
+        adjusted = logits.astype(mx.float32)
+        if self._bias is not None:
+            adjusted = adjusted + self._bias
+        if params.repetition_penalty != 1.0:
+            seen = _counts(tokens, adjusted.shape[-1]) > 0
+            penalised = mx.where(
+                adjusted > 0, adjusted / params.repetition_penalty, adjusted * params.repetition_penalty
+            )
+            adjusted = mx.where(seen, penalised, adjusted)
+        if params.frequency_penalty or params.presence_penalty:
+            counts = _counts(tokens[self._prompt_tokens :], adjusted.shape[-1])
+            adjusted = adjusted - params.frequency_penalty * counts
+            adjusted = adjusted - params.presence_penalty * (counts > 0)
+        return adjusted
+
+
+def _dense_bias(logit_bias: tuple[tuple[int, float], ...], vocabulary: int) -> mx.array:
+    indices = mx.array([token for token, _ in logit_bias])
+    values = mx.array([value for _, value in logit_bias], dtype=mx.float32)
+    return mx.zeros((vocabulary,), dtype=mx.float32).at[indices].add(values)
+
+
+def _counts(tokens: mx.array, vocabulary: int) -> mx.array:
+    """How often each id occurs in `tokens`; (vocabulary,), float32."""
+    counts = mx.zeros((vocabulary,), dtype=mx.float32)
+    return counts.at[tokens].add(1.0) if tokens.size else counts

@@ -1,0 +1,239 @@
+"""The rule: no exception and no non-finite logit that a row's own parameters cause leaves that row.
+
+It is refused, or ends as failed, or gets its tokens; the engine goes on, and the neighbours' tokens are
+exactly those that they get alone (float32, on the CPU).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlx_lm.generate import StopSequences
+
+from scheduler.engine.mlx.device import OTHER, X86, forced
+from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
+from scheduler.engine.mlx.sampling.row_sampling import LEAST_FACTOR
+from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.link.messages import Sampling, Submit
+from scheduler.request import Sampling as AskedSampling
+from scheduler.structure import Pattern
+from tests.contracts.journal import GREEDY, Journal, Rows, alone, answers, prompt_of, request
+from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
+
+_replace = msgspec.structs.replace
+_WARM = _replace(GREEDY, temperature=1.0, seed=9)
+_VICTIM = 3
+_NEIGHBOURS = [
+    request(1, prompt_of(9, 41), 9, sampling=_replace(_WARM, presence_penalty=0.3)),
+    request(2, prompt_of(7, 42), 9),
+    request(4, prompt_of(5, 43), 9, sampling=_replace(_WARM, top_p=0.9, repetition_penalty=1.2)),
+    request(5, prompt_of(6, 44), 9, sampling=_replace(GREEDY, logit_bias=((7, 2.0),))),
+]
+
+
+@pytest.fixture(params=["host", "graph"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The chooser of this test, whatever the processor."""
+    with forced(X86 if request.param == "host" else OTHER):
+        yield request.param
+
+
+@pytest.fixture
+def expected(tiny: Tiny, way: str) -> dict[int, list[int]]:
+    """What the neighbours get alone."""
+    return {submit.request_id: alone(tiny.backend(), submit) for submit in _NEIGHBOURS}
+
+
+def _run_beside_neighbours(
+    tiny: Tiny, expected: dict[int, list[int]], victim: Submit, model: Any = None
+) -> Any:
+    """The victim's retirement, None where it was refused; checks what the neighbours got."""
+    backend = (dataclasses.replace(tiny, model=model) if model else tiny).backend()
+    journal = Journal(backend)
+    for submit in _NEIGHBOURS[:2]:
+        journal.admit(submit)
+    try:
+        course = journal.admit(victim)
+    except RequestRefused:
+        course = None
+    for submit in _NEIGHBOURS[2:]:
+        journal.admit(submit)
+    journal.finish()
+    found = {submit.request_id: journal.courses[submit.request_id].tokens for submit in _NEIGHBOURS}
+    assert found == expected
+    return course and course.retired
+
+
+_number = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, -2.0, 5e-324, 1e-300, 1e-46, 1e-40, 1.2e-38, 1e-30, 1e-6, 0.01, 10.0]),
+    st.sampled_from([1e30, 3.4e38, 1e39, 1e308, -1e308, -5e-324, -3.4e38, 2.0**63, 2.0**64]),
+    st.sampled_from([math.inf, -math.inf, math.nan]),
+)
+_extreme = st.builds(
+    Sampling,
+    temperature=_number,
+    top_p=_number,
+    top_k=st.sampled_from([0, 1, -1, 3, 511, 512, 2**31 - 1, 2**63, 2**64 - 1, -(2**63)]),
+    min_p=_number,
+    seed=st.sampled_from([0, -1, -(2**63), 2**63, 2**64 - 1]),
+    repetition_penalty=_number,
+    presence_penalty=_number,
+    frequency_penalty=_number,
+    logit_bias=st.lists(st.tuples(st.integers(0, 511), _number), max_size=3).map(tuple),
+)
+# Mostly one field at a time, so that the others do not have the row refused before it is anybody's neighbour.
+_one_extreme = st.one_of(
+    st.builds(
+        lambda one, value: _replace(_WARM, **{one: value}),
+        st.sampled_from(
+            ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"]
+        ),
+        _number,
+    ),
+    st.builds(lambda bias: _replace(_WARM, logit_bias=((3, bias), (3, bias), (5, bias))), _number),
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    sampling=st.one_of(_one_extreme, _one_extreme, _extreme),
+    cuts=st.sampled_from([{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}, {"temperature": 0.0}]),
+    min_tokens=st.sampled_from([0, 3]),
+    top_logprobs=st.sampled_from([None, 0, 5]),
+)
+def test_no_number_leaves_its_row(
+    tiny: Tiny,
+    expected: dict[int, list[int]],
+    sampling: Sampling,
+    cuts: dict[str, Any],
+    min_tokens: int,
+    top_logprobs: int | None,
+) -> None:
+    """Every extreme number in every field, with cut-offs, held-back ends and log-probabilities beside."""
+    victim = request(_VICTIM, prompt_of(8, 45), 7, stop=(1, 2, 3, *prompt_of(8, 45)), sampling=sampling)
+    victim = _replace(
+        victim, sampling=_replace(sampling, **cuts), min_tokens=min_tokens, top_logprobs=top_logprobs
+    )
+    retired = _run_beside_neighbours(tiny, expected, victim)
+    assert retired is None or retired.reason in ("stop", "length", "failed")
+
+
+@pytest.mark.parametrize(
+    "sampling", [_WARM, _replace(_WARM, top_p=0.9), GREEDY], ids=["drawn", "cut", "greedy"]
+)
+def test_finite_parameters_that_overflow_fail_the_row(
+    tiny: Tiny, expected: dict[int, list[int]], sampling: Sampling
+) -> None:
+    """Two biases that float32 can hold, and their sum not: it says so, and has told nothing."""
+    biased = _replace(sampling, logit_bias=((3, 3e38), (3, 3e38)))
+    retired = _run_beside_neighbours(tiny, expected, request(_VICTIM, prompt_of(8, 45), 7, sampling=biased))
+    assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1e-46, -1.0, math.nan, math.inf])
+def test_a_penalty_that_is_nothing_in_float32_is_refused(tiny: Tiny, penalty: float) -> None:
+    """Times -inf it would be NaN."""
+    unusable = request(1, [1, 2], sampling=_replace(GREEDY, repetition_penalty=penalty))
+    with pytest.raises(RequestRefused, match="repetition_penalty"):
+        tiny.backend().admit(Sequence.of(unusable))
+
+
+class _Damaged:
+    """A model in which one token's embedding is NaN, and so is all that follows it."""
+
+    def __init__(self, model: Any, token: int) -> None:
+        self._model, self._token = model, token
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        embedded = self._model.model.embed_tokens(inputs)
+        embedded = mx.where((inputs == self._token)[..., None], math.nan, embedded)
+        logits: mx.array = self._model(inputs, cache=cache, input_embeddings=embedded)
+        return logits
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, _WARM, _replace(_WARM, top_p=0.9, presence_penalty=0.1)], ids=str
+)
+def test_a_row_of_nan_fails_alone(tiny: Tiny, expected: dict[int, list[int]], sampling: Sampling) -> None:
+    """A damaged weight, or an overflow in 16 bits: the row says what it was, and who comes after it into its
+    place in the batch reads none of it."""
+    longest = request(9, prompt_of(70, 46), 30)
+    healthy = alone(tiny.backend(), longest)
+    heard = {*healthy, *longest.prompt, *prompt_of(30, 45)}
+    for submit in _NEIGHBOURS:
+        heard |= {*submit.prompt, *expected[submit.request_id]}
+    token = next(token for token in range(512) if token not in heard)
+    damaged: Any = _Damaged(tiny.model, token)
+    bad = request(_VICTIM, [*prompt_of(30, 45), token, 5], 7, sampling=sampling)
+    retired = _run_beside_neighbours(tiny, expected, bad, damaged)
+    assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)
+    backend = dataclasses.replace(tiny, model=damaged).backend()
+    journal = Journal(backend)
+    journal.admit(longest)
+    journal.step_until(lambda: bool(journal.courses[9].tokens))
+    for round_ in range(3):
+        journal.admit(_replace(bad, request_id=100 + round_))
+        journal.step_until(lambda: journal.live <= {9})
+        for submit in _NEIGHBOURS:
+            journal.admit(_replace(submit, request_id=submit.request_id + 10 * (round_ + 1)))
+        journal.step_until(lambda: journal.live <= {9})
+        for submit in _NEIGHBOURS:
+            course = journal.courses[submit.request_id + 10 * (round_ + 1)]
+            assert course.tokens == expected[submit.request_id]
+    journal.finish()
+    assert journal.courses[9].tokens == healthy
+
+
+def test_held_back_ends_and_a_tiny_penalty(tiny: Tiny, way: str) -> None:
+    """All ends are in the prompt and may not come yet: -inf times the least penalty stays -inf."""
+    sampling = _replace(_WARM, repetition_penalty=LEAST_FACTOR, top_p=0.9)
+    victim = _replace(request(1, [5, 6, 7, 8], 6, stop=(5, 6, 7), sampling=sampling), min_tokens=3)
+    retired = answers(tiny.backend(), [victim])[1].retired
+    assert retired is not None
+    assert retired.reason in ("stop", "length", "failed")
+
+
+@pytest.mark.parametrize("penalty", [1e-46, LEAST_FACTOR, 0.01])
+def test_a_grammar_and_a_tiny_penalty(model: GrammarModel, way: str, penalty: float) -> None:
+    """What closed the service once: masked tokens with a penalty of nothing, among cut-offs."""
+    neighbours = [asked(PERSON, 1, 200), asked(None, 2, 20)]
+    expected = [answer.tokens for answer in model.engine().run(*neighbours)]
+    sampling = AskedSampling(temperature=1.0, seed=3, top_p=0.9, repetition_penalty=penalty)
+    victim = dataclasses.replace(asked(Pattern("[0-9]{3}", "x"), 3, 8), sampling=sampling)
+    found = model.engine().run(neighbours[0], victim, neighbours[1])
+    assert [found[0].tokens, found[2].tokens] == expected
+    assert found[1].retired is not None
+    assert found[1].retired.reason == ("refused" if penalty == 1e-46 else found[1].retired.reason)
+
+
+def test_stop_sequences_of_clients_are_forgotten(tiny: Tiny) -> None:
+    """Their ids are the client's choice: however many sets come, nothing of a request that left is held."""
+
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(thing, StopSequences) for thing in gc.get_objects())
+
+    rows = Rows(tiny.backend())
+    before = held()
+    for number in range(20):
+        rows.admit(request(number, [1, 2], stop=(number, number + 1)))
+        rows.step()
+        rows.remove(number)
+    assert held() <= before + 1

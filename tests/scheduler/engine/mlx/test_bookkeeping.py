@@ -1,0 +1,46 @@
+"""What a step leaves unevaluated does not grow: each link of such a chain holds a buffer of the device."""
+
+from __future__ import annotations
+
+import io
+
+import mlx.core as mx
+import pytest
+
+from scheduler.engine.mlx.kv.cache_layout import leaves
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
+
+_STEPS = 250
+_MOST_EDGES_A_LAYER = 64 * 6
+"""Links are cut every 64 steps; a step adds two to six edges to a layer's."""
+
+
+def _edges(engine: ReuseEngine) -> int:
+    """The most that hang on one array of the running batch's caches."""
+    most = 0
+    for layer in leaves(engine.backend._batch._generation_batch.prompt_cache):
+        for value in vars(layer).values():
+            if isinstance(value, mx.array):
+                graph = io.StringIO()
+                mx.export_to_dot(graph, value)
+                most = max(most, graph.getvalue().count("->"))
+    return most
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "granitemoehybrid", "falcon_h1", "gpt_oss"])
+def test_no_graph_grows_with_the_steps(family: str) -> None:
+    """Over 250 steps in which rows join, cold and behind a kept prefix, and leave. Cold prompts of one
+    length give recurrent layers the `left_padding` that each step takes 1 from."""
+    engine = engine_of(family)
+    prompt = words(17, 1)
+    engine.turn(
+        [engine.submit(prompt, max_tokens=_STEPS + 50), engine.submit(words(17, 2), max_tokens=_STEPS)]
+    )
+    most = 0
+    for step in range(_STEPS):
+        joins = [engine.submit(prompt + words(3, step), max_tokens=20)] if step % 60 == 30 else []
+        engine.turn(joins)
+        if step % 10 == 0:
+            most = max(most, _edges(engine))
+    assert engine.backend._batch.decoding >= 1
+    assert most <= _MOST_EDGES_A_LAYER

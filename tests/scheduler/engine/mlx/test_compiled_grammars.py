@@ -1,0 +1,166 @@
+"""Grammars in the engine: one that fails fails its request, and which are compiled and kept."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from llguidance.numpy import fill_next_token_bitmask
+
+from scheduler.engine.grammars import Grammars
+from scheduler.engine.sequence import Sequence
+from scheduler.structure import OneOf
+from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
+
+
+class _Broken:
+    """A matcher that breaks at its third token."""
+
+    def __init__(self, matcher: Any, panics: bool) -> None:
+        self._matcher, self._panics, self._left = matcher, panics, 3
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+    def consume_token(self, token: int) -> bool:
+        self._left -= 1
+        if self._left:
+            return bool(self._matcher.consume_token(token))
+        if self._panics:
+            raise BaseException("index out of bounds")
+        return bool(self._matcher.consume_token(0))
+
+
+@pytest.mark.parametrize("panics", [False, True])
+def test_where_the_library_fails_one_request_fails(
+    panics: bool, model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why and has told of its tokens until then; its neighbours' answers are what they are."""
+    engine = model.engine()
+    requests = [asked(PERSON, seed, 400) for seed in range(4)]
+    healthy = [answer.tokens for answer in model.engine().run(*requests)]
+    given = Grammars.constraint
+
+    def constraint(self: Grammars, submit: Any) -> Any:
+        made: Any = given(self, submit)
+        if submit.request_id == 2 and made is not None:
+            made.matcher = _Broken(made.matcher, panics)
+        return made
+
+    monkeypatch.setattr(Grammars, "constraint", constraint)
+
+    def fill(matcher: Any, *rest: Any) -> None:
+        fill_next_token_bitmask(getattr(matcher, "_matcher", matcher), *rest)
+
+    monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", fill)
+    answers = engine.run(*requests)
+    broken = answers[1]
+    assert broken.retired is not None
+    assert broken.retired.reason == "failed"
+    assert ("index out of bounds" in broken.retired.detail) == panics
+    assert broken.tokens == healthy[1][: len(broken.tokens)]
+    assert len(broken.tokens) == 3
+    assert [answers[row].tokens for row in (0, 2, 3)] == [healthy[row] for row in (0, 2, 3)]
+    assert engine.backend.kv_bytes() == 0
+
+
+def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -> None:
+    """Said by no engine of ours; were it so, the request would end, and not the engine."""
+    engine = model.engine()
+    number, submit = engine.submit(
+        asked(OneOf(("left",), "x"), 1), model.preparation.tokenizer.encode("right")
+    )
+    engine.turn([submit])
+    while not engine.loop.idle:
+        engine.turn()
+    retired = engine.answers[number].retired
+    assert retired is not None
+    assert (retired.reason, "so far" in retired.detail) == ("failed", True)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), BaseException("a panic of the library")], ids=repr)
+def test_a_compilation_that_raises_refuses_its_request_alone(
+    error: BaseException, model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what was raised; its neighbours have their tokens, and the same grammar may be tried again."""
+    neighbours = [asked(None, 1, 20), asked(PERSON, 2, 200)]
+    expected = [answer.tokens for answer in model.engine().run(*neighbours)]
+    engine = model.engine()
+    grammars = engine.backend._grammars
+    compile_one = grammars._compile
+    word = OneOf(("left",), "x")
+
+    def raising(grammar: str) -> Any:
+        if "left" in grammar:
+            raise error
+        return compile_one(grammar)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(grammars, "_compile", raising)
+        answers = engine.run(neighbours[0], asked(word, 3), neighbours[1])
+    assert [answers[0].tokens, answers[2].tokens] == expected
+    retired = answers[1].retired
+    assert retired is not None
+    assert retired.reason == "refused"
+    assert str(error) in retired.detail
+    (again,) = engine.run(asked(word, 4))
+    assert engine.text(again) == "left"
+
+
+def test_compiled_grammars_are_kept_and_the_oldest_goes(
+    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's own: as many as it may, and one that went is made again."""
+    engine = model.engine()
+    tokenizer = engine.backend._grammars._tokenizer
+    grammars = Grammars(tokenizer, kept=2)
+    submits = [engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "a")]
+    compiled: list[str] = []
+    compile_one = grammars._compile
+
+    def counted(grammar: str) -> Any:
+        compiled.append(grammar)
+        return compile_one(grammar)
+
+    monkeypatch.setattr(grammars, "_compile", counted)
+    for submit in [*submits, submits[0]]:
+        while grammars.preparing(submit):
+            pass
+        assert grammars.constraint(Sequence.of(submit)) is not None
+        grammars.forget(submit.request_id)
+    assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
+    assert grammars.compiled == 2
+
+
+def test_grammars_that_nobody_waits_for_are_not_compiled(
+    model: GrammarModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients leave while one is being made: of theirs only what another waits for is made, and what was not
+    is made when it is asked for again."""
+    engine = model.engine()
+    grammars = Grammars(engine.backend._grammars._tokenizer)
+    first, left, shared, other = (
+        engine.submit(asked(OneOf((word,), "x"), 1))[1] for word in ("a", "b", "c", "c")
+    )
+    compiled: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+    compile_one = grammars._compile
+
+    def held(grammar: str) -> Any:
+        compiled.append(grammar)
+        begun.set()
+        assert go_on.wait(20)
+        return compile_one(grammar)
+
+    monkeypatch.setattr(grammars, "_compile", held)
+    for submit in (first, left, shared, other):
+        assert grammars.preparing(submit)
+    assert begun.wait(20)
+    for submit in (first, left, shared):
+        grammars.forget(submit.request_id)
+    go_on.set()
+    assert grammars.constraint(Sequence.of(other)) is not None
+    assert compiled == [first.grammar, other.grammar]
+    assert grammars.constraint(Sequence.of(left)) is not None
+    assert grammars.compiled == 3

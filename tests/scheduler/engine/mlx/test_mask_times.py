@@ -1,0 +1,165 @@
+"""A grammar whose masks are slow ends its own row: by the library's limits, and by a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from llguidance import LLMatcher
+from llguidance.numpy import fill_next_token_bitmask
+
+from scheduler.engine import sequence as engine
+from scheduler.engine.constraint import MAX_SLOW_MASKS, SLOW_MASK_SECONDS, Constraint, allowed_tokens
+from scheduler.engine.grammars import Grammars
+from scheduler.grammar.vocabulary import GrammarVocabulary
+from scheduler.link import grammar_limits
+from scheduler.structure import Pattern, Rules
+from tests.scheduler.engine.mlx.grammar_engine import PERSON, SHAPE, GrammarModel, asked
+
+_LETTERS = Pattern("[a-z]{200}", "x")
+
+
+class _Masks:
+    """The library, with matchers that take time of a clock that only they move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.slow: list[LLMatcher] = []
+        self.seconds = 2 * SLOW_MASK_SECONDS
+        self.alone = 0
+        """Masks made one by one."""
+        monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", self._one)
+        monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask_par", self._together)
+
+    def clock(self) -> float:
+        return self.now
+
+    def _one(self, matcher: LLMatcher, masks: Any, row: int) -> None:
+        self.alone += 1
+        self._fill(matcher, masks, row)
+
+    def _together(self, _: Any, rows: Sequence[tuple[LLMatcher, int]], masks: Any) -> None:
+        for matcher, row in rows:
+            self._fill(matcher, masks, row)
+
+    def _fill(self, matcher: LLMatcher, masks: Any, row: int) -> None:
+        if any(matcher is slow for slow in self.slow):
+            self.now += self.seconds
+        fill_next_token_bitmask(matcher, masks, row)
+
+
+@pytest.fixture
+def masks(monkeypatch: pytest.MonkeyPatch) -> _Masks:
+    return _Masks(monkeypatch)
+
+
+def _constraints(model: GrammarModel, masks: _Masks, count: int) -> list[Constraint]:
+    grammars = Grammars(model.tokenizer, clock=masks.clock)
+    submit = model.engine().submit(asked(_LETTERS, 1))[1]
+    made = [grammars.constraint(engine.Sequence.of(submit)) for _ in range(count)]
+    return [constraint for constraint in made if constraint is not None]
+
+
+def _masks_until_failure(constraints: list[Constraint], masks: _Masks, steps: int) -> list[int | None]:
+    """Of each row, how many masks were made before it failed."""
+    failed: list[int | None] = [None] * len(constraints)
+    for step in range(steps):
+        allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
+        for row, constraint in enumerate(constraints):
+            if constraint.failure is not None and failed[row] is None:
+                failed[row] = step + 1
+    return failed
+
+
+@pytest.mark.parametrize(("rows", "unnoticed"), [(1, 0), (2, 1), (5, 1)])
+def test_the_slow_row_fails_alone(rows: int, unnoticed: int, model: GrammarModel, masks: _Masks) -> None:
+    """After its eighth slow mask. Among others, the first counts for nobody, the next ones for it."""
+    constraints = _constraints(model, masks, rows)
+    masks.slow = [constraints[-1].matcher]
+    failed = _masks_until_failure(constraints, masks, 30)
+    assert failed == [*[None] * (rows - 1), MAX_SLOW_MASKS + unnoticed]
+    assert constraints[-1].failure == "the grammar is too slow: 8 tokens took over 50 ms each"
+
+
+def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -> None:
+    """Only the mask after a slow one is timed for each; then the fast rows share the library's threads."""
+    constraints = _constraints(model, masks, 5)
+    masks.slow = [constraints[2].matcher]
+    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
+    assert masks.alone == 0
+    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
+    assert masks.alone == 5
+    allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
+    assert masks.alone == 6
+
+
+def test_a_few_slow_masks_are_forgiven(model: GrammarModel, masks: _Masks) -> None:
+    """An automaton is built while the first masks are made. And a mask at the limit is not slow."""
+    constraints = _constraints(model, masks, 2)
+    masks.slow = [constraints[0].matcher]
+    assert _masks_until_failure(constraints, masks, MAX_SLOW_MASKS) == [None, None]
+    masks.seconds = SLOW_MASK_SECONDS / 2
+    assert _masks_until_failure(constraints, masks, 100) == [None, None]
+
+
+def test_in_the_engine_the_neighbours_go_on(
+    model: GrammarModel, masks: _Masks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row ends as failed, with its reason; rows with and without grammars have their tokens."""
+    requests = [asked(PERSON, 1, 300), asked(None, 3, 40), asked(PERSON, 4, 300)]
+    expected = [answer.tokens for answer in model.engine().run(*requests)]
+    engine = model.engine()
+    grammars = Grammars(model.tokenizer, clock=masks.clock)
+    given = grammars.constraint
+
+    def constraint(submit: Any) -> Constraint | None:
+        made = given(submit)
+        if submit.request_id == 2 and made is not None:
+            masks.slow.append(made.matcher)
+        return made
+
+    monkeypatch.setattr(grammars, "constraint", constraint)
+    timed = functools.partial(allowed_tokens, clock=masks.clock)
+    monkeypatch.setattr("scheduler.engine.mlx.sampling.rows_sampler.allowed_tokens", timed)
+    engine.backend._grammars = grammars
+    slow = asked(_LETTERS, 2, 150)
+    answers = engine.run(requests[0], slow, *requests[1:])
+    assert [answers[0].tokens, answers[2].tokens, answers[3].tokens] == expected
+    retired = answers[1].retired
+    assert retired is not None
+    assert (retired.reason, "too slow" in retired.detail) == ("failed", True)
+    assert engine.backend.kv_bytes() == 0
+
+
+def test_an_ambiguous_grammar_ends_itself(model: GrammarModel) -> None:
+    """Thirty bytes whose masks grow with the cube of the answer: the limit on items ends the row before one
+    takes long, and its neighbours have what they have without it."""
+    neighbours = [asked(None, 1, 60), asked(PERSON, 2, 300)]
+    expected = [answer.tokens for answer in model.engine().run(*neighbours)]
+    ambiguous = asked(Rules("start: s\ns: s s s | s s | /./\n", "x"), 3, 400)
+    answers = model.engine().run(*neighbours, dataclasses.replace(ambiguous, min_tokens=300))
+    assert [answer.tokens for answer in answers[:2]] == expected
+    retired = answers[2].retired
+    assert retired is not None
+    assert (retired.reason, "too complex" in retired.detail) == ("failed", True)
+    assert len(answers[2].tokens) < 60
+
+
+def test_both_processes_have_the_same_limits(model: GrammarModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another limit, both judge the same grammar by it: what the parent accepts, the engine compiles."""
+    monkeypatch.setattr(grammar_limits, "STEP_MAX_ITEMS", 2)
+    _, submit = model.engine().submit(asked(None, 1))
+    grammar = '{"grammars": [{"json_schema": {"type": "object"}}]}'
+    tokenizer = model.preparation.tokenizer
+    vocabulary = GrammarVocabulary(tokenizer.to_json(), SHAPE.vocabulary, sorted(tokenizer.eos_token_ids))
+    assert "Too many items" in str(vocabulary.complaint(grammar))
+    constraint = Grammars(model.tokenizer).constraint(
+        engine.Sequence.of(msgspec.structs.replace(submit, grammar=grammar))
+    )
+    assert constraint is not None
+    allowed_tokens([constraint], SHAPE.vocabulary)
+    assert "Too many items" in str(constraint.failure)

@@ -1,0 +1,53 @@
+"""A request that gave way and came back says what it would have said: greedy, sampled, penalised."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
+from scheduler.link.messages import Sampling, StepOutput, Submit
+from tests.contracts.journal import GREEDY, prompt_of, request
+from tests.scheduler.engine.mlx.conftest import Tiny
+
+_SAMPLED = Sampling(temperature=1.0, top_p=0.95, seed=5)
+_PENALISED = Sampling(
+    temperature=0.8, seed=6, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3
+)
+
+
+def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[int, list[int]], int]:
+    budget_bytes = budget_tokens * (tiny.ready.kv_bytes_per_token + 4)
+    backend = tiny.backend(max_slots=16, kv_cache_bytes=budget_bytes)
+    loop = EngineLoop(backend, 16, PrefillPace(256))
+    tokens: dict[int, list[int]] = {submit.request_id: [] for submit in submits}
+    commands, preemptions = list(submits), 0
+    while commands or not loop.idle:
+        for frame in loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            for token in frame.tokens:
+                tokens[token.request_id].append(token.token)
+            preemptions = frame.counters.preemptions
+            assert all(retired.reason == "length" for retired in frame.retired)
+        commands = []
+    return tokens, preemptions
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, _SAMPLED, _PENALISED], ids=["greedy", "sampled", "penalised"])
+def test_room_for_six_of_sixteen(tiny: Tiny, sampling: Sampling) -> None:
+    """Sixteen long requests in the bytes of six: all finish, with the tokens of an unconstrained run."""
+    generator = random.Random(4)
+    submits = [
+        msgspec.structs.replace(
+            request(number, prompt_of(generator.randrange(40, 120), number), 600), sampling=sampling
+        )
+        for number in range(16)
+    ]
+    free, none = _run(tiny, submits, 1 << 20)
+    assert none == 0
+    tight, preemptions = _run(tiny, submits, 6 * 620)
+    assert preemptions > 0
+    assert tight == free

@@ -1,0 +1,118 @@
+"""What an engine died of, from the stderr that real ones left: quoted from reports about MLX on Metal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.recovery.death import Death, conclude, read_stderr
+from scheduler.statistics import DeathCause
+
+ABORT = "libc++abi: terminating due to uncaught exception of type std::runtime_error: "
+METAL_MEMORY = (
+    f"{ABORT}[METAL] Command buffer execution failed: Insufficient Memory"
+    " (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+)
+METAL_TIMEOUT = (
+    f"{ABORT}[METAL] Command buffer execution failed: Caused GPU Timeout Error"
+    " (00000002:kIOGPUCommandBufferCallbackErrorTimeout)."
+)
+METAL_INTERACTIVITY = "(0000000e: kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+METAL_RESOURCE = (
+    f"{ABORT}[METAL] Command buffer execution failed: Invalid Resource"
+    " (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)"
+)
+METAL_MALLOC = (
+    "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than"
+    " the maximum allowed buffer size of 30150672384 bytes."
+)
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "loop.py", line 1, in turn',
+    "    self._step()",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (METAL_MEMORY, DeathCause.OUT_OF_MEMORY),
+        (METAL_MALLOC, DeathCause.OUT_OF_MEMORY),
+        ("RuntimeError: [metal::malloc] Resource limit (499000) exceeded.", DeathCause.BUFFER_LIMIT),
+        ("RuntimeError: [malloc] Unable to allocate 17179869184 bytes.", DeathCause.OUT_OF_MEMORY),
+        ("MemoryError", DeathCause.OUT_OF_MEMORY),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", DeathCause.OUT_OF_MEMORY),
+        ("RuntimeError: cudaMallocAsync failed: CUDA error: out of memory", DeathCause.OUT_OF_MEMORY),
+        (METAL_TIMEOUT, DeathCause.GPU_TIMEOUT),
+        ("Execution was aborted. Caused GPU Timeout Error", DeathCause.GPU_TIMEOUT),
+        (METAL_INTERACTIVITY, DeathCause.GPU_TIMEOUT),
+        (METAL_RESOURCE, DeathCause.GPU_ERROR),
+    ],
+)
+def test_what_the_device_reported_is_recognised_wherever_it_stands(line: str, cause: DeathCause) -> None:
+    """Alone, as a traceback's last line, and with more behind it; the line is kept for the operator."""
+    for lines in ([line], [*TRACEBACK, line], [*TRACEBACK, line, "Fatal Python error: Aborted", "  File x"]):
+        assert read_stderr(lines, -6) == Death(cause, line)
+
+
+def test_the_latest_report_decides() -> None:
+    """What was survived an hour ago is not what it died of."""
+    assert read_stderr([METAL_MALLOC, "went on", METAL_TIMEOUT], -6).cause is DeathCause.GPU_TIMEOUT
+
+
+def test_a_traceback_is_told_by_its_last_line() -> None:
+    """Of the last traceback, where one exception led to another; what is written behind it is not its end."""
+    lines = [
+        *TRACEBACK,
+        "KeyError: 7",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        *TRACEBACK,
+        "ValueError: no such row",
+        "a library's last word",
+    ]
+    assert read_stderr(lines, 1) == Death(DeathCause.FAULT, "ValueError: no such row")
+
+
+@pytest.mark.parametrize(
+    ("returncode", "cause"),
+    [
+        (-9, DeathCause.KILLED),
+        (-11, DeathCause.KILLED),
+        (0, DeathCause.EXIT),
+        (1, DeathCause.EXIT),
+        (None, DeathCause.EXIT),
+    ],
+)
+def test_a_silent_death_is_told_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
+    """Words that only sound alike tell nothing."""
+    for lines in ([], ["malloc is fine", "a MemoryErrorless day", "ran out of memory of what to say"]):
+        assert read_stderr(lines, returncode) == Death(cause)
+
+
+def test_memory_and_the_device_tell_more_than_how_the_talk_ended() -> None:
+    """Also where the engine told the fault itself, or was never ready."""
+    for seen in (DeathCause.EXIT, DeathCause.FAULT, DeathCause.START):
+        assert conclude(seen, [METAL_MEMORY], -6) == Death(DeathCause.OUT_OF_MEMORY, METAL_MEMORY)
+
+
+def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
+    """With the line that says why, if there is one."""
+    lines = [*TRACEBACK, "ImportError: no mlx"]
+    assert conclude(DeathCause.START, lines, 1) == Death(DeathCause.START, "ImportError: no mlx")
+    assert conclude(DeathCause.START, [], -9) == Death(DeathCause.START)
+
+
+def test_what_we_did_to_it_ourselves_stays_so() -> None:
+    """A wedge is ended by SIGABRT, with all stacks on stderr."""
+    for seen in (DeathCause.WEDGE, DeathCause.STOPPED):
+        assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
+
+
+@given(st.lists(st.text()), st.none() | st.integers(-64, 255), st.sampled_from(DeathCause))
+def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
+    """Nothing raises, and a telling line is one of those that were written."""
+    death = conclude(seen, lines, code)
+    assert death.telling is None or death.telling in {line.strip() for line in lines}

@@ -1,0 +1,109 @@
+"""Who goes on, who is blamed, and when it is a storm: plain decisions on records."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.config import RecoveryConfig
+from scheduler.events import FinishReason
+from scheduler.recovery.crash_loop import CrashLoopBreaker
+from scheduler.recovery.poison import count_death, to_resume
+from scheduler.requests.lifecycle import Event
+from scheduler.requests.record import StreamRecord
+from tests.fakes.byte_tokenizer import EOS
+from tests.scheduler.requests.records import make_record
+
+
+def on_board(number: int, tokens: int = 0) -> StreamRecord:
+    """With so many tokens from the engine that it is on."""
+    record = make_record(number, max_tokens=100)
+    record.move(Event.DISPATCH)
+    for token in range(tokens):
+        record.count_token(65 + token, 0.0)
+    return record
+
+
+def after_death(*records: StreamRecord, limit: int = 2) -> StreamRecord | None:
+    culprit = count_death(records, limit)
+    for record in records:
+        record.move(Event.LOSE)
+    return culprit
+
+
+def sent_again(record: StreamRecord) -> StreamRecord:
+    record.move(Event.DISPATCH)
+    record.resubmit_message()
+    return record
+
+
+def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
+    """Each suspect when all on board have settled, in their old order."""
+    settled = [on_board(number, tokens=4) for number in (1, 2)]
+    suspects = [on_board(number, tokens=number) for number in (3, 0)]
+    records = [settled[0], *suspects, settled[1]]
+    assert after_death(*records) is None
+    assert to_resume(records, 8) == settled
+    for record in settled:
+        sent_again(record)
+    assert to_resume(records, 8) == [], "they have not settled yet"
+    for record in settled:
+        for _ in range(4):
+            record.count_token(65, 0.0)
+    assert to_resume(records, 2) == [], "no slot is free"
+    assert to_resume(records, 3) == [suspects[0]]
+    sent_again(suspects[0])
+    assert to_resume(records, 8) == [], "one at a time"
+
+
+def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
+    """Whoever settles begins again at one."""
+    settled, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
+    for _ in range(5):
+        assert after_death(settled, first, second) is None
+        for record in (settled, first, second):
+            sent_again(record)
+        for _ in range(4):
+            settled.count_token(65, 0.0)
+    assert (settled.deaths, first.deaths) == (1, 5)
+    for _ in range(4):
+        second.count_token(65, 0.0)
+    assert after_death(settled, first, second) is first
+    assert (first.deaths, second.deaths) == (6, 1)
+
+
+@given(st.integers(1, 5))
+def test_alone_it_is_blamed_at_exactly_its_limit(limit: int) -> None:
+    """Neither earlier nor later."""
+    record = on_board(1)
+    for death in range(1, limit + 1):
+        assert (after_death(record, limit=limit) is record) == (death == limit)
+        sent_again(record)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ending"),
+    [([], None), ([65], None), ([65, EOS], FinishReason.STOP), ([65, 66, 67], FinishReason.LENGTH)],
+)
+def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: FinishReason | None) -> None:
+    """A stop token, or all the tokens it may have."""
+    record = make_record(max_tokens=3)
+    record.move(Event.DISPATCH)
+    for token in tokens:
+        record.count_token(token, 0.0)
+    assert record.ending is ending
+
+
+def test_so_many_deaths_in_a_window_are_a_storm() -> None:
+    """It is over when the oldest of them is out of the window."""
+    breaker = CrashLoopBreaker(RecoveryConfig(max_engine_deaths=3, death_window_seconds=10))
+    for moment in (0.0, 4.0):
+        breaker.died(moment)
+        assert breaker.reason(moment) is None
+    breaker.died(9.0)
+    assert "died 3 times within 10 seconds" in (breaker.reason(9.0) or "")
+    assert breaker.reason(10.0) is not None
+    assert breaker.reason(10.1) is None
+    breaker.died(13.0)
+    assert breaker.reason(13.0) is not None, "those of 4, 9 and 13"

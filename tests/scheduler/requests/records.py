@@ -1,0 +1,52 @@
+"""Records as acceptance makes them, for tests of the parts that handle them."""
+
+from __future__ import annotations
+
+from scheduler.answer.detokenizer import Detokenizer
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.events import Failed, Finished, StreamEvent, TextDelta
+from scheduler.prompt.prefix_blocks import block_hashes
+from scheduler.prompt.preparation import PreparedRequest
+from scheduler.requests.record import StreamRecord
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.scheduling import ask
+
+
+def make_record(
+    request_id: int = 1,
+    *,
+    prompt: list[int] | None = None,
+    text: str = "hello",
+    stop: tuple[str, ...] = (),
+    detokenizer: Detokenizer | None = None,
+    arrived_at: float = 0.0,
+    tenant: str = "",
+    session: str | None = None,
+    priority: int = 0,
+    timeout_seconds: float | None = None,
+    max_tokens: int = 8,
+) -> StreamRecord:
+    request = ask(
+        text, stop=stop, tenant=tenant, session=session, priority=priority, timeout_seconds=timeout_seconds
+    )
+    prompt = prompt or [1, 2, 3]
+    blocks = block_hashes(prompt, request.cache_salt)
+    prepared = PreparedRequest(request, prompt, max_tokens, stop_token_ids=(EOS,), prefix_blocks=blocks)
+    pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
+    return StreamRecord(request_id, prepared, pipeline, arrived_at)
+
+
+def events_of(record: StreamRecord) -> list[StreamEvent]:
+    """Everything that waits in the record's mailbox."""
+    events: list[StreamEvent] = []
+    while (event := record.mailbox.take_nowait()) is not None:
+        events.append(event)
+    return events
+
+
+def text_of(events: list[StreamEvent]) -> str:
+    return "".join([event.text for event in events if isinstance(event, TextDelta)])
+
+
+def finals_of(events: list[StreamEvent]) -> list[Finished | Failed]:
+    return [event for event in events if isinstance(event, Finished | Failed)]

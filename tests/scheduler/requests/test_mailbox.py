@@ -1,0 +1,210 @@
+"""One request's events between the router and its reader: merged, in order, with one end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from scheduler.events import (
+    Failed,
+    Finished,
+    FinishReason,
+    Logprob,
+    Prefilling,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+    TokenLogprobs,
+    ToolCallArguments,
+    ToolCallStarted,
+    Usage,
+)
+from scheduler.requests.mailbox import Mailbox
+
+END = Finished(FinishReason.LENGTH, Usage(3, 0, 5))
+TAKE = object()
+
+actions = st.lists(st.text("ab", max_size=3) | st.just(TAKE), max_size=40)
+prefills = st.lists(st.just(TAKE) | st.integers(1, 3), max_size=6)
+
+
+def play(mailbox: Mailbox, actions: list[object]) -> list[StreamEvent]:
+    """Puts and takes as given, the final event, then takes to the end."""
+    taken: list[StreamEvent | None] = []
+    for action in actions:
+        if isinstance(action, str):
+            mailbox.put(TextDelta(action))
+        elif isinstance(action, int):
+            mailbox.put_progress(Prefilling(action, 3))
+        else:
+            taken.append(mailbox.take_nowait())
+    mailbox.put_final(END)
+    taken += [mailbox.take_nowait() for _ in range(5)]
+    return [event for event in taken if event is not None]
+
+
+@settings(max_examples=200, deadline=None)
+@given(prefills=prefills, actions=actions)
+def test_any_interleaving_gives_the_whole_text_in_order_and_one_end(
+    prefills: list[object], actions: list[object]
+) -> None:
+    """However late and however seldom the reader comes: progress, then text, then one final event."""
+    events = play(Mailbox(), prefills + actions)
+    text = "".join([event.text for event in events if isinstance(event, TextDelta)])
+    assert text == "".join([action for action in actions if isinstance(action, str)])
+    assert events.count(END) == 1
+    assert events[-1] == END
+    kinds = [type(event) for event in events]
+    assert kinds == sorted(kinds, key=[Prefilling, TextDelta, Finished].index)
+    assert all(event.text for event in events if isinstance(event, TextDelta))
+
+
+@settings(max_examples=100, deadline=None)
+@given(prefills=prefills, actions=actions)
+def test_a_reader_that_comes_last_finds_at_most_one_event_of_each_kind(
+    prefills: list[object], actions: list[object]
+) -> None:
+    """The mailbox merges, so that what waits is bounded by the text itself."""
+    puts = [action for action in prefills + actions if action is not TAKE]
+    events = play(Mailbox(), puts)
+    assert len(events) <= 2
+    assert len({type(event) for event in events}) == len(events)
+
+
+def test_only_the_newest_progress_waits() -> None:
+    """A client wants to know where its prefill is, not where it was."""
+    mailbox = Mailbox()
+    for done in (1, 2, 3):
+        mailbox.put_progress(Prefilling(done, 3))
+    assert mailbox.take_nowait() == Prefilling(3, 3)
+    assert mailbox.take_nowait() is None
+
+
+def test_progress_is_no_news_once_there_is_text() -> None:
+    """It is dropped, not delivered after the text."""
+    mailbox = Mailbox()
+    mailbox.put_progress(Prefilling(3, 3))
+    mailbox.put(TextDelta("a"))
+    assert mailbox.take_nowait() == TextDelta("a")
+    assert mailbox.take_nowait() is None
+
+
+@pytest.mark.parametrize("again", [END, None])
+def test_nothing_follows_the_final_event(again: Finished | None) -> None:
+    """A second end, or text after the end, is a bug of the caller."""
+    mailbox = Mailbox()
+    mailbox.put_final(END)
+    with pytest.raises(AssertionError):
+        mailbox.put(TextDelta("late")) if again is None else mailbox.put_final(again)
+
+
+@trio_test
+async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
+    """It sleeps while nothing waits, wakes for each put, and after the final event gets EndOfChannel."""
+    mailbox = Mailbox()
+    heard: list[StreamEvent] = []
+
+    async def read() -> None:
+        while True:
+            try:
+                heard.append(await mailbox.receive())
+            except trio.EndOfChannel:
+                return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for event in (Prefilling(1, 3), TextDelta("a"), TextDelta(""), TextDelta("b"), END):
+            await trio.testing.wait_all_tasks_blocked()
+            match event:
+                case Prefilling():
+                    mailbox.put_progress(event)
+                case TextDelta():
+                    mailbox.put(event)
+                case Finished():
+                    mailbox.put_final(event)
+    assert heard == [Prefilling(1, 3), TextDelta("a"), TextDelta("b"), END]
+    with pytest.raises(trio.EndOfChannel):
+        await mailbox.receive()
+
+
+@trio_test
+async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
+    """A keep-alive is a wait with a deadline: what comes after it is still there."""
+    mailbox = Mailbox()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await mailbox.receive()
+    mailbox.put(TextDelta("a"))
+    mailbox.put_final(END)
+    assert [await mailbox.receive(), await mailbox.receive()] == [TextDelta("a"), END]
+
+
+def test_a_slow_reader_bounds_nobody_else() -> None:
+    """Putting never waits: mailboxes share nothing, and a full one does not exist."""
+    slow, quick = Mailbox(), Mailbox()
+    for _ in range(1000):
+        slow.put(TextDelta("s"))
+        quick.put(TextDelta("q"))
+        assert quick.take_nowait() == TextDelta("q")
+    assert slow.take_nowait() == TextDelta("s" * 1000)
+    assert not isinstance(slow.take_nowait(), Failed)
+
+
+pieces = st.one_of(
+    st.text("ab", min_size=1, max_size=2).map(TextDelta),
+    st.text("ab", min_size=1, max_size=2).map(ReasoningDelta),
+    st.integers(0, 2).map(lambda index: ToolCallStarted(index, f"id{index}", "f")),
+    st.tuples(st.integers(0, 2), st.text("ab", min_size=1, max_size=2)).map(
+        lambda pair: ToolCallArguments(*pair)
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(actions=st.lists(pieces | st.just(TAKE), max_size=30))
+def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[object]) -> None:
+    """However seldom the reader comes, cut into single letters it is what was put."""
+    mailbox, taken, put = Mailbox(), [], []
+    for action in actions:
+        if action is TAKE:
+            taken.append(mailbox.take_nowait())
+        else:
+            assert isinstance(action, TextDelta | ReasoningDelta | ToolCallStarted | ToolCallArguments)
+            put.append(action)
+            mailbox.put(action)
+    while (event := mailbox.take_nowait()) is not None:
+        taken.append(event)
+    assert _letters([event for event in taken if event is not None]) == _letters(put)
+
+
+def test_a_late_reader_gets_one_event_a_run() -> None:
+    """Log-probabilities keep beside their text."""
+    mailbox = Mailbox()
+    entry = TokenLogprobs(Logprob(1, "a", b"a", -0.5))
+    half = TokenLogprobs(Logprob(2, "", b"\xf0", -0.5))
+    for piece in (TextDelta("a", (entry,)), TextDelta("", (half,)), ReasoningDelta("b"), TextDelta("c")):
+        mailbox.put(piece)
+    assert mailbox.take_nowait() == TextDelta("a", (entry, half))
+    assert mailbox.take_nowait() == ReasoningDelta("b")
+    assert mailbox.take_nowait() == TextDelta("c")
+    assert mailbox.take_nowait() is None
+
+
+def _letters(events: Sequence[StreamEvent]) -> list[object]:
+    """Without how they were merged."""
+    found: list[object] = []
+    for event in events:
+        match event:
+            case ToolCallArguments(index=index, text=text):
+                found += [(index, letter) for letter in text]
+            case TextDelta(text=text) | ReasoningDelta(text=text):
+                found += [(type(event), letter) for letter in text]
+            case _:
+                found.append(event)
+    return found

@@ -1,0 +1,398 @@
+"""What the engine says reaches the request that it concerns, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.errors import DeadlineExceeded, Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
+from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, Usage
+from scheduler.link.messages import (
+    Cancel,
+    Counters,
+    PrefillOut,
+    Retired,
+    RetireReason,
+    StepOutput,
+    Submit,
+    ToEngine,
+    TokenOut,
+)
+from scheduler.requests.lifecycle import State
+from scheduler.requests.multiplexer import Multiplexer
+from scheduler.requests.record import StreamRecord
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import RequestSamples
+from tests.fakes.byte_tokenizer import EOS
+from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
+
+
+@dataclass
+class Board:
+    """A multiplexer, what it sent and who left it. `now` is its clock."""
+
+    sent: list[ToEngine] = field(default_factory=list)
+    left: list[StreamRecord] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+    now: float = 0.0
+    multiplexer: Multiplexer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.multiplexer = Multiplexer(
+            self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
+        )
+
+    def submit(self, record: StreamRecord) -> StreamRecord:
+        self.multiplexer.submit(record)
+        return record
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def step(
+    tokens: Sequence[tuple[int, int]] = (),
+    prefills: Sequence[tuple[int, int, int]] = (),
+    retired: Sequence[tuple[int, RetireReason]] = (),
+    detail: str = "",
+) -> StepOutput:
+    return StepOutput(
+        [TokenOut(*token) for token in tokens],
+        [PrefillOut(*prefill) for prefill in prefills],
+        [Retired(request_id, reason, detail) for request_id, reason in retired],
+        Counters(),
+    )
+
+
+def letters(request_id: int, text: str) -> list[StepOutput]:
+    """One step a byte."""
+    return [step(tokens=[(request_id, byte)]) for byte in text.encode()]
+
+
+class Broken:
+    """A detokenizer that fails when it is fed, or when it is finished."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        if self._at == "feed":
+            raise ValueError("no such token")
+        return "x"
+
+    def finish(self) -> str:
+        raise ValueError("nothing to finish")
+
+
+def test_submitting_sends_the_request_and_remembers_when() -> None:
+    """The message carries what the engine needs; the wait in the queue is observed."""
+    board = Board(now=2.5)
+    record = board.submit(make_record(7, prompt=[4, 5]))
+    assert len(board.sent) == len(board.multiplexer) == 1
+    sent = board.sent[0]
+    assert isinstance(sent, Submit)
+    assert (sent.request_id, sent.prompt, sent.max_tokens, sent.stop_token_ids) == (7, [4, 5], 8, (EOS,))
+    assert sent.sampling.temperature == 0.0
+    assert record.dispatched_at == 2.5
+    assert board.sample("penstock_queue_seconds_sum") == 2.5
+
+
+def test_progress_text_and_end_arrive_in_the_request_that_they_name() -> None:
+    """Two requests in one step, each with its own."""
+    board = Board()
+    one, two = board.submit(make_record(1)), board.submit(make_record(2))
+    board.multiplexer.route(step(prefills=[(1, 2, 3), (2, 3, 3)]))
+    assert one.mailbox.take_nowait() == Prefilling(2, 3)
+    board.multiplexer.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
+    board.multiplexer.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
+    assert events_of(two) == [TextDelta("bc"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
+    assert events_of(one) == [TextDelta("a")]
+    assert board.left == [two]
+    assert list(board.multiplexer) == [one]
+
+
+def test_a_stop_token_is_counted_but_is_no_text() -> None:
+    """The usage includes it, as vLLM's does; what was held back comes out before the end."""
+    board = Board()
+    record = board.submit(make_record(1, stop=("ax",)))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.multiplexer.route(step(tokens=[(1, ord("x"))], retired=[(1, "stop")]))
+    assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
+    assert board.sent[1:] == []
+
+
+def test_the_last_token_before_the_length_limit_is_text() -> None:
+    """Only a stop token's text is left out."""
+    board = Board()
+    record = board.submit(make_record(1))
+    board.multiplexer.route(step(tokens=[(1, ord("z"))], retired=[(1, "length")]))
+    assert events_of(record) == [TextDelta("z"), Finished(FinishReason.LENGTH, Usage(3, 0, 1))]
+
+
+def test_a_stop_string_ends_the_answer_at_once_and_cancels_the_row() -> None:
+    """The reader need not wait for the engine; tokens that were under way are dropped and counted."""
+    board = Board()
+    record = board.submit(make_record(1, stop=("END",)))
+    for output in letters(1, "the END"):
+        board.multiplexer.route(output)
+    assert record.state is State.CANCELLING
+    assert board.sent[1:] == [Cancel(1)]
+    for output in letters(1, " is late"):
+        board.multiplexer.route(output)
+    board.multiplexer.route(step(retired=[(1, "cancelled")]))
+    assert events_of(record) == [TextDelta("the "), Finished(FinishReason.STOP, Usage(3, 0, 7), "END")]
+    assert board.sample("penstock_late_tokens_total") == len(" is late")
+    assert board.sent[1:] == [Cancel(1)]
+    assert (board.left, len(board.multiplexer), record.outcome) == ([record], 0, "stop")
+
+
+def test_a_stop_string_in_the_very_last_token_is_a_stop() -> None:
+    """Also where the engine retires the row in the same step for its length."""
+    board = Board()
+    record = board.submit(make_record(1, stop=("b",)))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.multiplexer.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
+    assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2), "b")]
+    assert record.state is State.RETIRED
+
+
+def test_a_stop_string_in_the_flush_is_a_stop() -> None:
+    """What was held back of a cut character may complete it."""
+    board = Board()
+    record = board.submit(make_record(1, stop=("a\ufffd",)))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.multiplexer.route(step(tokens=[(1, 0xF0)], retired=[(1, "length")]))
+    assert events_of(record) == [Finished(FinishReason.STOP, Usage(3, 0, 2), "a\ufffd")]
+
+
+@pytest.mark.parametrize("at", ["feed", "finish"])
+def test_a_failure_in_one_requests_text_fails_that_request_alone(at: str) -> None:
+    """In a token or at the end: one Failed, its neighbour in the same step goes on."""
+    board = Board()
+    broken, healthy = board.submit(make_record(1, detokenizer=Broken(at))), board.submit(make_record(2))
+    board.multiplexer.route(step(tokens=[(1, 5), (2, ord("a"))]))
+    board.multiplexer.route(step(tokens=[(1, 5), (2, ord("b"))], retired=[(1, "length"), (2, "length")]))
+    [failed] = finals_of(events_of(broken))
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, RequestFailed)
+    assert broken.outcome == "error"
+    assert events_of(healthy) == [TextDelta("ab"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
+    assert board.left == [broken, healthy]
+    assert board.sent[2:] == ([Cancel(1)] if at == "feed" else [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "outcome"),
+    [
+        ("refused", InvalidRequest, "invalid"),
+        ("failed", RequestFailed, "error"),
+        ("cancelled", RequestFailed, "error"),
+    ],
+)
+def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
+    reason: RetireReason, kind: type[Exception], outcome: str
+) -> None:
+    """Whose fault it is decides the class; the engine's words reach the client."""
+    board = Board()
+    record = board.submit(make_record(1))
+    board.multiplexer.route(step(retired=[(1, reason)], detail="because of this"))
+    [failed] = events_of(record)
+    assert isinstance(failed, Failed)
+    assert type(failed.error) is kind
+    assert reason == "cancelled" or failed.error.message == "because of this"
+    assert record.outcome == outcome
+
+
+def test_a_cancelled_request_hears_nothing_more_and_is_forgotten_at_retired() -> None:
+    """Its id stays in the table until the engine says that it holds nothing of it."""
+    board = Board()
+    record = board.submit(make_record(1))
+    record.abandon()
+    board.multiplexer.cancel(record)
+    board.multiplexer.cancel(record)
+    board.multiplexer.route(step(prefills=[(1, 3, 3)]))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    assert (board.sent[1:], len(board.multiplexer), board.left) == ([Cancel(1)], 1, [])
+    board.multiplexer.route(step(retired=[(1, "cancelled")]))
+    assert (len(board.multiplexer), board.left, record.outcome) == (0, [record], "cancelled")
+    assert events_of(record) == []
+    board.multiplexer.cancel(record)
+    assert board.sent[1:] == [Cancel(1)]
+
+
+def test_waits_between_tokens_are_observed_for_readers_only() -> None:
+    """Time to first token from acceptance, then the gaps; late tokens are nobody's latency."""
+    board = Board()
+    record = board.submit(make_record(1, arrived_at=0.0))
+    for now, token in [(3.0, "a"), (3.5, "b"), (5.5, "c")]:
+        board.now = now
+        board.multiplexer.route(step(tokens=[(1, ord(token))]))
+    board.multiplexer.cancel(record)
+    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
+    assert board.sample("penstock_time_to_first_token_seconds_sum", start="cold") == 3.0
+    assert board.sample("penstock_inter_token_seconds_sum") == 2.5
+    assert board.sample("penstock_inter_token_seconds_count") == 2
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        step(tokens=[(99, 5)]),
+        step(prefills=[(99, 1, 2)]),
+        step(retired=[(99, "length")]),
+        step(tokens=[(1, 65)], prefills=[]),
+    ],
+)
+def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: StepOutput) -> None:
+    """An id that it does not have, a prefill after the first token: the supervisor then replaces the
+    engine, and the service goes on."""
+    board = Board()
+    board.submit(make_record(1))
+    if impossible.tokens and impossible.tokens[0].request_id == 1:
+        board.multiplexer.route(impossible)
+        impossible = step(prefills=[(1, 1, 2)])
+    with pytest.raises(LinkError):
+        board.multiplexer.route(impossible)
+
+
+def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None:
+    """Nobody is told anything; who had its end already, or left, is gone."""
+    board = Board()
+    waiting, decoding, stopped, left = (
+        board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
+    )
+    board.multiplexer.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
+    left.abandon()
+    board.multiplexer.cancel(left)
+    board.multiplexer.lose_all()
+    board.multiplexer.lose_all()
+    assert [waiting.state, decoding.state] == [State.STRANDED] * 2
+    assert list(board.multiplexer) == [waiting, decoding]
+    assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
+    assert events_of(left) == []
+    assert [record.outcome for record in board.left] == ["stop", "cancelled"]
+
+
+def test_a_resumed_request_goes_on_behind_what_it_has_said() -> None:
+    """The next engine gets prompt and answer and how much of them is answer; the reader gets the rest, and
+    is told of no second prefill."""
+    board = Board()
+    record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
+    for output in letters(1, "abc"):
+        board.multiplexer.route(output)
+    board.multiplexer.lose_all()
+    board.now = 3.0
+    board.multiplexer.resubmit(record)
+    [first, again] = board.sent
+    assert isinstance(first, Submit)
+    assert again == msgspec.structs.replace(first, prompt=[7, 8, 9, *b"abc"], done_tokens=3)
+    board.multiplexer.route(step(prefills=[(1, 6, 6)]))
+    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
+    board.multiplexer.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))
+    events = events_of(record)
+    assert [type(event) for event in events] == [TextDelta, Finished]
+    assert text_of(events) == "abcde"
+    assert finals_of(events) == [Finished(FinishReason.LENGTH, Usage(3, 0, 5))]
+    assert board.sample("penstock_resumed_requests_total") == 1
+    assert board.sample("penstock_resume_seconds_sum") == 3.0
+
+
+@pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
+def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: FinishReason) -> None:
+    """The engine broke off in the frame that ended it: there is nothing to go on with."""
+    board = Board()
+    record = board.submit(make_record(max_tokens=2))
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    with pytest.raises(LinkError):
+        board.multiplexer.route(
+            step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
+        )
+    board.multiplexer.lose_all()
+    [final] = finals_of(events_of(record))
+    assert isinstance(final, Finished)
+    assert final.reason is reason
+    assert board.left == [record]
+
+
+@pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
+def test_a_stranded_request_leaves_at_once(how: str) -> None:
+    """No engine has it, so there is no Retired to wait for, and nobody to send a Cancel to."""
+    board = Board()
+    record = board.submit(make_record())
+    board.multiplexer.lose_all()
+    match how:
+        case "cancel":
+            record.abandon()
+            board.multiplexer.cancel(record)
+        case "expire":
+            assert board.multiplexer.expire(record, DeadlineExceeded("late"))
+            assert not board.multiplexer.expire(record, DeadlineExceeded("later"))
+        case _:
+            board.multiplexer.end_all(Draining("going"))
+    assert board.left == [record]
+    assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
+    assert len(board.multiplexer) == 0
+    assert [type(message) for message in board.sent] == [Submit]
+
+
+def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:
+    """The ids stay until the engine has let go of them."""
+    board = Board()
+    records = [board.submit(make_record(number)) for number in (1, 2)]
+    error = Draining("going")
+    board.multiplexer.end_all(error)
+    board.multiplexer.end_all(error)
+    assert [events_of(record) for record in records] == [[Failed(error)]] * 2
+    assert board.sent[2:] == [Cancel(1), Cancel(2)]
+    assert len(board.multiplexer) == 2
+
+
+acts = st.lists(
+    st.tuples(
+        st.integers(0, 4),
+        st.sampled_from(["prefill", "token", "stop text", "cancel", "stop", "length", "failed", "refused"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(acts=acts, lost=st.booleans())
+def test_whatever_happens_each_request_leaves_once_with_one_outcome(
+    acts: list[tuple[int, str]], lost: bool
+) -> None:
+    """Five requests, anything in any order that an engine may say or a client may do."""
+    board = Board()
+    records = [board.submit(make_record(number, stop=("!",))) for number in range(5)]
+    for number, act in acts:
+        record = records[number]
+        if record.state is State.RETIRED:
+            continue
+        match act:
+            case "cancel":
+                record.abandon()
+                board.multiplexer.cancel(record)
+            case "prefill":
+                if record.state is not State.DECODING:
+                    board.multiplexer.route(step(prefills=[(number, 1, 3)]))
+            case "token" | "stop text":
+                board.multiplexer.route(step(tokens=[(number, ord("!" if act == "stop text" else "a"))]))
+            case "stop" | "length" | "failed" | "refused":
+                board.multiplexer.route(step(tokens=[(number, 65)], retired=[(number, act)]))
+    if lost:
+        board.multiplexer.lose_all()
+        for record in list(board.multiplexer):
+            assert record.state is State.STRANDED
+            board.multiplexer.give_up(record, EngineLost("none is left"))
+        assert sorted(record.request_id for record in board.left) == list(range(5))
+    assert len(board.left) + len(board.multiplexer) == 5
+    for record in board.left:
+        events = events_of(record)
+        assert record.outcome is not None
+        assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
+        assert "!" not in text_of(events)
