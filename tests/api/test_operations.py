@@ -155,7 +155,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         "prompt_tokens": prompt,
         "prefilled_tokens": prompt,
         "cached_tokens": prompt - 1,
-        "output_tokens": 3,
+        "output_tokens": 4,
         "max_tokens": 8,
         "age_seconds": 0.045,
         "running_seconds": 0.035,
