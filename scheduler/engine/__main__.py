@@ -13,7 +13,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
+from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
 
@@ -52,12 +51,6 @@ def main() -> NoReturn:
             EngineLoop(backend, command.max_slots, _pace(command), kv_cache_share=command.kv_cache_share),
             inbox,
         )
-    except ScriptedDeath:
-        while True:
-            os.kill(os.getpid(), signal.SIGKILL)
-    except ScriptedHang:
-        while True:
-            time.sleep(3600)
     except Exception as error:
         traceback.print_exc()
         inbox.send(Fault(f"{type(error).__name__}: {error}"))

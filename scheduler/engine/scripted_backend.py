@@ -1,7 +1,7 @@
 """A back end without a model: each token is arithmetic on the prompt and the position.
 
-For tests and load tests of everything around the model, with steps of a chosen length and faults at
-chosen moments (`ScriptedPlan`). It keeps the same contract as `mlx_backend`.
+For tests and load tests of everything around the model, with steps of a chosen length (`ScriptedPlan`). It
+keeps the same contract as `mlx/backend.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from scheduler.link.messages import (
     PrefillOut,
     Ready,
     Retired,
-    RetireReason,
     ScriptedPlan,
     TokenOut,
 )
@@ -38,19 +37,10 @@ KV_BYTES_PER_TOKEN = 64
 _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
 _SPECIAL_TOKENS = 64
-_FAIL_AT_TOKEN = 3
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
 """All prompts share a step."""
-
-
-class ScriptedDeath(BaseException):
-    """The plan says that the process ends here, as if killed."""
-
-
-class ScriptedHang(BaseException):
-    """The plan says that this step never returns."""
 
 
 def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
@@ -111,7 +101,6 @@ class ScriptedBackend:
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
-        self._steps = 0
         self._peak_bytes = 0
 
     def describe(self) -> Ready:
@@ -162,8 +151,6 @@ class ScriptedBackend:
         if submit.grammar:
             # Its tokens are arithmetic, and no vocabulary says what they are the text of.
             raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
-        if self._plan.refuse_token in tokens:
-            raise RequestRefused("the script refuses this prompt")
 
     def preparing(self, sequence: Sequence) -> bool:
         return False
@@ -172,8 +159,6 @@ class ScriptedBackend:
         pass
 
     def admit(self, sequence: Sequence) -> None:
-        if self._plan.die_token in sequence.tokens:
-            raise ScriptedDeath
         lease = None
         if self._prefixes is not None:
             submit = sequence.submit
@@ -216,11 +201,6 @@ class ScriptedBackend:
     def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
-        self._steps += 1
-        if self._steps == self._plan.die_at_step:
-            raise ScriptedDeath
-        if self._steps == self._plan.hang_at_step:
-            raise ScriptedHang
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
         prefills = [self._prefill(chunk) for chunk in chunks]
@@ -282,18 +262,11 @@ class ScriptedBackend:
 
     def _ended(self, row: _Row, token: int) -> Retired | None:
         sequence = row.sequence
-        reason: RetireReason
         if token in sequence.submit.stop_token_ids:
-            reason = "stop"
-        elif sequence.generated_tokens >= sequence.submit.max_tokens:
-            reason = "length"
-        elif (
-            sequence.generated_tokens == _FAIL_AT_TOKEN and self._plan.fail_sampler_token in sequence.prompt()
-        ):
-            return Retired(sequence.request_id, "failed", "the script breaks this request's sampler")
-        else:
-            return None
-        return Retired(sequence.request_id, reason)
+            return Retired(sequence.request_id, "stop")
+        if sequence.generated_tokens >= sequence.submit.max_tokens:
+            return Retired(sequence.request_id, "length")
+        return None
 
     def kv_bytes(self) -> int:
         rows = [row.sequence for row in self._rows.values()]

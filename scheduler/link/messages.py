@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAX_TOP_LOGPROBS = 20
 """As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -24,23 +24,13 @@ class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ScriptedPlan(_Message, frozen=True):
-    """How the scripted back end behaves; everything zero or empty is a healthy, instant engine."""
+    """How the scripted back end behaves; by default it takes no time and never stops an answer by itself."""
 
     step_seconds: float = 0.0
     prefill_tokens_per_step: int = 512
     vocabulary: int = 8192
     stop_after: int = 0
     """The position at which a request's first stop token is emitted; 0: never."""
-    die_at_step: int = 0
-    """Exit at once, as if killed, when this step begins (counted from 1)."""
-    hang_at_step: int = 0
-    """Never return from this step."""
-    refuse_token: int = -1
-    """Fail alone any request whose prompt holds this token."""
-    fail_sampler_token: int = -1
-    """Fail alone, at its third token, any request whose prompt holds this token."""
-    die_token: int = -1
-    """Exit at once when a request whose prompt holds this token is admitted."""
 
 
 class Load(_Message, frozen=True, tag="load"):

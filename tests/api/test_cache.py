@@ -12,9 +12,8 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.events import Finished
-from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 _PROMPT = len("<user>hello\n<assistant>")
@@ -87,8 +86,8 @@ async def test_clearing_spares_what_is_in_use(autojump_clock: trio.testing.MockC
 @trio_test
 async def test_without_an_engine_there_is_no_answer(autojump_clock: trio.testing.MockClock) -> None:
     """503, at once where none runs, and when it dies or hangs with the question on board."""
-    launcher = LoopbackLauncher()
-    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    launcher = LoopbackLauncher(faulty(hang_at_step=3))
+    scheduler = make_scheduler(launcher)
     async with client_of(scheduler) as client:
         assert (await client.get("/v1/cache")).status_code == 503
         async with running(scheduler) as nursery:

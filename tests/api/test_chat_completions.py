@@ -11,7 +11,7 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.request import ChatPrompt
 from tests.api.client import chat, client_of, comments, events
 from tests.fakes.byte_tokenizer import EOS
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
 
@@ -197,8 +197,7 @@ async def test_an_engine_death_is_one_error_event_in_the_stream(
 ) -> None:
     """Where it is not to be survived, since this request is to blame: the stream ends with an OpenAI error
     object and the end mark, never in silence."""
-    launcher = LoopbackLauncher()
-    scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.01, die_at_step=4))
+    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(stream=True, max_tokens=100))
     assert response.status_code == 200
@@ -213,7 +212,7 @@ async def test_a_request_that_kills_engines_is_a_500_where_nothing_was_streamed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A client that waits for the whole answer is not invited to try again."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=4))
+    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(max_tokens=100))
     assert response.status_code == 500

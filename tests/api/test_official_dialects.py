@@ -20,7 +20,7 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.service import Scheduler
 from tests.api.client import MODEL
 from tests.api.test_chat_tools import HERMES, SAID
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -123,7 +123,7 @@ async def test_claude_streams_what_it_creates(autojump_clock: trio.testing.MockC
 async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClock) -> None:
     """By status, and for an error in the middle of a stream."""
     keys = load_keys("sk-right", None)
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=5))
+    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
     async with running(scheduler):
         async with claude(scheduler, keys, "sk-wrong") as client:
             with pytest.raises(anthropic.AuthenticationError):

@@ -11,7 +11,7 @@ from trio.testing import trio_test
 from scheduler.config import RecoveryConfig
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
 
@@ -38,7 +38,7 @@ async def test_ready_follows_the_engine(autojump_clock: trio.testing.MockClock) 
 @trio_test
 async def test_health_is_about_progress(autojump_clock: trio.testing.MockClock) -> None:
     """An engine that hangs inside a step is reported, although its process lives."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    scheduler = make_scheduler(LoopbackLauncher(faulty(hang_at_step=3)))
     async with running(scheduler) as nursery, client_of(scheduler) as client:
         await trio.sleep(1000)
         assert (await client.get("/health")).status_code == 200, "an idle engine is no stalled one"

@@ -12,9 +12,8 @@ from trio.testing import MockClock, trio_test
 
 from api.app import make_app
 from api.server.request_id import ECHOED_IN
-from scheduler.link.messages import ScriptedPlan
 from tests.api.client import MODEL, chat, client_of
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
 MINE = {"x-request-id": "agent-7/turn-3"}
@@ -72,9 +71,7 @@ async def test_an_error_in_anthropics_dialect_names_it_also_in_the_middle_of_a_s
     autojump_clock: MockClock,
 ) -> None:
     """`request_id` beside the error, as their clients show it."""
-    scheduler = make_scheduler(
-        LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, fail_sampler_token=ord("#"))
-    )
+    scheduler = make_scheduler(LoopbackLauncher(faulty(fail_sampler_token=ord("#"))))
     async with running(scheduler), client_of(scheduler) as client:
         body = (await client.post("/v1/messages", json=chat("#", stream=True), headers=MINE)).text
     last = body.strip().split("\n\n")[-1]

@@ -16,7 +16,7 @@ from scheduler.service import Scheduler
 from tests.api.client import client_of
 from tests.api.test_chat_tools import HERMES, SAID
 from tests.api.transcripts import named_events, response_of
-from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -110,7 +110,7 @@ async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testin
 async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing.MockClock) -> None:
     """Never a completed one; a client that waits for the whole gets a status instead."""
     for stream in (True, False):
-        scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=5))
+        scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post("/v1/responses", json={"input": "x", "stream": stream})
         if stream:

@@ -13,13 +13,13 @@ import trio.testing
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 from scheduler.telemetry.metrics import OUTCOMES
+from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler
 
@@ -27,7 +27,8 @@ from tests.fakes.scheduling import ask, make_scheduler
 class EngineObserver:
     """Makes scripted back ends and keeps what they did, over all lives of the engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
         self.steps = 0
         self.rows: set[int] = set()
         self.most_rows = 0
@@ -42,14 +43,14 @@ class EngineObserver:
     def __call__(self, load: Load) -> Backend:
         if self.deaths_at_start:
             self.deaths_at_start -= 1
-            raise ScriptedDeath
+            raise EngineDeath
         self.rows.clear()
-        return _Observed(load.scripted, self)
+        return _Observed(load.scripted, self._faults, self)
 
 
-class _Observed(ScriptedBackend):
-    def __init__(self, plan: ScriptedPlan, observer: EngineObserver) -> None:
-        super().__init__(plan, sleep=lambda seconds: None)
+class _Observed(FaultyBackend):
+    def __init__(self, plan: ScriptedPlan, faults: Faults, observer: EngineObserver) -> None:
+        super().__init__(plan, faults, sleep=lambda seconds: None)
         self._observer = observer
 
     def admit(self, sequence: engine.Sequence) -> None:
@@ -131,9 +132,10 @@ class Bench:
         max_slots: int = 1,
         lookahead: int = 1,
         max_queue: int = 1024,
+        faults: Faults = HEALTHY,
         **intake: Any,
     ) -> None:
-        self.observer = EngineObserver()
+        self.observer = EngineObserver(faults)
         self.launcher = LoopbackLauncher(self.observer)
         self.scheduler = make_scheduler(
             self.launcher, plan, max_slots=max_slots, lookahead=lookahead, max_queue=max_queue, **intake

@@ -17,6 +17,7 @@ from scheduler.events import Failed, Finished, Prefilling, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.cancellation.test_places import settle
+from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import ask, running
 
 SLOW_PREFILL = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=4)
@@ -143,7 +144,7 @@ async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: M
 @trio_test
 async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
     """A deadline does not need the engine's help to be kept."""
-    bench = Bench(ScriptedPlan(step_seconds=0.01, hang_at_step=3))
+    bench = Bench(faults=Faults(hang_at_step=3))
     client = Client(ask(max_tokens=LONG, timeout_seconds=5))
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, client)

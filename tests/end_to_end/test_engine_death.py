@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import trio
 
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving, start
+from tests.fakes.faulty_backend import Faults, in_engine_process
 
 
 def fields_of(number: int) -> dict[str, Any]:
@@ -111,19 +113,25 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
-def test_an_engine_that_hangs_leaves_its_stacks_in_the_log() -> None:
+def with_faults(folder: Path, faults: Faults) -> dict[str, str]:
+    """The environment of a server whose engines have these faults."""
+    (folder / "sitecustomize.py").write_text(in_engine_process(faults))
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+
+
+def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
     """Where it hung is what whoever is to mend it needs: the faulthandler's dump, and then the next one."""
-    plan = "step_seconds=0.01,hang_at_step=20"
-    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "1") as served:
+    arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
+    with serving(*arguments, environment=with_faults(tmp_path, Faults(hang_at_step=20))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=40))
         assert (answer.errors, answer.finish_reason) == ([], "length")
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
-def test_an_engine_that_keeps_dying_is_replaced_every_time() -> None:
+def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> None:
     """Scripted, dead after every 40 steps: an answer of 150 tokens lives through as many as it takes."""
-    plan = "step_seconds=0.001,die_at_step=40"
-    with serving("--engine", "scripted", "--scripted", plan, "--max-slots", "4") as served:
+    arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.001", "--max-slots", "4")
+    with serving(*arguments, environment=with_faults(tmp_path, Faults(die_at_step=40))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=150))
         assert answer.errors == []
         assert answer.finish_reason == "length"

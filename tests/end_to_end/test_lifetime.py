@@ -247,6 +247,7 @@ def test_a_port_in_use_is_said_in_one_line() -> None:
         (["--port", "70000"], {}, 2, "--port"),
         (["--engine", "torch"], {}, 2, "--engine"),
         (["--scripted", "no_such=1"], {}, 2, "no_such"),
+        (["--scripted", "die_at_step=1"], {}, 2, "die_at_step"),  # Faults are test code.
         (["--no-such-option"], {}, 2, "--no-such-option"),
         ([], {"PENSTOCK_MAX_SLOT": "3"}, 2, "did you mean PENSTOCK_MAX_SLOTS"),
         ([], {"PENSTOCK_MAX_SLOTS": "-3"}, 2, "PENSTOCK_MAX_SLOTS"),

@@ -16,10 +16,11 @@ from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.statistics import EngineCondition
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import answer, ask, running
 
 LONG = 1000
-HANGS = ScriptedPlan(step_seconds=0.01, hang_at_step=7)
+HANGS = Faults(hang_at_step=7)
 """With a prompt of one step, after five tokens."""
 COUNTERS = (
     "penstock_engine_step_decode_rows_count",
@@ -161,7 +162,7 @@ async def test_an_engine_that_never_starts_ends_the_service_and_everyone_hears(
 @trio_test
 async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autojump_clock: MockClock) -> None:
     """The stall grows with the clock while there is work on board; at its limit it is a death."""
-    bench = Bench(HANGS, stall_seconds=60)
+    bench = Bench(faults=HANGS, stall_seconds=60)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=9)))
         await bench.wait_for(lambda: bench.observer.steps == 7)
@@ -185,7 +186,7 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
 @trio_test
 async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autojump_clock: MockClock) -> None:
     """Thirty steps of 10 ms are known: half a minute of silence is enough, where 120 s would be allowed."""
-    bench = Bench(ScriptedPlan(step_seconds=0.01, hang_at_step=30), stall_seconds=120)
+    bench = Bench(faults=Faults(hang_at_step=30), stall_seconds=120)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=40)))
         await bench.wait_for(lambda: bench.observer.steps == 30)
@@ -204,7 +205,7 @@ async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
     autojump_clock: MockClock,
 ) -> None:
     """Each brings the answers on by a few tokens; also one that hangs while it reads what was said."""
-    bench = Bench(HANGS, max_slots=3, stall_seconds=5)
+    bench = Bench(faults=HANGS, max_slots=3, stall_seconds=5)
     async with running(bench.scheduler) as nursery:
         clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=20))) for number in range(3)]
         await bench.scheduler.wait_idle()
@@ -241,7 +242,7 @@ async def test_an_idle_engine_is_not_stalled(autojump_clock: MockClock) -> None:
 @trio_test
 async def test_a_slow_death_of_the_answer_is_no_death_of_the_engine(autojump_clock: MockClock) -> None:
     """A request that fails alone restarts nothing."""
-    bench = Bench(ScriptedPlan(step_seconds=0.01, fail_sampler_token=ord("#")))
+    bench = Bench(faults=Faults(fail_sampler_token=ord("#")))
     async with running(bench.scheduler):
         _, final = await answer(bench.scheduler, ask("#"))
         assert isinstance(final, Failed)

@@ -11,16 +11,16 @@ from trio.testing import MockClock, trio_test
 
 from api.errors import from_scheduler
 from scheduler.config import RecoveryConfig
-from scheduler.engine.scripted_backend import ScriptedDeath
 from scheduler.errors import PoisonousRequest, Unavailable
 from scheduler.events import Failed
 from scheduler.link.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.faulty_backend import EngineDeath, Faults
 from tests.fakes.scheduling import ask, running
 
 HEALTHY = ScriptedPlan(step_seconds=0.01)
-DEADLY = ScriptedPlan(step_seconds=0.01, die_token=ord("#"))
+DEADLY = Faults(die_token=ord("#"))
 
 
 def check_poisonous(client: Client, deaths: int) -> None:
@@ -39,7 +39,7 @@ async def test_alone_it_is_failed_at_the_death_that_is_one_too_many(
     deaths: int, autojump_clock: MockClock
 ) -> None:
     """`max_request_deaths` is the bound, and the service goes on."""
-    bench = Bench(DEADLY, recovery=RecoveryConfig(max_request_deaths=deaths))
+    bench = Bench(faults=DEADLY, recovery=RecoveryConfig(max_request_deaths=deaths))
     async with running(bench.scheduler) as nursery:
         killer = await bench.come(nursery, Client(ask("#")))
         await bench.scheduler.wait_idle()
@@ -55,7 +55,7 @@ async def test_alone_it_is_failed_at_the_death_that_is_one_too_many(
 @trio_test
 async def test_its_neighbours_lose_no_more_than_time(autojump_clock: MockClock) -> None:
     """Those that had settled, those that came with it and those that queue all finish; two deaths."""
-    bench = Bench(DEADLY, max_slots=6, lookahead=0)
+    bench = Bench(faults=DEADLY, max_slots=6, lookahead=0)
     settled = [Client(ask(f"settled {number}", max_tokens=60)) for number in range(2)]
     fresh = [Client(ask(f"fresh {number}", max_tokens=20)) for number in range(2)]
     later = [Client(ask(f"later {number}", max_tokens=20)) for number in range(4)]
@@ -86,8 +86,8 @@ async def test_a_poison_in_the_middle_of_an_answer_is_found_too(autojump_clock: 
     def die_of_it() -> None:
         backend = bench.launcher.backend
         rows = getattr(backend, "_rows")  # noqa: B009 (a fake's inside)
-        if 2 in rows and rows[2].generated == 9 and rows[2].prefilled == len(rows[2].submit.prompt):
-            raise ScriptedDeath
+        if 2 in rows and rows[2].sequence.generated_tokens == 9:
+            raise EngineDeath
 
     bench.observer.before_step = die_of_it
     async with running(bench.scheduler) as nursery:

@@ -12,24 +12,30 @@ import trio.testing
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.scripted_backend import ScriptedBackend, ScriptedDeath, ScriptedHang
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import Fault, Load, ToEngine
 from scheduler.link.process import Exit, Session
+from tests.fakes.faulty_backend import HEALTHY, EngineDeath, EngineHang, Faults, FaultyBackend
 
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-def scripted(load: Load) -> Backend:
+def scripted(load: Load, faults: Faults = HEALTHY) -> Backend:
     # The step's length is slept by the shell below, on the virtual clock.
-    return ScriptedBackend(
+    return FaultyBackend(
         load.scripted,
+        faults,
         sleep=lambda seconds: None,
         kv_cache_bytes=load.kv_cache_bytes,
         clock=trio.current_time,
         kv_cache_share=load.kv_cache_share,
     )
+
+
+def faulty(**faults: int) -> Callable[[Load], Backend]:
+    """What makes engines that have these `Faults`, each of them."""
+    return lambda load: scripted(load, Faults(**faults))
 
 
 class LoopbackLauncher:
@@ -67,7 +73,7 @@ class LoopbackLauncher:
             async with trio.open_nursery() as nursery:
                 shell = _Shell(link)
                 nursery.start_soon(shell.read)
-                with suppress(ScriptedDeath):
+                with suppress(EngineDeath):
                     await self._live(shell)
                 nursery.cancel_scope.cancel()
         # Not under the cancelled scope: closing is what the parent sees of a death.
@@ -93,7 +99,7 @@ class LoopbackLauncher:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()
             try:
                 frames = loop.turn(commands)
-            except ScriptedHang:
+            except EngineHang:
                 await trio.sleep_forever()
             except Exception as error:
                 self._last_stderr = (_TRACEBACK, f"{type(error).__name__}: {error}")

@@ -33,6 +33,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.faulty_backend import Faults
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import FOLDER, answer, ask, make_scheduler, running
 
@@ -199,20 +200,20 @@ async def answer_alone(text: str) -> tuple[str, Finished | Failed]:
 
 
 @pytest.mark.parametrize(
-    ("plan", "kind", "words", "outcome"),
+    ("faults", "kind", "words", "outcome"),
     [
-        (ScriptedPlan(step_seconds=0.01, refuse_token=ord("#")), InvalidRequest, 0, "invalid"),
-        (ScriptedPlan(step_seconds=0.01, fail_sampler_token=ord("#")), RequestFailed, 3, "error"),
+        (Faults(refuse_token=ord("#")), InvalidRequest, 0, "invalid"),
+        (Faults(fail_sampler_token=ord("#")), RequestFailed, 3, "error"),
     ],
     ids=["refused", "failed"],
 )
 @trio_test
 async def test_a_request_that_the_engine_ends_takes_nobody_with_it(
-    plan: ScriptedPlan, kind: type[Exception], words: int, outcome: str, autojump_clock: MockClock
+    faults: Faults, kind: type[Exception], words: int, outcome: str, autojump_clock: MockClock
 ) -> None:
     """Refused at admission, or broken at its third token: one Failed; its neighbours are complete."""
     alone, _ = await answer_alone("neighbour")
-    bench = Bench(plan, max_slots=2)
+    bench = Bench(faults=faults, max_slots=2)
     one, bad, two = (Client(ask(text)) for text in ("neighbour", "#", "neighbour"))
     async with running(bench.scheduler):
         await follow_all(bench, [one, bad, two])
@@ -333,8 +334,8 @@ def test_every_request_has_exactly_one_outcome(
     """Finished, failed, refused, lost or left, in any mix, over engine deaths and at the service's end."""
 
     async def scenario() -> None:
-        plan = ScriptedPlan(step_seconds=0.01, fail_sampler_token=ord("#"))
-        bench = Bench(plan, max_slots=2, lookahead=lookahead, max_queue=4)
+        faults = Faults(fail_sampler_token=ord("#"))
+        bench = Bench(faults=faults, max_slots=2, lookahead=lookahead, max_queue=4)
         clients: list[Client] = []
         numbers = cycle(range(100))
 

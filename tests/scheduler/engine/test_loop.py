@@ -15,7 +15,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import RequestRefused
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
@@ -31,19 +31,21 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from tests.contracts.journal import alone, request
+from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
 
 _REFUSED, _FAILING = 66, 67
-_PLAN = ScriptedPlan(prefill_tokens_per_step=3, refuse_token=_REFUSED, fail_sampler_token=_FAILING)
-_TOLERANT = ScriptedPlan(prefill_tokens_per_step=3, fail_sampler_token=_FAILING)
+_PLAN = ScriptedPlan(prefill_tokens_per_step=3)
+_FAULTS = Faults(refuse_token=_REFUSED, fail_sampler_token=_FAILING)
+_TOLERANT = Faults(fail_sampler_token=_FAILING)
 
 Kind: TypeAlias = Literal["plain", "refused", "failing"]
 
 
-class _Watched(ScriptedBackend):
+class _Watched(FaultyBackend):
     """The scripted back end, and who was in it at each step."""
 
-    def __init__(self, plan: ScriptedPlan = _PLAN) -> None:
-        super().__init__(plan)
+    def __init__(self) -> None:
+        super().__init__(_PLAN, _FAULTS)
         self.rows: set[int] = set()
         self.admitted: list[int] = []
         self.refused: set[int] = set()
@@ -198,7 +200,7 @@ def test_every_schedule_keeps_the_promises(
     assert run.retired.keys() == run.submitted.keys()
     assert run.backend.admitted == sorted(run.backend.admitted)
     for request_id, submit in run.submitted.items():
-        expected = alone(ScriptedBackend(_TOLERANT), submit)
+        expected = alone(FaultyBackend(_PLAN, _TOLERANT), submit)
         tokens = run.tokens[request_id]
         match run.retired[request_id].reason:
             case "refused":
@@ -283,8 +285,8 @@ def test_a_second_load_is_refused() -> None:
 
 def test_a_broken_step_is_the_caller_s_to_hear() -> None:
     """The loop hides no failure of the whole batch."""
-    loop = EngineLoop(ScriptedBackend(ScriptedPlan(die_at_step=1)), 1, PrefillPace(512))
-    with pytest.raises(ScriptedDeath):
+    loop = EngineLoop(FaultyBackend(ScriptedPlan(), Faults(die_at_step=1)), 1, PrefillPace(512))
+    with pytest.raises(EngineDeath):
         loop.turn([request(1, [1])])
 
 

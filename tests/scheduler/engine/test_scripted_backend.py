@@ -1,4 +1,4 @@
-"""The scripted back end keeps the contract, and its faults come when the plan says."""
+"""The scripted back end keeps the contract, and the faults that tests give it come at their moments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend, ScriptedDeath, ScriptedHang
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.journal import Journal, alone, answers, request
+from tests.fakes.faulty_backend import EngineDeath, EngineHang, Faults, FaultyBackend
 
 
 def _backend(plan: ScriptedPlan) -> ScriptedBackend:
@@ -19,6 +20,10 @@ def _backend(plan: ScriptedPlan) -> ScriptedBackend:
         raise AssertionError("only a plan with step_seconds takes time")
 
     return ScriptedBackend(plan, sleep=no_wait)
+
+
+def _faulty(**faults: int) -> FaultyBackend:
+    return FaultyBackend(ScriptedPlan(), Faults(**faults))
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -44,40 +49,40 @@ def test_it_holds_no_answer_to_a_grammar() -> None:
 
 def test_it_dies_at_its_step() -> None:
     """The step before is whole; the fatal one does nothing."""
-    journal = Journal(_backend(ScriptedPlan(die_at_step=3)))
+    journal = Journal(_faulty(die_at_step=3))
     course = journal.admit(request(1, [1], 9))
     journal.step()
     journal.step()
-    with pytest.raises(ScriptedDeath):
+    with pytest.raises(EngineDeath):
         journal.step()
     assert len(course.tokens) == 2
 
 
 def test_it_hangs_at_its_step() -> None:
     """A hang is not a death: whoever runs the back end can tell them apart."""
-    journal = Journal(_backend(ScriptedPlan(hang_at_step=1)))
+    journal = Journal(_faulty(hang_at_step=1))
     journal.admit(request(1, [1], 9))
-    with pytest.raises(ScriptedHang):
+    with pytest.raises(EngineHang):
         journal.step()
 
 
 def test_faults_pass_where_errors_are_caught() -> None:
     """A death that a handler of `Exception` survives would be none."""
-    assert not issubclass(ScriptedDeath, Exception)
-    assert not issubclass(ScriptedHang, Exception)
+    assert not issubclass(EngineDeath, Exception)
+    assert not issubclass(EngineHang, Exception)
 
 
 def test_it_dies_of_a_request() -> None:
     """The token of death kills at admission, and any other prompt is harmless."""
-    backend = _backend(ScriptedPlan(die_token=66))
+    backend = _faulty(die_token=66)
     assert alone(backend, request(1, [65], 2))
-    with pytest.raises(ScriptedDeath):
+    with pytest.raises(EngineDeath):
         backend.admit(Sequence.of(request(2, [65, 66])))
 
 
 def test_it_refuses_a_request_alone() -> None:
     """The refused token refuses its request; a neighbour goes on."""
-    journal = Journal(_backend(ScriptedPlan(refuse_token=66)))
+    journal = Journal(_faulty(refuse_token=66))
     course = journal.admit(request(1, [65], 2))
     with pytest.raises(RequestRefused):
         journal.admit(request(2, [66]))
@@ -88,7 +93,7 @@ def test_it_refuses_a_request_alone() -> None:
 def test_it_fails_a_request_alone() -> None:
     """The failing sampler ends its row at the third token, "failed"; a neighbour goes on. A row that
     ends there anyway has ended, not failed."""
-    backend = _backend(ScriptedPlan(fail_sampler_token=66))
+    backend = _faulty(fail_sampler_token=66)
     courses = answers(backend, [request(1, [65], 9), request(2, [66], 9), request(3, [66], 3)])
     assert len(courses[1].tokens) == 9
     assert len(courses[2].tokens) == 3

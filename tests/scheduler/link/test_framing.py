@@ -49,9 +49,7 @@ few = st.integers(0, 5)
 backends = st.sampled_from(["mlx", "scripted"])
 dtypes = st.sampled_from(["auto", "stored", "float32", "bfloat16", "float16"])
 
-plans = st.builds(
-    ScriptedPlan, floats, numbers, numbers, numbers, numbers, numbers, numbers, numbers, numbers
-)
+plans = st.builds(ScriptedPlan, floats, numbers, numbers, numbers)
 samplings = st.builds(
     Sampling,
     *(floats, floats, numbers, floats, numbers, floats, floats, floats),

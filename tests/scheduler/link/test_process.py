@@ -23,6 +23,7 @@ from scheduler.link.channel import Channel
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Fault, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.link.process import LaunchFailed
 from tests.contracts.journal import request
+from tests.fakes.faulty_backend import Faults, in_engine_process
 from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
 
 _SOON_SECONDS = 8.0
@@ -132,14 +133,15 @@ def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
     engine.assert_gone()
 
 
-def test_a_scripted_death_is_a_kill(engine: RealEngine) -> None:
-    """`die_at_step` ends the process as SIGKILL does, with what was sent before still readable."""
+def test_a_fault_of_the_tests_is_a_kill(make_engine: Callable[..., RealEngine]) -> None:
+    """`Faults.die_at_step` ends the process as SIGKILL does, with what was sent before still readable."""
 
     async def session(channel: Channel) -> None:
-        await started(channel, ScriptedPlan(die_at_step=4))
+        await started(channel)
         channel.send_nowait(request(1, [1], 9))
         assert len(await until_gone(channel)) == 3
 
+    engine = make_engine(in_engine_process(Faults(die_at_step=4)))
     assert trio.run(engine.run, session).returncode == -signal.SIGKILL
     engine.assert_gone()
 
@@ -218,17 +220,18 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_hanging_engine_ends_with_its_link(engine: RealEngine) -> None:
+def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngine]) -> None:
     """A step that never returns does not keep the engine from noticing that the parent has left."""
 
     async def session(channel: Channel) -> None:
-        await started(channel, ScriptedPlan(hang_at_step=2))
+        await started(channel)
         channel.send_nowait(request(1, [1], 9))
         assert isinstance(await channel.receive(), StepOutput)
         with trio.move_on_after(0.1) as silence:
             await channel.receive()
         assert silence.cancelled_caught
 
+    engine = make_engine(in_engine_process(Faults(hang_at_step=2)))
     started_at = time.perf_counter()
     assert trio.run(engine.run, session).returncode == 3
     assert time.perf_counter() - started_at < 2 * _SOON_SECONDS
@@ -300,7 +303,7 @@ from scheduler.link.process import ProcessLauncher
 from tests.contracts.journal import request
 
 async def session(channel):
-    plan = ScriptedPlan(step_seconds=float(sys.argv[1]), hang_at_step=int(sys.argv[2]))
+    plan = ScriptedPlan(step_seconds=float(sys.argv[1]))
     channel.send_nowait(Load(PROTOCOL_VERSION, "scripted", "", 4, 512, 8, "auto", plan))
     await channel.receive()
     channel.send_nowait(request(1, [1], 1000000))
@@ -316,9 +319,12 @@ trio.run(ProcessLauncher(environment, stop_seconds=60).run, session)
 @pytest.mark.parametrize(
     ("step_seconds", "hang_at_step"), [(0.001, 0), (30.0, 0), (0.0, 1)], ids=["busy", "long step", "hanging"]
 )
-def test_a_killed_parent_leaves_no_orphan(engine: RealEngine, step_seconds: float, hang_at_step: int) -> None:
+def test_a_killed_parent_leaves_no_orphan(
+    make_engine: Callable[..., RealEngine], step_seconds: float, hang_at_step: int
+) -> None:
     """SIGKILL of the parent, which can do nothing about it any more: the engine is gone within a second,
     also from the middle of a long step and from one that never ends."""
+    engine = make_engine(in_engine_process(Faults(hang_at_step=hang_at_step)))
     root = str(Path(scheduler.__file__).parents[1])
     environment = {
         **engine.environment,
@@ -326,7 +332,7 @@ def test_a_killed_parent_leaves_no_orphan(engine: RealEngine, step_seconds: floa
         "TEST_ENGINE_PATH": engine.environment["PYTHONPATH"],
     }
     with subprocess.Popen(
-        [sys.executable, "-c", _PARENT, str(step_seconds), str(hang_at_step)],
+        [sys.executable, "-c", _PARENT, str(step_seconds)],
         env=environment,
         stdout=subprocess.PIPE,
     ) as parent:

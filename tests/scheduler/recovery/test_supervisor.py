@@ -9,7 +9,6 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import SupervisionConfig
 from scheduler.engine.backend import Backend
-from scheduler.engine.scripted_backend import ScriptedDeath
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode
 from scheduler.link.messages import (
@@ -26,6 +25,7 @@ from scheduler.link.process import Exit, LaunchFailed, Session
 from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.statistics import DeathCause, EngineCondition
+from tests.fakes.faulty_backend import EngineDeath
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.scheduler.recovery.engine_lives import (
     CONFIG,
@@ -290,7 +290,7 @@ async def test_a_real_loop_is_restarted_after_its_death(autojump_clock: MockCloc
         nonlocal starts
         starts += 1
         if starts == 1:
-            raise ScriptedDeath
+            raise EngineDeath
         return scripted(load)
 
     launcher = LoopbackLauncher(make_backend)

@@ -1,0 +1,134 @@
+"""The scripted back end with faults at chosen moments. The product has none of them.
+
+In a loopback engine a fault is an exception that the launcher understands. In an engine process of its own
+(`in_engine_process`) it is the real thing: SIGKILL, or a call that never returns.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from scheduler.engine import scripted_backend
+from scheduler.engine import sequence as engine
+from scheduler.engine.backend import StepResult
+from scheduler.engine.prefill import Chunk
+from scheduler.engine.scripted_backend import ScriptedBackend, _Row
+from scheduler.link.messages import Retired, ScriptedPlan
+
+_FAIL_AT_TOKEN = 3
+
+
+class EngineDeath(BaseException):
+    """The engine ends here, as if killed. Not an Exception: no handler may survive it."""
+
+
+class EngineHang(BaseException):
+    """This step never returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Everything at its default: healthy. Steps are counted from 1, in each life of the engine."""
+
+    die_at_step: int = 0
+    hang_at_step: int = 0
+    refuse_token: int = -1
+    """Any request whose prompt holds this token is refused."""
+    fail_sampler_token: int = -1
+    """Any request whose prompt holds this token fails alone, at its third token."""
+    die_token: int = -1
+    """The engine dies when it admits a request whose prompt holds this token."""
+
+
+HEALTHY = Faults()
+
+
+class FaultyBackend(ScriptedBackend):
+    """`die` and `hang` do not return."""
+
+    def __init__(
+        self,
+        plan: ScriptedPlan,
+        faults: Faults,
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        die: Callable[[], NoReturn] | None = None,
+        hang: Callable[[], NoReturn] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(plan, sleep, **options)
+        self._faults = faults
+        self._die = die or _raise_death
+        self._hang = hang or _raise_hang
+        self._steps_begun = 0
+
+    def check(self, sequence: engine.Sequence) -> None:
+        super().check(sequence)
+        if self._faults.refuse_token in sequence.tokens:
+            raise engine.RequestRefused("this prompt is refused on purpose")
+
+    def admit(self, sequence: engine.Sequence) -> None:
+        if self._faults.die_token in sequence.tokens:
+            self._die()
+        super().admit(sequence)
+
+    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
+        self._steps_begun += bool(self._rows)
+        if self._steps_begun == self._faults.die_at_step > 0:
+            self._die()
+        if self._steps_begun == self._faults.hang_at_step > 0:
+            self._hang()
+        return super().step(chunks)
+
+    def _ended(self, row: _Row, token: int) -> Retired | None:
+        sequence = row.sequence
+        if (ended := super()._ended(row, token)) is not None:
+            return ended
+        if sequence.generated_tokens != _FAIL_AT_TOKEN:
+            return None
+        if self._faults.fail_sampler_token not in sequence.prompt():
+            return None
+        return Retired(sequence.request_id, "failed", "its sampler is broken on purpose")
+
+
+def in_engine_process(faults: Faults) -> str:
+    """The source of a `sitecustomize.py` that gives an engine process these faults, when its folder and the
+    repository's root are on PYTHONPATH. Other processes are left as they are."""
+    return f"""
+import sys
+if "scheduler.engine" in sys.orig_argv:
+    from tests.fakes.faulty_backend import Faults, install
+    install({faults!r})
+"""
+
+
+def install(faults: Faults) -> None:
+    """Before `scheduler.engine.__main__` takes the name ScriptedBackend."""
+
+    def make(plan: ScriptedPlan, **options: Any) -> FaultyBackend:
+        return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, **options)
+
+    setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
+
+
+def _raise_death() -> NoReturn:
+    raise EngineDeath
+
+
+def _raise_hang() -> NoReturn:
+    raise EngineHang
+
+
+def _kill() -> NoReturn:
+    while True:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sleep_forever() -> NoReturn:
+    while True:
+        time.sleep(3600)
