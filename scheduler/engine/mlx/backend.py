@@ -149,7 +149,6 @@ class MlxBackend:
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
-                sequence.generated_tokens,
                 submit.top_logprobs,
                 submit.min_tokens,
                 [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
@@ -271,7 +270,7 @@ class MlxBackend:
         """End the rows whose next token cannot be chosen; their KV is not kept."""
         retired: list[Retired] = []
         for row in list(self._batch.rows.values()):
-            if (failure := row.sampling.end) is not None:
+            if (failure := row.sampling.failure_reason) is not None:
                 self._drop(row)
                 retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired
