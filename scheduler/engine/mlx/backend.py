@@ -235,7 +235,7 @@ class MlxBackend:
         prefills += [self._progress(row) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
-        self._rows.reserve(self.kv_bytes())
+        self._rows.set_running_bytes(self.kv_bytes())
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
 

@@ -77,7 +77,7 @@ class PrefixDisk:
         if number in self._considered:
             return False
         chain = self.tier.chain(sequence.tokens, sequence.submit.salt)
-        known = self._prefixes.peek(sequence.tokens, sequence.submit.salt)
+        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt)
         end, snapshot = self._there(chain, len(sequence.tokens) - 1)
         if max(end, snapshot) < known + BLOCK_TOKENS and not (snapshot > known and self._layout.needs_state):
             self._considered.add(number)
@@ -157,7 +157,7 @@ class PrefixDisk:
         if known < start:
             return False  # What came before was evicted meanwhile.
         self.disk_tokens += end - known
-        self._prefixes.store(tokens, fetch.salt, cut)
+        self._prefixes.insert(tokens, fetch.salt, cut)
         return self._length(tokens, fetch.salt) == end
 
     def _length(self, tokens: array[int], salt: str) -> int:
