@@ -162,7 +162,7 @@ class MlxBackend:
         return self._disk
 
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and self._disk.warming(sequence)
+        reading = self._disk is not None and self._disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
