@@ -112,11 +112,11 @@ def allowed_tokens(
     return bits.view(np.bool_)
 
 
-def hold_ends(allowed: NDArray[np.bool_], ends: Sequence[int]) -> None:
-    """`ends` are taken out of what one row is allowed, where others remain: a grammar that is at its end has
-    none, and then it wins over `min_tokens`, for nothing could be drawn."""
+def mask_stops(allowed: NDArray[np.bool_], stops: Sequence[int]) -> None:
+    """Remove `stops` from one row's allowed tokens, if others remain. A grammar at its end allows nothing
+    else, and then it wins over `min_tokens`: otherwise no token could be drawn."""
     rest = allowed.copy()
-    rest[list(ends)] = False
+    rest[list(stops)] = False
     if rest.any():
         allowed[:] = rest
 

@@ -173,7 +173,7 @@ class EngineLoop:
 
     def _cached_tokens(self, sequence: Sequence) -> int:
         prefixes = self._backend.prefixes
-        return 0 if prefixes is None else prefixes.peek(sequence.tokens, sequence.submit.salt)
+        return 0 if prefixes is None else prefixes.match_length(sequence.tokens, sequence.submit.salt)
 
     def _step(self, todo: StepPlan) -> StepResult:
         if todo.emit_pending:

@@ -149,7 +149,6 @@ class MlxBackend:
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
-                sequence.generated_tokens,
                 submit.top_logprobs,
                 submit.min_tokens,
                 [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
@@ -163,7 +162,7 @@ class MlxBackend:
         return self._disk
 
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and self._disk.warming(sequence)
+        reading = self._disk is not None and self._disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
@@ -236,7 +235,7 @@ class MlxBackend:
         prefills += [self._progress(row) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
-        self._rows.reserve(self.kv_bytes())
+        self._rows.set_running_bytes(self.kv_bytes())
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
 
@@ -271,7 +270,7 @@ class MlxBackend:
         """End the rows whose next token cannot be chosen; their KV is not kept."""
         retired: list[Retired] = []
         for row in list(self._batch.rows.values()):
-            if (failure := row.sampling.end) is not None:
+            if (failure := row.sampling.failure_reason) is not None:
                 self._drop(row)
                 retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired

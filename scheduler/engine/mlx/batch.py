@@ -126,7 +126,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         """Return the sampled tokens, and compute nothing. Rows whose draw has failed have none."""
         self._draw()
         self.has_pending = False
-        return self._emit(self._sampled(), lambda row: row.end is None)
+        return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
     def _submit(self, inputs: mx.array) -> None:
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]

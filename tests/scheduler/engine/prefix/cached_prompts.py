@@ -8,9 +8,8 @@ from __future__ import annotations
 from array import array
 from itertools import count
 
-from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache, Retention
 from scheduler.engine.prefix.radix_tree import KEY_BYTES
-from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES
@@ -32,14 +31,14 @@ def cache_of(
 def keep(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
-    return cache.store(tokens, "", cut_of(tokens), session, system)
+    return cache.insert(tokens, "", cut_of(tokens), session, system)
 
 
 def serve(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
     """A whole request: look up, compute, store, release. The tokens that were found."""
-    lease = cache.lookup(tokens, "", system)
+    lease = cache.match_and_lease(tokens, "", system)
     found = lease.length
     keep(cache, tokens, session, system)
     cache.release(lease)

@@ -187,7 +187,7 @@ def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
             loop.turn(commands)
             commands = []
     assert backend.prefixes is not None
-    held = backend.prefixes.statistics().held
+    held = backend.prefixes.statistics().size
     assert held.tokens <= 4096 + count * (64 + 2)
     assert held.segment_bytes == held.tokens * per_token
     gc.collect()
@@ -212,7 +212,7 @@ def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
 def _kept(backend: MlxBackend, trunk: list[int]) -> list[Any]:
     """Keys and values of the first layer, over all pieces of the path."""
     assert backend.prefixes is not None
-    lease = backend.prefixes.lookup([*trunk, 1], "")
+    lease = backend.prefixes.match_and_lease([*trunk, 1], "")
     halves = [
         mx.concatenate([piece.layers[0][half][..., :taken, :] for piece, taken in lease.pieces], axis=2)
         for half in (0, 1)
