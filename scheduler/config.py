@@ -58,7 +58,7 @@ class SupervisionConfig:
     backoff_limit_seconds: float = 10.0
     stop_seconds: float = 5.0
     """From the closing of the link to SIGKILL."""
-    settled_seconds: float = 30.0
+    stable_seconds: float = 30.0
     """A life at least this long resets the backoff."""
 
 

@@ -91,7 +91,7 @@ class EngineEvents:
         if (reason := self._breaker.reason(now)) is None:
             self._stages.admission.unblock()
         else:
-            self._stages.admission.block(reason, until=now + self._config.supervision.settled_seconds)
+            self._stages.admission.block(reason, until=now + self._config.supervision.stable_seconds)
         self._telemetry.sample(observation.observe_ready, self._metrics, ready, self._model_name)
         self.budget_inspected = False
         _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
@@ -107,7 +107,7 @@ class EngineEvents:
                 record.started_at = now
                 self._stages.expiry.watch(record)
             self._stages.queue.observe(record, now)
-        if self._stages.multiplexer.stranded:
+        if self._stages.multiplexer.awaiting_engine:
             # One of them may have waited for another to settle.
             self._pump()
 
@@ -140,10 +140,10 @@ class EngineEvents:
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
         """Whoever is on board goes on with the next engine; here are the exceptions."""
         now = trio.current_time()
-        on_board = [record for record in self._stages.multiplexer if record.state is not State.STRANDED]
+        on_board = [record for record in self._stages.multiplexer if record.state is not State.AWAITING_ENGINE]
         culprit = count_death(on_board, self._config.recovery.max_request_deaths)
         self._stages.multiplexer.lose_all()
-        if culprit is not None and culprit.state is State.STRANDED:
+        if culprit is not None and culprit.state is State.AWAITING_ENGINE:
             self._telemetry.sample(self._metrics.poisonous.inc)
             self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
         self._breaker.died(now)

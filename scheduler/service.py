@@ -37,7 +37,7 @@ from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.stages import Stages
 from scheduler.telemetry import observation
-from scheduler.telemetry.chronicle import Chronicle, Tracer
+from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 
@@ -57,8 +57,8 @@ class Scheduler:
         tracer: Tracer | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
-        self._chronicle = Chronicle(self.metrics, tracer)
-        self.recent = self._chronicle.recent
+        self._recorder = RequestRecorder(self.metrics, tracer)
+        self.recent = self._recorder.recent
         self.metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
         self.offload = offload
@@ -79,7 +79,7 @@ class Scheduler:
             config.stall_seconds,
             self._multiplexer,
             self._sender.send,
-            lambda cause: self._supervisor.condemn(cause),
+            lambda cause: self._supervisor.declare_hung(cause),
         )
         stages = Stages(
             self._queue,
@@ -156,7 +156,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            self._chronicle.refused(requests[0], error)
+            self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
         pipeline_of = self._preparation.answer_pipeline
@@ -239,10 +239,10 @@ class Scheduler:
         """A request has left its last table."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
-        self._chronicle.ended(record, now)
+        self._recorder.ended(record, now)
         self._expiry.forget(record)
         if record.dispatched_at is not None:
-            self._queue.settle(record, now)
+            self._queue.charge_actual(record, now)
             self._admission.rate.departed(now)
         self._pump()
 

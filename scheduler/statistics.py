@@ -25,7 +25,7 @@ class DeathCause(StrEnum):
     """By a signal, without a word why: from outside, by the kernel for lack of memory, or a crash."""
     EXIT = "exit"
     """It ended by itself and did not say why."""
-    WEDGE = "wedge"
+    HUNG = "hung"
     """It lived and made no progress, and was killed for it."""
     START = "start"
     """It was never ready, and neither memory nor the device was why."""

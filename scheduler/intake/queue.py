@@ -118,7 +118,7 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next to be served. KeyError when empty. Its charge stays open until `settle`."""
+        """The next to be served. KeyError when empty. Its charge stays open until `charge_actual`."""
         charge = self._fair.pop(now)
         waiting = self._take_out(charge.ticket)
         self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
@@ -148,12 +148,12 @@ class IntakeQueue:
         if served := self._served.get(record.request_id):
             self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
 
-    def settle(self, record: StreamRecord, now: float) -> None:
+    def charge_actual(self, record: StreamRecord, now: float) -> None:
         """It has left the engine: its charge becomes what it has really cost. No effect on others."""
         served = self._served.pop(record.request_id, None)
         if served is None:
             return
-        self._fair.settle(served.charge, record.uncached_tokens, record.output_tokens, now)
+        self._fair.charge_actual(served.charge, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.prepared.prompt):
             self._prefixes.computed(served.blocks)
         if record.output_tokens:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
-from scheduler.prompt.turns import alternating
+from scheduler.prompt.message_order import alternating
 from scheduler.request import ChatPrompt, Message, Reasoning
 
 Renderer = Callable[[ChatPrompt], str]

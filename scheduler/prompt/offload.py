@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from scheduler.prompt.preparation import NewGrammar, Preparation, PreparedRequest
-from scheduler.prompt.size import QUICK_VALUES, is_large
+from scheduler.prompt.prompt_size import QUICK_VALUES, is_large
 from scheduler.request import GenerationRequest, Prompt
 
 _T = TypeVar("_T")

@@ -20,7 +20,7 @@ def count_death(on_board: Iterable[StreamRecord], limit: int) -> StreamRecord | 
     """Every record is told of the death; the one to blame for it, if it is known and has reached `limit`."""
     suspects = []
     for record in on_board:
-        record.suspect = not record.settled
+        record.suspect = not record.trusted
         record.deaths = record.deaths + 1 if record.suspect else 1
         if record.suspect:
             suspects.append(record)
@@ -38,13 +38,13 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
 
 def to_resume(records: Iterable[StreamRecord], slots: int) -> list[StreamRecord]:
     """Of those whose engine is gone, the ones that may be sent to the next one now."""
-    stranded: list[StreamRecord] = []
+    awaiting: list[StreamRecord] = []
     on_board: list[StreamRecord] = []
     for record in records:
-        (stranded if record.state is State.STRANDED else on_board).append(record)
-    if trusted := [record for record in stranded if not record.suspect]:
+        (awaiting if record.state is State.AWAITING_ENGINE else on_board).append(record)
+    if trusted := [record for record in awaiting if not record.suspect]:
         return trusted
     # Without a free slot it would be blamed for a death that it only waited through.
-    if len(on_board) >= slots or not all(record.settled for record in on_board):
+    if len(on_board) >= slots or not all(record.trusted for record in on_board):
         return []
-    return stranded[:1]
+    return awaiting[:1]

@@ -119,7 +119,7 @@ class StallWatch:
 
     def _reads_again(self) -> bool:
         """Whether a silence may be of several steps."""
-        return any(record.resumed and not record.settled for record in self._on_board)
+        return any(record.resumed and not record.trusted for record in self._on_board)
 
 
 def _work(output: StepOutput) -> Work:

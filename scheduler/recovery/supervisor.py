@@ -119,7 +119,7 @@ class Supervisor:
             return EngineCondition.READY
         return EngineCondition.STARTING if self._death_cause is None else EngineCondition.RESTARTING
 
-    def condemn(self, cause: str) -> None:
+    def declare_hung(self, cause: str) -> None:
         """The running engine does nothing any more: its life ends here, and the next one begins."""
         if self._life is not None and self._life.ready is not None:
             self._life.cause = cause
@@ -147,7 +147,7 @@ class Supervisor:
                 life.said_fault or self._failed_starts >= _FIRST_STARTS
             ):
                 raise EngineNeverReady(self._last_death)
-            if life.lasted(self._config.settled_seconds):
+            if life.lasted(self._config.stable_seconds):
                 backoff = self._config.backoff_first_seconds
             self._restarts += 1
             _log.error(
@@ -177,7 +177,7 @@ class Supervisor:
             with life.scope:
                 await self._talk(life, channel)
             # Here only if it was condemned: it does not stop talking by itself.
-            life.death = DeathCause.WEDGE
+            life.death = DeathCause.HUNG
             channel.unresponsive = True
         except EngineGone:
             pass

@@ -18,7 +18,7 @@ class State(Enum):
     """Sent to the engine; no progress heard yet."""
     PREFILLING = auto()
     DECODING = auto()
-    STRANDED = auto()
+    AWAITING_ENGINE = auto()
     """Its engine is gone; the next one will go on with it where it stopped."""
     CANCELLING = auto()
     """`Cancel` sent; whatever still arrives for it is dropped until `Retired`."""
@@ -52,12 +52,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PREFILLING, Event.TOKEN): State.DECODING,
     (State.DECODING, Event.TOKEN): State.DECODING,
     # The next engine's way with it begins like a new one's; it may have tokens already.
-    **{(state, Event.LOSE): State.STRANDED for state in _IN_ENGINE},
-    (State.STRANDED, Event.DISPATCH): State.SUBMITTED,
+    **{(state, Event.LOSE): State.AWAITING_ENGINE for state in _IN_ENGINE},
+    (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
     # What no engine has is over at once when it is cancelled or expires: nothing is left to wait for.
     **{
         (state, event): State.RETIRED
-        for state in (State.QUEUED, State.STRANDED)
+        for state in (State.QUEUED, State.AWAITING_ENGINE)
         for event in (Event.CANCEL, Event.EXPIRE, Event.RETIRE)
     },
     **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},

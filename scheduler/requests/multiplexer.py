@@ -79,9 +79,9 @@ class Multiplexer:
         self._hand_over(record, record.submit_message)
 
     @property
-    def stranded(self) -> bool:
+    def awaiting_engine(self) -> bool:
         """Whether some wait for another engine, or for their turn with it."""
-        return any(record.state is State.STRANDED for record in self._records.values())
+        return any(record.state is State.AWAITING_ENGINE for record in self._records.values())
 
     def resubmit(self, record: StreamRecord) -> None:
         """Hand one that an engine's death has left over to the next engine."""
@@ -100,7 +100,7 @@ class Multiplexer:
 
     def cancel(self, record: StreamRecord) -> None:
         """Nobody needs this request's answer any more; it is gone when its Retired comes."""
-        if record.state is State.STRANDED:
+        if record.state is State.AWAITING_ENGINE:
             self._drop(record, Event.CANCEL)
         elif record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
@@ -113,7 +113,7 @@ class Multiplexer:
         if not record.listening:
             return False
         record.fail(error)
-        if record.state is State.STRANDED:
+        if record.state is State.AWAITING_ENGINE:
             self._drop(record, Event.EXPIRE)
         else:
             record.move(Event.EXPIRE)
@@ -209,7 +209,7 @@ class Multiplexer:
         for record in list(self._records.values()):
             if record.state is State.CANCELLING:
                 self._drop(record, Event.RETIRE)
-            elif record.state is not State.STRANDED:
+            elif record.state is not State.AWAITING_ENGINE:
                 record.move(Event.LOSE)
                 record.lost_at = now if record.lost_at is None else record.lost_at
                 if (ending := record.ending) is not None:
@@ -223,7 +223,7 @@ class Multiplexer:
         self._drop(record, Event.RETIRE)
 
     def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """One that is stranded ends here."""
+        """One that is awaiting_engine ends here."""
         record.fail(error)
         self._drop(record, Event.RETIRE)
 

@@ -18,7 +18,7 @@ from scheduler.requests.lifecycle import Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.statistics import RunningStatistics
 
-_SETTLED_TOKENS = 4
+_TRUSTED_TOKENS = 4
 """More than a step's, and more than can have been on the way when an engine died."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: the seeds of neighbouring requests' choices do not meet."""
@@ -43,7 +43,7 @@ class StreamRecord:
     output_tokens: int = 0
     emitted: array[int] = field(default_factory=lambda: array("I"))
     """Every token of the answer, its end included: what the next engine needs to go on."""
-    told_prefill: int = 0
+    reported_prefill: int = 0
     """The furthest progress that the reader has heard of; after an engine's death it begins again."""
     resumed: int = 0
     """How many further engines it was sent to."""
@@ -81,12 +81,12 @@ class StreamRecord:
     @property
     def listening(self) -> bool:
         """Whether what the engine says of this request still concerns a reader."""
-        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.STRANDED)
+        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.AWAITING_ENGINE)
 
     @property
-    def settled(self) -> bool:
+    def trusted(self) -> bool:
         """Whether the engine that has it now has brought it on."""
-        return self.output_tokens - self.resumed_tokens >= _SETTLED_TOKENS
+        return self.output_tokens - self.resumed_tokens >= _TRUSTED_TOKENS
 
     @property
     def ending(self) -> FinishReason | None:
@@ -132,8 +132,8 @@ class StreamRecord:
             return
         self.prefilled_tokens = done
         self.cached_tokens = cached
-        if done >= self.told_prefill:
-            self.told_prefill = done
+        if done >= self.reported_prefill:
+            self.reported_prefill = done
             self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float, logprobs: Sequence[LogprobsOut] = ()) -> None:

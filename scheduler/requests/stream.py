@@ -42,7 +42,7 @@ class RequestStream:
         record = self._records[0]
         if record.state is State.QUEUED:
             return Queued(self._ahead_of(record.request_id, trio.current_time()) or 0)
-        return Prefilling(record.told_prefill, len(record.prepared.prompt))
+        return Prefilling(record.reported_prefill, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:
         """The next event of some choice with that choice's number, or None where nothing waits."""

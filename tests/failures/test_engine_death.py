@@ -179,7 +179,7 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
         await trio.sleep(0.05)
         bench.check_nothing_is_left()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") == 1
 
 
 @trio_test
@@ -196,7 +196,7 @@ async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autoj
         assert "no step for 30 seconds" in (bench.scheduler.operations.statistics().engine.last_death or "")
         await bench.scheduler.wait_idle()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") == 1
 
 
 @trio_test
@@ -210,7 +210,7 @@ async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
         await bench.scheduler.wait_idle()
     for client in clients:
         await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") >= 3
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") >= 3
 
 
 @trio_test

@@ -12,7 +12,7 @@ from trio.testing import trio_test
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.offload import Lane, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation
-from scheduler.prompt.size import LARGE_CHARACTERS
+from scheduler.prompt.prompt_size import LARGE_CHARACTERS
 from scheduler.request import GenerationRequest
 from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import ByteTokenizer

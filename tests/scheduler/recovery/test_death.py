@@ -107,7 +107,7 @@ def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
 
 def test_what_we_did_to_it_ourselves_stays_so() -> None:
     """A wedge is ended by SIGABRT, with all stacks on stderr."""
-    for seen in (DeathCause.WEDGE, DeathCause.STOPPED):
+    for seen in (DeathCause.HUNG, DeathCause.STOPPED):
         assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
 
 

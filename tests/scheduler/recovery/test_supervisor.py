@@ -336,14 +336,14 @@ async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(1)
-        supervisor.condemn("too early")
+        supervisor.declare_hung("too early")
         await trio.sleep(10)
         assert heard.calls == ["lost", "ready"]
         assert supervisor.statistics().death_cause is DeathCause.START
-        supervisor.condemn("no step")
+        supervisor.declare_hung("no step")
         await trio.testing.wait_all_tasks_blocked()
         assert heard.causes[-1] == "no step"
-        assert supervisor.statistics().death_cause is DeathCause.WEDGE
+        assert supervisor.statistics().death_cause is DeathCause.HUNG
         assert [channel.unresponsive for channel in channels] == [False, True]
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]

@@ -19,7 +19,7 @@ class Tracer(Protocol):
     def end(self, record: StreamRecord, now: float) -> None: ...
 
 
-class Chronicle:
+class RequestRecorder:
     """Called once for each request, by whoever ends it. It never raises. `tracer` None: no traces."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:

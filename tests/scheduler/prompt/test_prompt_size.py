@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.prompt.size import LARGE_CHARACTERS, is_large
+from scheduler.prompt.prompt_size import LARGE_CHARACTERS, is_large
 from scheduler.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Tool
 
 TEXT = "x" * LARGE_CHARACTERS
