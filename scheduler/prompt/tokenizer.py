@@ -162,7 +162,9 @@ class HubTokenizer:
         return ids
 
     def fewest_tokens(self, text: str) -> int:
-        return 0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
+        return (
+            0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
+        )
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))

@@ -115,4 +115,4 @@ def test_what_we_did_to_it_ourselves_stays_so() -> None:
 def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
     """Nothing raises, and a telling line is one of those that were written."""
     death = conclude(seen, lines, code)
-    assert death.telling is None or death.telling in {line.strip() for line in lines}
+    assert death.detail is None or death.detail in {line.strip() for line in lines}
