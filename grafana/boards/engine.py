@@ -45,7 +45,7 @@ ENGINE = Dashboard(
         Panel(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
-            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. wedge: it made no "
+            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. hung: it made no "
             "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
             "engine_died in the log has its last words.",
             "short",
@@ -68,7 +68,7 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Silence",
-            "stalled rises in a straight line: wedged. Age of the last step alone is just idleness.",
+            "stalled rises in a straight line: hung. Age of the last step alone is just idleness.",
             "s",
             [
                 most("penstock_stalled_seconds", "stalled {{instance}}"),

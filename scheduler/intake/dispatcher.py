@@ -29,7 +29,7 @@ class Dispatcher:
         """Whether a request that comes now goes straight to the engine."""
         room = self.engine_ready and len(self._multiplexer) < self.credits
         # Newcomers would blur who is to blame for another death.
-        return room and not self._multiplexer.stranded
+        return room and not self._multiplexer.awaiting_engine
 
     @property
     def room(self) -> int:
@@ -39,7 +39,7 @@ class Dispatcher:
     def pump(self, now: float) -> list[StreamRecord]:
         """Submit as many of the queue's as there are credits for; these are they. Before them goes what an
         engine's death has left over: it has its place in the credits, and was charged for."""
-        if self.engine_ready and self._multiplexer.stranded:
+        if self.engine_ready and self._multiplexer.awaiting_engine:
             for record in to_resume(self._multiplexer, self._slots):
                 self._multiplexer.resubmit(record)
         submitted = []

@@ -6,12 +6,14 @@ tickets, the bounds, and the estimates that a ticket is made with.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.prefix_estimate import PrefixEstimate
 from scheduler.intake.service_ledger import Charge, Ticket
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import QueueStatistics
@@ -118,7 +120,7 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next to be served. KeyError when empty. Its charge stays open until `settle`."""
+        """The next to be served. KeyError when empty. Its charge stays open until `charge_actual`."""
         charge = self._fair.pop(now)
         waiting = self._take_out(charge.ticket)
         self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
@@ -148,12 +150,12 @@ class IntakeQueue:
         if served := self._served.get(record.request_id):
             self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
 
-    def settle(self, record: StreamRecord, now: float) -> None:
+    def charge_actual(self, record: StreamRecord, now: float) -> None:
         """It has left the engine: its charge becomes what it has really cost. No effect on others."""
         served = self._served.pop(record.request_id, None)
         if served is None:
             return
-        self._fair.settle(served.charge, record.uncached_tokens, record.output_tokens, now)
+        self._fair.charge_actual(served.charge, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.prepared.prompt):
             self._prefixes.computed(served.blocks)
         if record.output_tokens:
@@ -189,3 +191,35 @@ class IntakeQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+MOST_BLOCKS = 65_536
+"""16.8 million tokens' worth, in about 8 MB."""
+
+
+class PrefixEstimate:
+    """The blocks computed most recently, the least recently used forgotten first."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """Of a prompt with these blocks. At least one token is always left to compute."""
+        known = 0
+        for chained in hashes:
+            if chained not in self._blocks:
+                break
+            known += 1
+        return min(known * BLOCK_TOKENS, prompt_tokens - 1)
+
+    def computed(self, hashes: Sequence[int]) -> None:
+        """A prompt with these blocks has been through the engine."""
+        # The beginning last: it is what other prompts share, so it must be the last to be forgotten.
+        for chained in reversed(hashes):
+            self._blocks[chained] = None
+            self._blocks.move_to_end(chained)
+        while len(self._blocks) > MOST_BLOCKS:
+            self._blocks.popitem(last=False)

@@ -4,12 +4,12 @@ mlx-lm has in its place for models that ship without one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
-from scheduler.prompt.turns import alternating
 from scheduler.request import ChatPrompt, Message, Reasoning
 
 Renderer = Callable[[ChatPrompt], str]
@@ -89,3 +89,30 @@ def failed(error: Exception) -> TemplateFailed:
     return TemplateFailed(
         f"the model's chat template does not accept these messages: {error}", param="messages"
     )
+
+
+_JOINT = "\n\n"
+
+
+def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """System messages at the front are one; later ones are the user's; neighbouring users' are one turn."""
+    leading = 0
+    while leading < len(messages) and messages[leading]["role"] == "system":
+        leading += 1
+    head = [{"role": "system", "content": _said(messages[:leading])}] if leading else []
+    return (*head, *_joined(messages[leading:]))
+
+
+def _joined(messages: Iterable[Message]) -> list[Message]:
+    turns: list[Message] = []
+    for is_users, group in groupby(messages, key=lambda message: message["role"] in ("system", "user")):
+        turn = list(group)
+        if is_users:
+            turns.append({**turn[0], "role": "user", "content": _said(turn)})
+        else:
+            turns.extend(turn)
+    return turns
+
+
+def _said(messages: Iterable[Message]) -> str:
+    return _JOINT.join(message["content"] for message in messages)

@@ -11,11 +11,10 @@ from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.call_id import call_id
+from scheduler.answer.tool_calls.reading import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.grammar.verdicts import UnknownVerdict
-from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.tokenizer import Tokenizer
@@ -245,3 +244,20 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+MOST_BOUNDARIES = 256
+"""A prompt of thousands of turns: the first ones and the latest matter."""
+
+
+def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, ...]:
+    """Positions before each run of special tokens, ascending, without 0: the end of the system prompt, of
+    each message, and, last, the point before the generation prompt."""
+    positions = [
+        position
+        for position in range(1, len(tokens))
+        if tokens[position] in special and tokens[position - 1] not in special
+    ]
+    if len(positions) > MOST_BOUNDARIES:
+        positions = positions[: MOST_BOUNDARIES // 4] + positions[-3 * MOST_BOUNDARIES // 4 :]
+    return tuple(positions)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from scheduler.answer.answer_format import AnswerFormat, answer_format, template_type
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
-from scheduler.prompt import chat_template, token_floor
+from scheduler.prompt import chat_template, min_tokens_estimate
 from scheduler.request import ChatPrompt
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -112,7 +112,7 @@ class HubTokenizer:
             if added.special
         }
         described = json.loads(self._backend.to_str())
-        self._longest_token = token_floor.longest_token(described, self._normalized)
+        self._longest_token = min_tokens_estimate.longest_token(described, self._normalized)
         decoder = described.get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._has_byte_tokens = '"ByteFallback"' in json.dumps(decoder)
@@ -162,7 +162,9 @@ class HubTokenizer:
         return ids
 
     def fewest_tokens(self, text: str) -> int:
-        return 0 if self._longest_token is None else token_floor.fewest_tokens(text, self._longest_token)
+        return (
+            0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
+        )
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))

@@ -44,7 +44,7 @@ STARTS = ("cold", "warm", "resumed")
 an engine died before the first token, and another one gave it."""
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
-STATES = ("submitted", "prefilling", "decoding", "stranded", "cancelling")
+STATES = ("submitted", "prefilling", "decoding", "awaiting_engine", "cancelling")
 EVICTIONS = ("budget", "superseded", "cleared")
 STEPS = ("decode", "mixed", "prefill")
 """A step by what it computed: tokens of answers, prompts, or both."""

@@ -35,7 +35,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class RequestSpans:
-    """A `chronicle.Tracer`. `wall_ns`: nanoseconds since 1970, which records' clocks know nothing of."""
+    """A `request_recorder.Tracer`. `wall_ns`: nanoseconds since 1970; records have trio's clock."""
 
     def __init__(
         self, processor: SpanProcessor, model_name: str, wall_ns: Callable[[], int] = time.time_ns

@@ -109,7 +109,7 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
 
         answers, expected = trio.run(main)
         check_the_same(answers, [expected])
-        assert served.metric("penstock_engine_restarts_total", 'cause="wedge"') == 1
+        assert served.metric("penstock_engine_restarts_total", 'cause="hung"') == 1
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from json import loads
 from typing import Any, Protocol
 
@@ -258,3 +259,15 @@ class ObjectReader:
             yield from self.feed("{}")
         if not self.done or self.rest.strip():
             raise malformed(f"{self._name} {self.raw}", "the arguments are no JSON object")
+
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def call_id(place: str, *, short: bool) -> str:
+    """Always the same for one `place` (request, choice and number): an answer that is computed again
+    calls by the same ids. `short`: nine letters and digits."""
+    digest = sha256(place.encode("utf-8", "backslashreplace")).digest()
+    if short:
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:9])
+    return "call_" + digest[:12].hex()

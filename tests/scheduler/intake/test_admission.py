@@ -155,7 +155,7 @@ def test_a_deadline_counts_its_own_time_on_board_too(max_tokens: int | None, is_
     queue.push(record := make_record(1000), 0.0)
     queue.pop(0.0)
     record.output_tokens = 100
-    queue.settle(record, 0.0)
+    queue.charge_actual(record, 0.0)
     admission = admission_at(queue, 1.0)
 
     def check() -> None:

@@ -197,7 +197,7 @@ def test_what_was_overcharged_is_given_back() -> None:
     for _ in range(110):
         charge = server.queue.pop(0.0)
         counts[charge.ticket.tenant] += 1
-        server.queue.settle(charge, 10, 45 if charge.ticket.tenant == "short" else 495, 0.0)
+        server.queue.charge_actual(charge, 10, 45 if charge.ticket.tenant == "short" else 495, 0.0)
     # 10 + 2 x 45 against 10 + 2 x 495 tokens.
     assert counts == {"short": 100, "long": 10}
 
@@ -219,7 +219,7 @@ def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]
             queue.push(ticket(tenant, tokens=expected, at=float(number)))
         if len(running) == engine:
             charge, tokens = running.pop(0)
-            queue.settle(charge, tokens, 0, float(number))
+            queue.charge_actual(charge, tokens, 0, float(number))
             real[charge.ticket.tenant] += tokens
         running.append((queue.pop(float(number)), actual))
         assert abs(real["A"] - real["B"]) <= (engine + 2) * largest

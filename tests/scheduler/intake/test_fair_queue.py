@@ -72,10 +72,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 100))
-    def settle(self, which: int) -> None:
+    def charge_actual(self, which: int) -> None:
         request_id = list(self.running)[which % len(self.running)]
         charge, uncached, generated = self.running.pop(request_id)
-        self.queue.settle(charge, uncached, generated, self.now)
+        self.queue.charge_actual(charge, uncached, generated, self.now)
 
     @invariant()
     def it_holds_what_was_pushed_and_nothing_else(self) -> None:
@@ -241,7 +241,7 @@ def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ti
     for number in range(512):
         charge = queue.pop(0.0)
         queue.push(make(5000 + number))
-        queue.settle(charge, 10, 10, 0.0)
+        queue.charge_actual(charge, 10, 10, 0.0)
     turned = time.perf_counter()
     asked = [queue.ahead_of(request_id, 0.0) for request_id in list(queue._tickets)[:100]]
     print(

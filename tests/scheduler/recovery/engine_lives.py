@@ -28,7 +28,7 @@ from scheduler.recovery.supervisor import Supervisor
 LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
 READY = Ready(PROTOCOL_VERSION, "fake", "fake", 8192, 64, 0, "none")
 CONFIG = SupervisionConfig(
-    ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, settled_seconds=100
+    ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, stable_seconds=100
 )
 
 Life = Callable[[trio.abc.Stream], Awaitable[None]]

@@ -107,7 +107,7 @@ def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
 
 def test_what_we_did_to_it_ourselves_stays_so() -> None:
     """A wedge is ended by SIGABRT, with all stacks on stderr."""
-    for seen in (DeathCause.WEDGE, DeathCause.STOPPED):
+    for seen in (DeathCause.HUNG, DeathCause.STOPPED):
         assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
 
 
@@ -115,4 +115,4 @@ def test_what_we_did_to_it_ourselves_stays_so() -> None:
 def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
     """Nothing raises, and a telling line is one of those that were written."""
     death = conclude(seen, lines, code)
-    assert death.telling is None or death.telling in {line.strip() for line in lines}
+    assert death.detail is None or death.detail in {line.strip() for line in lines}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import RecoveryConfig
 from scheduler.events import FinishReason
-from scheduler.recovery.crash_loop import CrashLoopBreaker
+from scheduler.recovery.death import CrashLoopBreaker
 from scheduler.recovery.poison import count_death, to_resume
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import trio
 import trio.testing
@@ -336,18 +338,42 @@ async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(1)
-        supervisor.condemn("too early")
+        supervisor.declare_hung("too early")
         await trio.sleep(10)
         assert heard.calls == ["lost", "ready"]
         assert supervisor.statistics().death_cause is DeathCause.START
-        supervisor.condemn("no step")
+        supervisor.declare_hung("no step")
         await trio.testing.wait_all_tasks_blocked()
         assert heard.causes[-1] == "no step"
-        assert supervisor.statistics().death_cause is DeathCause.WEDGE
+        assert supervisor.statistics().death_cause is DeathCause.HUNG
         assert [channel.unresponsive for channel in channels] == [False, True]
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]
         nursery.cancel_scope.cancel()
+    assert supervisor.statistics().death_cause is DeathCause.STOPPED
+
+
+@dataclass
+class Faulty(Heard):
+    """A listener with a bug: it records what it hears of an engine's end, and then raises."""
+
+    def engine_lost(self, cause: str) -> None:
+        super().engine_lost(cause)
+        raise ValueError("a bug in engine_lost")
+
+    def engine_died(self, death: Death) -> None:
+        super().engine_died(death)
+        raise ValueError("a bug in engine_died")
+
+
+@trio_test
+async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: MockClock) -> None:
+    """Neither after a death, nor after a failed launch, nor when the engine is stopped."""
+    heard = Faulty()
+    supervisor = Supervisor(Starved(range(1, 2)), lambda: LOAD, heard, CONFIG)
+    await run_for(supervisor, 100)
+    assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
+    assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
     assert supervisor.statistics().death_cause is DeathCause.STOPPED
 
 

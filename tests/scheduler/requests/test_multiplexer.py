@@ -271,7 +271,7 @@ def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None
     board.multiplexer.cancel(left)
     board.multiplexer.lose_all()
     board.multiplexer.lose_all()
-    assert [waiting.state, decoding.state] == [State.STRANDED] * 2
+    assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
     assert list(board.multiplexer) == [waiting, decoding]
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
@@ -387,7 +387,7 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
     if lost:
         board.multiplexer.lose_all()
         for record in list(board.multiplexer):
-            assert record.state is State.STRANDED
+            assert record.state is State.AWAITING_ENGINE
             board.multiplexer.give_up(record, EngineLost("none is left"))
         assert sorted(record.request_id for record in board.left) == list(range(5))
     assert len(board.left) + len(board.multiplexer) == 5

@@ -11,7 +11,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.errors import InvalidRequest
 from scheduler.request import Origin
-from scheduler.telemetry.request_log import log_request
+from scheduler.telemetry.request_recorder import log_request
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 from tests.scheduler.requests.records import make_record

@@ -21,7 +21,7 @@ from tokenizers import (
 )
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.token_floor import fewest_tokens, longest_token
+from scheduler.prompt.min_tokens_estimate import fewest_tokens, longest_token
 
 WORDS = (
     "the word internationalization of Wörter e\u0301te\u0301 漢字 漢字仮名交じり文 aaaaaaaaa 012345 ½ \u212a"
