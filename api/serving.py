@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
 
+_SERVER_NAME = "penstock"
+"""The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
@@ -142,6 +144,7 @@ async def _serve(settings: ServeSettings) -> None:
         ),
         limits,
         on_error=_log_handler_error,
+        server_name=_SERVER_NAME,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -159,7 +162,7 @@ async def _serve(settings: ServeSettings) -> None:
                 server_metrics,
                 has_keys=bool(keys.keys),
             )
-            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
+            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
