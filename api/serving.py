@@ -24,11 +24,12 @@ from api.app import make_app
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
+from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
-from api.settings import ENVIRONMENT_PREFIX, ServeSettings
+from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
@@ -132,7 +133,7 @@ async def _serve(settings: ServeSettings) -> None:
         make_app(
             scheduler,
             ServedModel(names, int(time.time()), model.folder.context_tokens),
-            keep_alive_seconds=settings.comment_seconds,
+            keep_alive_seconds=settings.sse_keepalive_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
             cors_origins=settings.origins(),
