@@ -106,6 +106,8 @@ class RunningStatistics:
     counts from its arrival, `running_seconds` from its first progress."""
 
     id: str
+    request_id: int
+    """What the engine calls it, in its slots and plans."""
     tenant: str
     session: str
     priority: int
