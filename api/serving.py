@@ -24,11 +24,12 @@ from api.app import make_app
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
+from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
-from api.settings import ENVIRONMENT_PREFIX, ServeSettings
+from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
 
+_SERVER_NAME = "penstock"
+"""The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
@@ -130,7 +133,7 @@ async def _serve(settings: ServeSettings) -> None:
         make_app(
             scheduler,
             ServedModel(names, int(time.time()), model.folder.context_tokens),
-            keep_alive_seconds=settings.comment_seconds,
+            keep_alive_seconds=settings.sse_keepalive_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
             cors_origins=settings.origins(),
@@ -142,6 +145,7 @@ async def _serve(settings: ServeSettings) -> None:
         ),
         limits,
         on_error=_log_handler_error,
+        server_name=_SERVER_NAME,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -159,7 +163,7 @@ async def _serve(settings: ServeSettings) -> None:
                 server_metrics,
                 has_keys=bool(keys.keys),
             )
-            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
+            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)

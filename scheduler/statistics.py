@@ -106,6 +106,8 @@ class RunningStatistics:
     from arrival, `running_seconds` from the first progress."""
 
     id: str
+    request_id: int
+    """What the engine calls it, in its slots and plans."""
     tenant: str
     session: str
     priority: int

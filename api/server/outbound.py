@@ -18,6 +18,9 @@ class WriteStalled(ClientGone):
 
 
 class Outbound:
+    """The sending side of one connection. Each piece of a write has `write_seconds`; the first that fails is
+    the last."""
+
     def __init__(self, stream: trio.abc.HalfCloseableStream, write_seconds: float, piece_bytes: int) -> None:
         self._stream = stream
         self._write_seconds = write_seconds

@@ -183,6 +183,7 @@ class StreamRecord:
         request = self.prepared.request
         return RunningStatistics(
             id=request.public_id,
+            request_id=self.request_id,
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,

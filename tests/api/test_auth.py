@@ -15,7 +15,7 @@ from trio.testing import trio_test
 from api.allowed_hosts import ANY_HOST
 from api.api_keys import ApiKeys, load_keys
 from api.exposition import make_metrics_app
-from api.settings import load
+from api.options import load
 from scheduler.errors import OptionError
 from scheduler.prompt.preparation import NewGrammar, PreparedRequest
 from scheduler.request import GenerationRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from api import settings
+from api import options
 from api.command_line import penstock
 from loadtests.command_line import bench
 
@@ -51,22 +51,22 @@ def test_commands_are_known_with_their_options(
                     served(shlex.split(value))
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
-        case [_, "serve", *options]:
-            served(options)
-        case [_, "bench", name, *options]:
+        case [_, "serve", *words]:
+            served(words)
+        case [_, "bench", name, *words]:
             subcommand = bench.get_command(click.Context(bench), name)
             assert subcommand is not None
-            for file in (Path(word) for word in options if word.endswith(".json")):
+            for file in (Path(word) for word in words if word.endswith(".json")):
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
-            subcommand.make_context(name, options)
+            subcommand.make_context(name, words)
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
 
 
-def served(options: list[str]) -> None:
-    context = penstock.commands["serve"].make_context("serve", options)
-    settings.load({name: value for name, value in context.params.items() if value is not None})
+def served(words: list[str]) -> None:
+    context = penstock.commands["serve"].make_context("serve", words)
+    options.load({name: value for name, value in context.params.items() if value is not None})
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
