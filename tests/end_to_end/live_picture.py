@@ -1,8 +1,9 @@
-"""Takes the README's picture of the live page: `python -m tests.end_to_end.live_picture` writes `api/live.png`.
+"""Takes the README's picture of the live page: `python -m tests.end_to_end.live_picture` writes
+`api/live.png`.
 
-A real `penstock serve` with the embedded model, sixteen agents of three tenants on eight slots, and the page in a
-headless Chromium. Run it again when the page changes. Nothing is drawn by hand; the picture is only reduced to
-64 colours, which keeps it under 200 kB.
+A real `penstock serve` with the embedded model, sixteen agents of three tenants on eight slots, and the page
+in a headless Chromium. Run it again when the page changes. Nothing is drawn by hand; the picture is only
+reduced to 64 colours, which keeps it under 200 kB.
 """
 
 from __future__ import annotations
