@@ -13,6 +13,7 @@ import pytest
 from api import options
 from api.command_line import penstock
 from loadtests.command_line import bench
+from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,3 +78,38 @@ def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
     assert len(rows) >= 4
     for memory, _, weights in rows:
         assert float(weights) < float(memory) * 2 / 3
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "continuous batching",
+        "chunked prefill",
+        "KV cache",
+        "prefix caching",
+        "preemption",
+        "structured output",
+        "tool calling",
+        "Prometheus",
+    ],
+)
+def test_the_first_screen_uses_the_fields_words(term: str) -> None:
+    """A reader who searches for them finds the feature before the first command."""
+    first_screen = (ROOT / "README.md").read_text().split("## Two commands")[0]
+    assert term.lower() in first_screen.lower()
+
+
+def test_the_ten_options_exist() -> None:
+    rows = re.findall(r"^\| (`--.+?) \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)
+    assert len(rows) == 10
+    flags = {flag for option in options.options() for flag in option.flags}
+    for names, _, vllm in rows:
+        assert set(re.findall(r"--[\w-]+", names)) <= flags
+        assert vllm.strip()
+
+
+def test_the_picture_is_small_and_shown() -> None:
+    picture = ROOT / "api" / "live.png"
+    assert "](api/live.png)" in (ROOT / "README.md").read_text()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < MAX_PICTURE_BYTES
