@@ -17,7 +17,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from scheduler.engine.backend import StepResult
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
+from scheduler.engine.memory import default_budget_bytes, machine_memory_bytes, recommended_bytes
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.cpu import swiglu
@@ -105,7 +105,7 @@ class MlxBackend:
     def restorable(self) -> Restorable:
         if self._prefixes is None:
             return "never"
-        return "at_stops" if self._needs_state else "anywhere"
+        return "at_checkpoints" if self._needs_state else "anywhere"
 
     @property
     def limits(self) -> PrefillLimits:

@@ -33,7 +33,7 @@ from scheduler.engine.mlx.replacement import replace
 
 _PIECE_BYTES = 256 << 20
 """At most as much for the scores of one product and what is made of them: a long chunk before a long run is
-done in pieces. On a Mac with 8 GB all that is left for activations is 0.8 GB (`memory_budget.py`)."""
+done in pieces. On a Mac with 8 GB all that is left for activations is 0.8 GB (`memory.py`)."""
 _PIECE_BYTES_CPU = 64 << 20
 """Less, because several operations pass over them: nearer to the caches."""
 _SCORE_BYTES = 16
