@@ -39,7 +39,7 @@ _NOTHING = StepResult()
 
 
 class EngineLoop:
-    """Runs one backend. Each Submit that enters is answered by exactly one Retired."""
+    """Runs one backend. Each Submit is answered by exactly one Retired."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class EngineLoop:
 
     @property
     def resting(self) -> bool:
-        """Whether nothing can be done before a command comes."""
+        """Whether there is nothing to do before the next command."""
         return self.idle and not self._background
 
     @property
     def pausing(self) -> bool:
-        """Whether there is no step to take, but background work is pending."""
+        """Whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
-        """One turn of the loop. Empty when nothing happened that the parent must hear of."""
+        """One turn of the loop. Returns no frames when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
         self._background = self._backend.background(idle=not self._slots)
@@ -123,7 +123,7 @@ class EngineLoop:
             self._backend.forget(waiting)
         else:
             if self._slots.release(request_id) is None:
-                return  # It had ended by itself; its Retired is on the way or has arrived.
+                return  # It ended by itself; its Retired is already sent.
             self._backend.remove(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
@@ -147,7 +147,7 @@ class EngineLoop:
         return plan(state, self._clock())
 
     def _ready(self) -> list[Sequence]:
-        """The waiting sequences that could join: those whose prerequisites are done."""
+        """The waiting sequences whose prerequisites are done."""
         ready: list[Sequence] = []
         for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
             try:
@@ -194,7 +194,7 @@ class EngineLoop:
         return result
 
     def _preempt(self, sequence: Sequence) -> None:
-        """What it has computed is kept as far as there is room, and it is first in line to go on."""
+        """Keep what it has computed as far as there is room, and put it first in the queue."""
         self._backend.remove(sequence.request_id)
         self._slots.release(sequence.request_id)
         sequence.requeue()
@@ -223,7 +223,7 @@ class EngineLoop:
         result = self._backend.step(chunks)
         self._meter.measure(todo, result, started, self._clock())
         self._meter.count(result, self._slots, prefilled)
-        # A sequence that goes on after a preemption has reported its prompt's progress already.
+        # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
 
