@@ -186,7 +186,7 @@ def test_every_schedule_keeps_the_promises(
     slots: int, turns: list[list[tuple[Kind, int, int] | int]]
 ) -> None:
     """Exactly one Retired for each Submit, in whatever way it ends; never more rows than slots; no
-    request waits while a slot is free; the counters are what happened; whoever was not cancelled has the
+    request waits while a slot is free; the counters are what happened; requests not cancelled have the
     tokens it would have had alone, admitted in order of arrival."""
     run, ids = _Run(slots), count()
     for turn in turns:
@@ -236,7 +236,7 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
-    """Whoever waits takes the slot in the very turn that cancels."""
+    """A waiting request takes the slot in the turn that cancels."""
     run = _Run(slots=1)
     run.turn([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
     output = run.turn([Cancel(1)])

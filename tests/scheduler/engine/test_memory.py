@@ -98,7 +98,7 @@ def test_everybody_finishes_within_the_bytes(
 ) -> None:
     """Any prompts and answers in any order, some behind common prefixes: no livelock, no lost or repeated
     token, bounded preemptions; what is kept and what runs never exceeds the budget, but for the growth of
-    rows that have given way often enough."""
+    rows that were preempted often enough."""
     generator = random.Random(seed)
     trunk = prompt_of(300, seed)
     submits = [
