@@ -126,7 +126,7 @@ class CachedRows:
                 row.lease = kept
 
     def restart(self, row: Row, runs: int) -> None:
-        """A row that has not joined a batch yet will share so many pieces of its lease in place."""
+        """A row that has not joined a batch yet will share `runs` pieces of its lease in place."""
         sequence = row.sequence
         row.start_layers = self._layout.start(
             row.lease, runs, sequence.prompt_tokens - sequence.cached_tokens

@@ -1,4 +1,7 @@
-"""Penalties, and then the best token of each row or a draw, in MLX's graph."""
+"""Penalties, then the argmax or a draw for each row, in MLX's graph.
+
+A file of its own because it is the counterpart of `cpu/host_chooser.py`; one test suite runs both.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 
 
 class GraphChooser:
-    """A `Chooser`: the rows of one batch, their parameters side by side on the device."""
+    """A `Chooser` for the rows of one batch, their parameters side by side on the device."""
 
     def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
         self._rows = tuple(rows)

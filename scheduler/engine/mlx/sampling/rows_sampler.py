@@ -17,7 +17,7 @@ from scheduler.engine.mlx.cpu.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
 from scheduler.engine.mlx.sampling.draw import gumbel
 from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
-from scheduler.engine.mlx.sampling.logprobs import LogprobsAsked
+from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 
@@ -39,7 +39,7 @@ class RowsSampler:
                 for row in rows
             ]
         )
-        self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
+        self.logprobs = LogprobsRequested([row.top_logprobs for row in rows])
         self._biased = mx.array([i for i, _ in biased]) if biased else None
         self._bias = mx.stack([bias for _, bias in biased]) if biased else None
         on_host = any(row.on_host for row in rows)

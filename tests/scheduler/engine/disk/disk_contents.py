@@ -1,4 +1,5 @@
-"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows at once.
+"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows
+immediately.
 
 Only the standard library: the processes that are killed import this too.
 """

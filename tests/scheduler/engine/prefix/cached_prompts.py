@@ -23,7 +23,7 @@ def words(start: int, length: int) -> array[int]:
 def cache_of(
     tokens: int = PLENTY, needs_snapshot: bool = False, retention: Retention | None = None
 ) -> PrefixCache[Run, State]:
-    """Room for so many tokens; a second passes with every look at the clock."""
+    """Room for `tokens` tokens; a second passes with every look at the clock."""
     ticks = count(1)
     return PrefixCache(tokens * TOKEN_BYTES, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), retention)
 

@@ -88,7 +88,7 @@ def test_what_fits_is_stored_shallow_first() -> None:
 
 
 def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
-    """Sizes are measured after the cut, and the excess goes at once; nothing added is reported then."""
+    """Sizes are measured after the cut, and the excess goes immediately; nothing added is reported then."""
     cache = cache_of(10)
     tokens = words(0, 10)
     assert cache.insert(tokens, "", cut_of(tokens, grain=64)) == 0
@@ -97,7 +97,7 @@ def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
 
 
 def test_halves_that_are_larger_than_the_whole_do_not_burst_the_budget() -> None:
-    """Buffers are rounded up; a cut that costs more makes room at once, also when a lookup makes it."""
+    """Buffers are rounded up; a cut that costs more makes room immediately, also when a lookup makes it."""
     cache = cache_of(8)
     tokens = words(0, 8)
     cache.insert(tokens, "", cut_of(tokens, grain=4))
@@ -107,7 +107,7 @@ def test_halves_that_are_larger_than_the_whole_do_not_burst_the_budget() -> None
 
 
 def test_running_requests_come_first() -> None:
-    """Their bytes are taken from the cache's room at once, but never from under a lease; when that is
+    """Their bytes are taken from the cache's room immediately, but never from under a lease; when that is
     released, what was over goes."""
     cache = cache_of(300)
     keep(cache, words(0, 100))

@@ -249,7 +249,7 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
 
 
 def test_a_removed_node_holds_nothing_whoever_still_knows_it() -> None:
-    """Its bytes are free at once; and with the last node its salt is forgotten."""
+    """Its bytes are free immediately; and with the last node its salt is forgotten."""
     tree: RadixTree[Run, State] = RadixTree()
     node = tree.insert([1, 2], "tenant", cut_of([1, 2]))
     tree.attach([1, 2], "tenant", State((1, 2)))

@@ -69,7 +69,7 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
 
 
 def test_both_halves_of_an_edge_have_its_past() -> None:
-    """Whoever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
+    """Whatever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
     cache = cache_of(250)
     for _ in range(3):
         serve(cache, words(0, 100))
@@ -164,7 +164,7 @@ def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
 
 
 def test_a_superseded_tail_that_is_stored_again_is_one_no_more() -> None:
-    """Whoever comes with the same tokens: they are in use again."""
+    """A request with the same tokens puts them into use again."""
     cache = cache_of(8000)
     first = words(0, 3000) + words(10_000, 300)
     serve(cache, first, session="s")
