@@ -157,7 +157,7 @@ class FairQueue:
         self._bands[charge.ticket.priority].ledger.observe(charge, uncached_tokens, output_tokens, now)
 
     def charge_actual(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """Its final cost. Each popped request is settled once."""
+        """Replace the estimate by the final cost. Call it once for each popped request."""
         self._bands[charge.ticket.priority].ledger.charge_actual(charge, uncached_tokens, output_tokens, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Work that a client's input causes and that takes more than a millisecond: off the event loop, in lanes."""
+"""Preparation of requests off the event loop, in lanes: it may take longer than a millisecond."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _T = TypeVar("_T")
 
 
 class Lane(Enum):
-    """A lane's work waits for work of the same lane only."""
+    """Work waits only for work of the same lane."""
 
     PLAIN = auto()
-    """Validation, templates, tokenizing: some 100 ms at most."""
+    """Validation, templates, tokenizing: at most about 100 ms."""
     LARGE = auto()
-    """The same for inputs that take hundreds of megabytes: one at a time."""
+    """The same for inputs that take hundreds of megabytes of memory: one at a time."""
     GRAMMAR = auto()
-    """Compiling a grammar that was not compiled lately: one of a tenant at a time."""
+    """Compiling a grammar that is not cached: one per tenant at a time."""
 
 
 class Offload(Protocol):
-    """A thread in service, in place in tests (a thread under a virtual clock would let the time jump).
+    """Runs work in a thread, or in place in tests (a virtual clock would jump while a thread works).
 
-    Within a lane tenants take turns.
+    Within a lane tenants are served round robin.
     """
 
     async def __call__(
@@ -36,7 +36,7 @@ class Offload(Protocol):
 
 
 class PreparationOffLoop:
-    """`Preparation`, each part of it in its lane."""
+    """`Preparation`, each part in its lane."""
 
     def __init__(self, preparation: Preparation, offload: Offload) -> None:
         self._preparation = preparation
@@ -70,16 +70,16 @@ class PreparationOffLoop:
 
 LARGE_CHARACTERS = 1 << 18
 """Tokenizing takes 100 to 200 bytes for each byte of text. Up to here every core may have one at a time;
-beyond, there is one for all of them."""
+beyond it, only one runs at a time."""
 
 
 QUICK_VALUES = 2048
-"""So many are counted in half a millisecond."""
+"""Counting this many takes half a millisecond."""
 
 
 def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
-    """Whether there are more than `LARGE_CHARACTERS` to be tokenized; None where more than `max_values`
-    values must be looked at to tell."""
+    """Whether the prompt has more than `LARGE_CHARACTERS` characters; None if that takes more than
+    `max_values` values to find out."""
     match prompt:
         case TokenPrompt():
             return False
@@ -93,7 +93,7 @@ def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
 
 
 def _is_large(values: list[Any], max_values: int | None) -> bool | None:
-    """JSON values: a string has its length, and anything has at least one character."""
+    """The same for JSON values: a string counts its length, every value at least one."""
     characters = seen = 0
     while values and characters <= LARGE_CHARACTERS:
         if seen == max_values:

@@ -1,4 +1,4 @@
-"""What remains of a request when it is over: samples, a log line, a row for the live page, and spans."""
+"""The record of a finished request: samples, one log line, a row for the live page, and spans."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scheduler.telemetry.observation import observe_end, observe_refusal, outcom
 
 
 class Tracer(Protocol):
-    """Who makes spans of a request that has ended. Called in the engine reader's task: it may not wait."""
+    """Makes the spans of a finished request. Called in the task that reads the link: it must not wait."""
 
     def end(self, record: StreamRecord, now: float) -> None: ...
 
 
 class RequestRecorder:
-    """Called once for each request, by whoever ends it. It never raises. `tracer` None: no traces."""
+    """Called once per finished request. It never raises. `tracer` None: no tracing."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
@@ -32,13 +32,13 @@ class RequestRecorder:
         self._containment = Containment(metrics)
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
-        """It left before it was accepted."""
+        """It was rejected before it was accepted."""
         outcome = outcome_before_acceptance(error)
         self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
         self._containment.run("log", log_refusal, request, outcome, error)
 
     def ended(self, record: StreamRecord, now: float) -> None:
-        """It has left its last table, with an outcome."""
+        """It has retired, with an outcome."""
         self._containment.run("samples", observe_end, self._metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
         self._containment.run("log", log_request, record, now)
@@ -50,14 +50,14 @@ _log = structlog.get_logger("request")
 
 
 def log_request(record: StreamRecord, now: float) -> None:
-    """Ids, counts, waits in seconds and the outcome; never a word of the prompt or the answer.
+    """The log line: ids, counts, seconds and the outcome; never text of the prompt or the answer.
 
-    `wait_seconds` is the intake queue's share, also of a request that ended there; `queue_seconds` counts
-    from its arrival, so it includes tokenizing, and ends at the engine.
+    `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
+    from arrival to the engine, so it includes tokenizing.
     """
     _log.info(
         "request",
-        **_whose(record.prepared.request),
+        **_identity(record.prepared.request),
         outcome=record.outcome,
         prompt_tokens=len(record.prepared.prompt),
         cached_tokens=record.cached_tokens,
@@ -73,16 +73,16 @@ def log_request(record: StreamRecord, now: float) -> None:
 
 
 def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) -> None:
-    """The one line of a request that was never queued."""
+    """The log line of a request that was never queued."""
     _log.info(
         "request",
-        **_whose(request),
+        **_identity(request),
         outcome=outcome,
         refused=error.code if isinstance(error, SchedulerError) else type(error).__name__,
     )
 
 
-def _whose(request: GenerationRequest) -> dict[str, str | int | None]:
+def _identity(request: GenerationRequest) -> dict[str, str | int | None]:
     return {
         "id": request.public_id,
         "request_id": request.origin.request_id,
@@ -101,8 +101,8 @@ KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
-    """`number` counts up, so that a reader can ask for what it has not seen. Seconds count from arrival and
-    are None for what did not happen."""
+    """A row of the live page. `number` counts up, so that a reader can fetch only newer rows. Seconds count
+    from arrival; None: it did not happen."""
 
     number: int
     id: str
@@ -118,6 +118,8 @@ class RecentRequest:
 
 
 class RecentRequests:
+    """The last KEPT finished requests, in memory only."""
+
     def __init__(self) -> None:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
         self._number = 0
@@ -142,5 +144,5 @@ class RecentRequests:
         )
 
     def since(self, number: int) -> list[RecentRequest]:
-        """Those after `number`, the oldest first."""
+        """Requests after `number`, the oldest first."""
         return [one for one in self._kept if one.number > number]

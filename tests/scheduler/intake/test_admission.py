@@ -82,7 +82,7 @@ def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
         admission.check(ask(), 0.0, requests=4)
         error = refusal(partial(admission.check, ask(), 0.0, requests=5))
         assert (type(error), error.param) == (InvalidRequest, "n")
-        assert "at most 4 can wait" in error.message
+        assert "exceeds the queue bound of 4" in error.message
 
 
 def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
@@ -142,7 +142,7 @@ def test_a_deadline_that_its_place_in_the_queue_cannot_meet_is_refused(timeout: 
     error = refusal(check)
     assert isinstance(error, DeadlineUnmeetable)
     assert (error.param, error.retry_after_seconds) == ("timeout", 1.0)
-    assert f"{timeout:g} s cannot be met: it would wait about 11.0 s" in error.message
+    assert f"{timeout:g} s cannot be met: the estimated time to completion is 11.0 s" in error.message
 
 
 @pytest.mark.parametrize(("max_tokens", "is_met"), [(None, False), (100, False), (10, True)])
