@@ -203,7 +203,7 @@ async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.test
 async def test_an_engine_death_is_an_error_event(autojump_clock: trio.testing.MockClock) -> None:
     """The last event of the stream; a client that waits for the whole gets a status instead."""
     for stream in (True, False):
-        scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=5))
+        scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, die_at_step=4))
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post("/v1/messages", json=ask_for(max_tokens=100, stream=stream))
         if stream:
