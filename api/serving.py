@@ -100,7 +100,9 @@ async def _serve(settings: ServeSettings) -> None:
     metrics_listeners = await _listen_for_metrics(settings)
     is_loopback = _is_loopback(listeners)
     if not (is_loopback or keys.keys):
-        _log.warning("no_api_keys", host=settings.host, hint="whoever reaches it may use it: --api-key")
+        _log.warning(
+            "no_api_keys", host=settings.host, hint="everyone who can reach it can use it: set --api-key"
+        )
     hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
@@ -207,7 +209,7 @@ async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListen
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without our options, which the engine is told by message: among them are the API keys."""
+    """Without our options, which the engine gets by message: the API keys are among them."""
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 

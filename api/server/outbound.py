@@ -63,7 +63,7 @@ class Outbound:
         """Reset instead of an orderly end.
 
         An orderly end would leave the kernel holding the unread bytes of a client that does not read, for
-        minutes; and it would tell the reader of a body without length that the body is whole.
+        minutes; and to the reader of a body without length it would mean that the body is whole.
         """
         self.intact = False
         if isinstance(self._stream, trio.SocketStream):
