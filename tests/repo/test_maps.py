@@ -89,6 +89,24 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
     assert symbol in defined
 
 
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
+def test_the_maps_name_files_that_exist(readme: Path) -> None:
+    """Each package's README maps a question to a file; a map that has drifted is worse than none."""
+    rows = [line for line in readme.read_text().splitlines() if line.startswith("|")]
+    named = re.findall(r"`([\w/]+\.py)`", "\n".join(rows))
+    assert named, "a map without a file"
+    for name in named:
+        assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
+def test_decisions_name_files_that_exist(readme: Path) -> None:
+    """A decision ends with the files that hold it."""
+    for line in re.findall(r"^- \*\*Files.\*\* (.*(?:\n  .*)*)", readme.read_text(), re.M):
+        for name in re.findall(r"`([\w./]+\.py)`", line):
+            assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+
+
 @pytest.mark.parametrize(
     "page",
     [ROOT / "README.md", ROOT / "DESIGN.md", *sorted(ROOT.glob("[a-z]*/**/*.md"))],

@@ -102,7 +102,7 @@ def test_the_first_screen_uses_the_fields_words(term: str) -> None:
 def test_the_ten_options_exist() -> None:
     rows = re.findall(r"^\| (`--.+?) \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)
     assert len(rows) == 10
-    flags = {flag for option in options.options() for flag in option.flags}
+    flags = {flag for parameter in penstock.commands["serve"].params for flag in parameter.opts}
     for names, _, vllm in rows:
         assert set(re.findall(r"--[\w-]+", names)) <= flags
         assert vllm.strip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -43,14 +44,19 @@ EXEMPT = ("CHANGELOG.md", "tests/repo/test_words.py", "scheduler/models/training
 FOLDERS = ("api", "grafana", "loadtests", "scheduler", "tests")
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Name and content of every file that people read."""
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Name and content of every file that people read, names split into words."""
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     candidates = [path for path in ROOT.iterdir() if path.is_file()]
     candidates += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     for path in sorted(candidates):
         name = str(path.relative_to(ROOT))
         if (path.suffix in SUFFIXES or path.name == "Makefile") and not name.startswith(EXEMPT):
-            yield name, path.read_text()
+            yield name, split_names(path.read_text())
 
 
 def split_names(text: str) -> str:
@@ -66,10 +72,9 @@ def places(words: str) -> list[str]:
     """`file:line` of each occurrence."""
     retired = pattern(words)
     return [
-        f"{name}:{split.count(chr(10), 0, found.start()) + 1}: {found[0]}"
+        f"{name}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}"
         for name, text in texts()
-        for split in [split_names(text)]
-        for found in retired.finditer(split)
+        for found in retired.finditer(text)
     ]
 
 
