@@ -24,7 +24,8 @@ SOON = 20.0
 
 
 def content_of(place: Place, rows: int = 1) -> Content:
-    """Two layers and a flag, of sizes that need care with alignment; and a place of its own to be told by."""
+    """Two layers and a flag, of sizes that need care with alignment; and a place of its own to be recognised
+    by."""
     key = place.key
     return Content(
         {
