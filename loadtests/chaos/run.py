@@ -24,8 +24,9 @@ SERVER = (
     *("--max-request-deaths", "6"),
     *("--max-slots", "8"),
 )
-"""A wedge is found in seconds, and engines may die oftener than is proper: so often that an innocent request
-is alone on board, with nothing said yet, at two deaths in a row. The default takes that for its guilt."""
+"""A hung engine is found in seconds, and engines may die oftener than is proper: so often that an innocent
+request is alone on board, with nothing said yet, at two deaths in a row. The default takes that for its
+guilt."""
 _CLIENTS = 12
 _AHEAD = 4
 """So many questions may be asked beyond the share of the deaths that have been."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 class Strike(StrEnum):
     KILL = "SIGKILL"
     SEGV = "SIGSEGV"
-    STOP = "SIGSTOP, a wedge"
+    STOP = "SIGSTOP, a hung engine"
     MEMORY = "allocation failure, told"
     NO_MEMORY = "no memory left"
     ERROR = "exception in a step"
