@@ -17,7 +17,7 @@ from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Push, pop, remove, learn and settle in any order, against a plain set."""
+    """Push, pop, remove, observe and charge in any order, against a plain set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is likely to be in the engine's prefix cache."""
+"""The queue's estimate of prefix hits. A file of its own because `PrefixEstimate` needs no queue."""
 
 from __future__ import annotations
 

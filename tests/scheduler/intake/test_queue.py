@@ -19,7 +19,7 @@ LIMIT = 5
 
 
 class IntakeMachine(RuleBasedStateMachine):
-    """Push, pop, remove and settle in any order; who is next is tested in test_fair_queue.py."""
+    """Push, pop, remove and charge in any order; who is next is tested in test_fair_queue.py."""
 
     def __init__(self) -> None:
         super().__init__()

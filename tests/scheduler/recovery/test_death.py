@@ -106,13 +106,13 @@ def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
 
 
 def test_what_we_did_to_it_ourselves_stays_so() -> None:
-    """A wedge is ended by SIGABRT, with all stacks on stderr."""
+    """A hung engine is ended by SIGABRT, with all stacks on stderr."""
     for seen in (DeathCause.HUNG, DeathCause.STOPPED):
         assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
 
 
 @given(st.lists(st.text()), st.none() | st.integers(-64, 255), st.sampled_from(DeathCause))
 def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
-    """Nothing raises, and a telling line is one of those that were written."""
+    """Nothing raises, and the detail is a line of stderr."""
     death = conclude(seen, lines, code)
     assert death.detail is None or death.detail in {line.strip() for line in lines}

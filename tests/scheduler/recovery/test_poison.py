@@ -39,16 +39,16 @@ def sent_again(record: StreamRecord) -> StreamRecord:
 
 
 def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
-    """Each suspect when all on board have settled, in their old order."""
-    settled = [on_board(number, tokens=4) for number in (1, 2)]
+    """Each suspect when all on board are trusted, in their old order."""
+    trusted = [on_board(number, tokens=4) for number in (1, 2)]
     suspects = [on_board(number, tokens=number) for number in (3, 0)]
-    records = [settled[0], *suspects, settled[1]]
+    records = [trusted[0], *suspects, trusted[1]]
     assert after_death(*records) is None
-    assert to_resume(records, 8) == settled
-    for record in settled:
+    assert to_resume(records, 8) == trusted
+    for record in trusted:
         sent_again(record)
-    assert to_resume(records, 8) == [], "they have not settled yet"
-    for record in settled:
+    assert to_resume(records, 8) == [], "they are not trusted yet"
+    for record in trusted:
         for _ in range(4):
             record.count_token(65, 0.0)
     assert to_resume(records, 2) == [], "no slot is free"
@@ -59,17 +59,17 @@ def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
     """Whoever settles begins again at one."""
-    settled, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
+    trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
     for _ in range(5):
-        assert after_death(settled, first, second) is None
-        for record in (settled, first, second):
+        assert after_death(trusted, first, second) is None
+        for record in (trusted, first, second):
             sent_again(record)
         for _ in range(4):
-            settled.count_token(65, 0.0)
-    assert (settled.deaths, first.deaths) == (1, 5)
+            trusted.count_token(65, 0.0)
+    assert (trusted.deaths, first.deaths) == (1, 5)
     for _ in range(4):
         second.count_token(65, 0.0)
-    assert after_death(settled, first, second) is first
+    assert after_death(trusted, first, second) is first
     assert (first.deaths, second.deaths) == (6, 1)
 
 

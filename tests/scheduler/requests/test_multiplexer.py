@@ -320,7 +320,7 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
-def test_a_stranded_request_leaves_at_once(how: str) -> None:
+def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
     """No engine has it, so there is no Retired to wait for, and nobody to send a Cancel to."""
     board = Board()
     record = board.submit(make_record())
