@@ -112,7 +112,7 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
 
 
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log() -> None:
-    """Where it hung is what whoever is to mend it needs: the faulthandler's dump, and then the next one."""
+    """To mend it one needs to know where it hung: the faulthandler's dump, and then the next one."""
     plan = "step_seconds=0.01,hang_at_step=20"
     with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "1") as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=40))
