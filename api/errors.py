@@ -51,7 +51,7 @@ class ApiError:
     anthropic_message: str | None = None
     """Where Anthropic's own words are what its clients look for."""
     request_id: str | None = None
-    """Of the HTTP request that it answers, as `x-request-id` says it."""
+    """The id of the HTTP request that it answers, as in `x-request-id`."""
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:
@@ -102,7 +102,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiFailure(Exception):
-    """An error that the scheduler knows nothing of: who may ask, and what is there to be asked for."""
+    """An error that the scheduler does not know: authorization, and unknown models or responses."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.message)
@@ -123,7 +123,7 @@ def from_scheduler(error: SchedulerError) -> ApiError:
 
 
 def _anthropic_message(error: SchedulerError) -> str | None:
-    """Agents read these: they make their history shorter, or ask for fewer tokens, and go on."""
+    """Agents match these texts: they shorten their history, or request fewer tokens, and go on."""
     if not isinstance(error, PromptTooLong):
         return None
     prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens

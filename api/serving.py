@@ -292,7 +292,7 @@ def _describe(ready: Ready) -> str:
 
 
 async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: float) -> None:
-    """Returns when everything has been said, or a second signal says not to wait.
+    """Returns when every request has ended, or on a second signal.
 
     While it drains, the server still answers: new requests get 503 and `/ready` says so, which a load
     balancer understands better than a refused connection.

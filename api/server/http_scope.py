@@ -56,7 +56,7 @@ def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
-    """A target's host replaces the header (RFC 9112 3.2.2): who checks one must not be shown the other."""
+    """A target's host replaces the header (RFC 9112 3.2.2): a check of one must not be shown the other."""
     headers = list(request.headers)
     if authority is None:
         return headers

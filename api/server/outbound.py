@@ -52,7 +52,7 @@ class Outbound:
             raise WriteStalled(f"the client took nothing for {self._write_seconds:g} s")
 
     async def end(self) -> None:
-        """Says that nothing follows. The client may still be sending."""
+        """Half-closes: nothing follows. The client may still be sending."""
         if self.intact:
             try:
                 await self._stream.send_eof()

@@ -1,4 +1,4 @@
-"""What the server answers by itself, without the application: each refusal's status, words and bytes."""
+"""Responses of the server itself, without the application: status, message and bytes of each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent."""
+"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent.
+
+A file of its own because the run is used by tests without a command line.
+"""
 
 from __future__ import annotations
 

@@ -226,10 +226,10 @@ async def test_what_the_engine_died_of_is_told_to_bearers_of_a_key(
         launcher.kill()
         await trio.testing.wait_all_tasks_blocked()
         async with client_of(scheduler, keys=KEYS) as client:
-            for headers, told in (({}, False), ({"x-api-key": "no-such"}, False), (BEARER, True)):
+            for headers, quoted in (({}, False), ({"x-api-key": "no-such"}, False), (BEARER, True)):
                 answer = await client.get("/ready", headers=headers)
                 assert answer.status_code == 503
-                assert (answer.json()["last_death"] is not None) == told
+                assert (answer.json()["last_death"] is not None) == quoted
         async with client_of(scheduler) as client:
             assert (await client.get("/ready")).json()["last_death"] is not None
         metrics = make_metrics_app(scheduler, 60.0, ANY_HOST, has_keys=True)

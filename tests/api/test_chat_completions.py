@@ -175,10 +175,10 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
                 choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
                 text = "".join(choice["delta"].get("content") or "" for choice in choices)
                 assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
-                told = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
+                prefilled = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
                 # The restart alone takes 0.1 s, and reading it again some steps of a second.
-                assert len(told) > 50
-                assert told == sorted(told)
+                assert len(prefilled) > 50
+                assert prefilled == sorted(prefilled)
             else:
                 assert response.json()["choices"][0] == undisturbed
     assert launcher.starts == 3

@@ -40,7 +40,7 @@ TWO_TENANTS = "acme:one,globex:two"
 def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     given: dict[str, str], keys: str | None, sharing: str
 ) -> None:
-    """`cached_tokens` would tell one tenant what another's prompt says, token by token."""
+    """`cached_tokens` would let one tenant find out another's prompt, token by token."""
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
     assert settings.scheduler_config(Path("none"), found).cache_sharing == sharing

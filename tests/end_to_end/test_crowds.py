@@ -48,7 +48,7 @@ def test_a_hundred_clients_on_eight_slots_all_finish() -> None:
 
 
 def test_beyond_the_queues_bound_clients_are_told_when_to_come_back() -> None:
-    """A small queue answers 503 with Retry-After; whoever was accepted is served all the same."""
+    """A small queue answers 503 with Retry-After; accepted requests are served all the same."""
     plan = "step_seconds=0.01"
     with serving(
         "--engine", "scripted", "--scripted", plan, "--max-slots", "2", "--max-queue", "8"

@@ -93,7 +93,7 @@ def test_metrics_may_have_a_port_of_their_own() -> None:
 
 def test_traces_without_their_packages_are_refused_at_the_start(tmp_path: Path) -> None:
     """By the option's name, with the command that installs them."""
-    # None in sys.modules is how Python is told that there is no such package.
+    # With None in sys.modules Python finds no such package.
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     refused = run(

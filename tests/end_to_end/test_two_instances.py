@@ -60,8 +60,8 @@ class Balancer:
 
 
 def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
-    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Whoever was on board
-    stays, whoever comes goes to the other."""
+    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Requests in it
+    stay, new ones go to the other."""
     with start(*PLAN) as going, serving(*PLAN) as staying:
         answers: list[Answer] = []
         balancer = Balancer([going, staying])
@@ -120,7 +120,7 @@ def test_whoever_comes_back_after_retry_after_is_taken() -> None:
 
         async def crowd() -> None:
             async with trio.open_nursery() as nursery:
-                # So many departures that the pace is known.
+                # Enough departures that the rate is known.
                 for number in range(10):
                     nursery.start_soon(patient, number)
             tries.clear()

@@ -207,7 +207,7 @@ def test_a_starved_tenant_counts_with_nothing() -> None:
 
 
 def test_abort_latency_is_of_those_that_hung_up() -> None:
-    """As the target's own metrics told."""
+    """As the target's own metrics report."""
     record = run(request(0, 0.0, outcome=Outcome.HUNG_UP, freed_after_seconds=0.25), request(1, 0.0, 0.5))
     expect(record, abort_p50=0.25, abort_max=0.25)
 
