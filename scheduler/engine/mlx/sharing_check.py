@@ -13,7 +13,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from scheduler.engine.mlx.kv.batch_rows import RowStart, Run
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
+from scheduler.engine.mlx.kv.batch_rows import RowStart
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
 
 _PREFIX = [3, 5, 7, 11, 13, 17]
 _SHORT_PREFIX = [3, 5, 7, 11]
@@ -63,11 +65,15 @@ def _after(model: Any, prefix: list[int]) -> list[Any]:
 def _merged(long: Any, short: Any, in_place: bool) -> Any:
     if type(long) is not KVCache:
         return long.merge([*[long] * _SHARING_ROWS, short])
-    path, beside = _path(0, long, _PREFIX), _path(1, short, _SHORT_PREFIX)
-    start = RowStart(path, (), 0) if in_place else RowStart((), path, 0)
-    return start.merge([*[start] * _SHARING_ROWS, RowStart((), beside, 0)])
+    path, beside = _path(long, _PREFIX), _path(short, _SHORT_PREFIX)
+    start = _start(path, ()) if in_place else _start((), path)
+    return start.merge([*[start] * _SHARING_ROWS, _start((), beside)])
 
 
-def _path(key: int, layer: KVCache, prefix: list[int]) -> tuple[Run]:
-    keys, values = layer.keys_and_values()
-    return (Run(key, keys, values, len(prefix)),)
+def _start(shared: Path, copied: Path) -> RowStart:
+    return RowStart(0, BatchGeometry((shared,), (0,)), copied, 0)
+
+
+def _path(layer: KVCache, prefix: list[int]) -> Path:
+    """Each layer has segments of its own here, of itself alone."""
+    return (Run(KvSegment([layer.keys_and_values()], len(prefix)), len(prefix)),)

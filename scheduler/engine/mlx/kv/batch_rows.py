@@ -2,51 +2,33 @@
 
 These objects go into BatchGenerator through `caches=`: it calls `merge` of the first row's, and from then
 on `update_and_fetch`, `prepare`, `finalize`, `make_mask`, `extend`, `filter` and `extract` of the batch's.
-Positions (`offset`) count what is shared too.
+Positions (`offset`) count what is shared too. What is equal in all layers is `batch_geometry.py`'s: layers
+hold the same object, and their own arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, tokens_of
 from scheduler.engine.mlx.kv.kv_segment import KeysValues
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.shared_attention import SharedGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The first `tokens` tokens of a kept segment, in one layer. Equal `key`s are the same segment."""
-
-    key: int
-    keys: mx.array
-    values: mx.array
-    tokens: int
-
-    def taken(self) -> KeysValues:
-        return self.keys[..., : self.tokens, :], self.values[..., : self.tokens, :]
-
-    def group(self, rows: tuple[int, ...], index: mx.array | None) -> SharedGroup:
-        return SharedGroup(*self.taken(), rows, index)
-
-
-Path: TypeAlias = tuple[Run, ...]
-
-
-def tokens_of(path: Path) -> int:
-    return sum(run.tokens for run in path)
-
-
-@dataclass(frozen=True, slots=True)
 class RowStart:
     """One layer of a row before it joins: runs that stay where they are, runs that are copied behind them."""
 
-    shared: Path
+    layer: int
+    """Its place among the layers that can be cut, as in a segment."""
+    geometry: BatchGeometry
+    """Of this row alone: what it shares. The same object in all its layers."""
     copied: Path
     coming_tokens: int
     """What the prompt still adds: room is made for it once, not grown step by step."""
@@ -55,7 +37,7 @@ class RowStart:
         return BatchRows.start(rows)
 
     def size(self) -> int:
-        return tokens_of(self.shared) + tokens_of(self.copied)
+        return self.geometry.shared_tokens[0] + tokens_of(self.copied)
 
     @property
     def nbytes(self) -> int:
@@ -86,37 +68,45 @@ class RowView:
 
 
 class BatchRows:
-    """`groups` is what attention asks: which runs are shared by which rows; empty: nothing is."""
+    """`groups` is what attention asks for: which runs are shared by which rows; empty: nothing is."""
 
-    def __init__(self, private: PaddedRows, paths: list[Path]) -> None:
+    def __init__(self, layer: int, private: PaddedRows, geometry: BatchGeometry) -> None:
+        self._layer = layer
         self._private = private
         self._right_padding: list[int] | None = None
-        self.offset: mx.array
-        """Each row's position of its next token."""
-        self.left_padding: mx.array
-        self._set_paths(paths)
+        self._take(geometry)
 
     @classmethod
     def start(cls, rows: Sequence[RowStart]) -> BatchRows:
         """Write what is copied to its places, right-justified; what is shared is not touched."""
-        lengths = [tokens_of(row.copied) for row in rows]
+        layer, lengths = rows[0].layer, [tokens_of(row.copied) for row in rows]
         longest = max(lengths)
         coming = longest + max(row.coming_tokens for row in rows)
         private = PaddedRows([longest - length for length in lengths], longest, coming)
         for index, row in enumerate(rows):
             position = private.padding[index]
             for run in row.copied:
-                private.write(index, position, *run.taken())
+                private.write(index, position, *run.keys_values(layer))
                 position += run.tokens
-        return cls(private, [row.shared for row in rows])
+        paths = tuple(row.geometry.paths[0] for row in rows)
+        return cls(layer, private, rows[0].geometry.after(paths, tuple(private.padding)))
+
+    @property
+    def geometry(self) -> BatchGeometry:
+        return self._geometry
+
+    @property
+    def offset(self) -> mx.array:
+        """Each row's position of its next token."""
+        return self._geometry.offsets(self._private.end)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self.offset = self.offset + keys.shape[2]
         return self._private.append(keys, values)
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
         """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always."""
-        return create_causal_mask(tokens, offset=self._private.end, left_padding=self.left_padding, **kwargs)
+        left_padding = self._geometry.left_padding
+        return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
 
     def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
         """The next chunk is padded at its rows' right ends."""
@@ -126,34 +116,35 @@ class BatchRows:
         if self._right_padding is not None:
             self._private.roll(self._right_padding)
             self._right_padding = None
-            self._place()
+            self._change(self._geometry.paths)
 
     def rebase(self, paths: Mapping[int, Path]) -> None:
         """Some rows begin with longer (or cut) runs from now on: what they had of them privately goes."""
-        grown = [0] * len(self.paths)
+        known = self._geometry
+        grown = [0] * len(known.paths)
         for row, path in paths.items():
-            grown[row] = tokens_of(path) - tokens_of(self.paths[row])
+            grown[row] = tokens_of(path) - known.shared_tokens[row]
             assert grown[row] >= 0, "a row cannot be made to hold what it has never computed"
         if any(grown):
             self._private.forget(grown)
-        self._set_paths([paths.get(row, path) for row, path in enumerate(self.paths)])
+        self._change(tuple(paths.get(row, path) for row, path in enumerate(known.paths)))
 
     def extend(self, other: BatchRows) -> None:
         self._private.join(other._private)
-        self._set_paths([*self.paths, *other.paths])
+        self._change(self._geometry.paths + other._geometry.paths)
 
     def filter(self, batch_indices: list[int]) -> None:
         self._private.select(batch_indices)
-        self._set_paths([self.paths[row] for row in batch_indices])
+        self._change(tuple(self._geometry.paths[row] for row in batch_indices))
 
     def extract(self, idx: int) -> Any:
         """A view of the row, where upstream lines up a copy of all of it."""
         keys, values = self._private.row(idx)
-        return RowView(keys, values, self._private.padding[idx], tokens_of(self.paths[idx]))
+        return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
         """For BatchGenerator's split, whose sides each drop some rows."""
-        return BatchRows(self._private.twin(), list(self.paths))
+        return BatchRows(self._layer, self._private.twin(), self._geometry)
 
     @property
     def state(self) -> list[mx.array]:
@@ -164,20 +155,12 @@ class BatchRows:
     def nbytes(self) -> int:
         return self._private.nbytes
 
-    def _place(self) -> None:
-        private = self._private
-        self.left_padding = mx.array(private.padding)
-        ends = [tokens_of(path) + private.end for path in self.paths]
-        self.offset = mx.array([end - own for end, own in zip(ends, private.padding, strict=True)])
+    def _change(self, paths: tuple[Path, ...]) -> None:
+        """The rows, or the columns that they begin at, are others now."""
+        geometry = self._geometry.after(paths, tuple(self._private.padding))
+        if geometry is not self._geometry:
+            self._take(geometry)
 
-    def _set_paths(self, paths: list[Path]) -> None:
-        self.paths = paths
-        members: dict[tuple[int, int], tuple[Run, list[int]]] = {}
-        for row, path in enumerate(paths):
-            for run in path:
-                members.setdefault((run.key, run.tokens), (run, []))[1].append(row)
-        self.groups = tuple(
-            run.group(tuple(rows), None if len(rows) == len(paths) else mx.array(rows))
-            for run, rows in members.values()
-        )
-        self._place()
+    def _take(self, geometry: BatchGeometry) -> None:
+        self._geometry = geometry
+        self.groups: tuple[SharedGroup, ...] = tuple(group.of_layer(self._layer) for group in geometry.groups)

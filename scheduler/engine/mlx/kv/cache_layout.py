@@ -14,7 +14,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
-from scheduler.engine.mlx.kv.batch_rows import BatchRows, Path, RowStart, RowView, Run
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
+from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, RowView
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.row_bytes import RowBytes, Window
@@ -58,9 +59,10 @@ class CacheLayout:
         """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces are
         shared in place, the others copied."""
         layers: list[Any] = make_prompt_cache(self._model)
+        path = () if lease is None else _path(lease)
+        geometry = BatchGeometry((path[:shared_runs],), (0,))
         for place, index in enumerate(self._cuttable):
-            path = () if lease is None else _path(lease, place)
-            layers[index] = RowStart(path[:shared_runs], path[shared_runs:], coming_tokens)
+            layers[index] = RowStart(place, geometry, path[shared_runs:], coming_tokens)
         if lease is not None and lease.length and self.needs_state:
             assert lease.snapshot is not None, "a prefix without the state at its end"
             for index, state in zip(self._stateful, lease.snapshot.layers, strict=True):
@@ -71,9 +73,10 @@ class CacheLayout:
         self, batch: Sequence[Any], leases: Mapping[int, tuple[Lease[KvSegment, RowState], int]]
     ) -> None:
         """Make rows of a batch, by their place in it, attend in place to the first pieces of their leases."""
-        for place, index in enumerate(self._cuttable):
+        paths = {row: _path(lease)[:runs] for row, (lease, runs) in leases.items()}
+        for index in self._cuttable:
             rows: BatchRows = batch[index]
-            rows.rebase({row: _path(lease, place)[:runs] for row, (lease, runs) in leases.items()})
+            rows.rebase(paths)
 
     def cut(self, row: Sequence[Any], start: int, end: int) -> KvSegment:
         """A copy of positions [start, end) of a row that BatchGenerator extracted."""
@@ -110,8 +113,8 @@ def leaves(layers: Iterable[Any]) -> Iterator[Any]:
             yield layer
 
 
-def _path(lease: Lease[KvSegment, RowState], place: int) -> Path:
-    return tuple(Run(id(segment), *segment.layers[place], taken) for segment, taken in lease.pieces)
+def _path(lease: Lease[KvSegment, RowState]) -> Path:
+    return tuple(Run(segment, taken) for segment, taken in lease.pieces)
 
 
 def _detached(layer: Any) -> Any:

@@ -170,12 +170,12 @@ FAMILIES["qwen3_5"] = {
 """A tiny model of each kind of cache: sliding windows, latent attention, several recurrent states, both."""
 
 
-def random_model(family: str) -> Any:
+def random_model(family: str, **changes: Any) -> Any:
     module = importlib.import_module(f"mlx_lm.models.{family}")
     # Also before the initial weights are drawn: mlx-lm's compiled samplers leave a state behind that
     # cannot be drawn from.
     mx.random.seed(6)
-    model = module.Model(module.ModelArgs.from_dict(FAMILIES[family] | {"model_type": family}))
+    model = module.Model(module.ModelArgs.from_dict(FAMILIES[family] | {"model_type": family} | changes))
     mx.random.seed(0)
     weights: list[tuple[str, Any]] = []
     parameters: Any = tree_flatten(model.parameters())

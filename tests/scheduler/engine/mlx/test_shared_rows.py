@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, Run
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Run
+from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 from scheduler.engine.mlx.sharing_check import shares_exactly
 from scheduler.link.messages import Cancel, Submit
@@ -148,9 +150,9 @@ def test_logits_are_those_of_a_row_alone() -> None:
     model(mx.array([prefix]), cache=single)
     batch: list[Any] = []
     for layer in single:
-        keys, values = layer.keys_and_values()
-        path = (Run(1, keys, values, len(prefix)),)
-        starts = [RowStart(path, (), 4), RowStart((), path, 4), RowStart(path, (), 4)]
+        path = (Run(KvSegment([layer.keys_and_values()], len(prefix)), len(prefix)),)
+        shared, alone = BatchGeometry((path,), (0,)), BatchGeometry(((),), (0,))
+        starts = [RowStart(0, shared, (), 4), RowStart(0, alone, path, 4), RowStart(0, shared, (), 4)]
         batch.append(starts[0].merge(starts))
     found = mx.concatenate(
         [model(mx.array(rests)[:, :3], cache=batch), model(mx.array(rests)[:, 3:], cache=batch)], axis=1

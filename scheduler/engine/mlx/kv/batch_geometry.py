@@ -1,0 +1,95 @@
+"""Which runs the rows of a batch share, and where each row's own tokens begin: equal in all layers.
+
+BatchGenerator changes a batch layer by layer (`merge`, `extend`, `filter`, `finalize`). A geometry is never
+mutated: the first layer that goes through a change makes the geometry after it (`after`), and the other
+layers find it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import mlx.core as mx
+
+from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+from scheduler.engine.mlx.shared_attention import SharedGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The first `tokens` tokens of a kept segment, in all layers that can be cut."""
+
+    segment: KvSegment
+    tokens: int
+
+    def keys_values(self, layer: int) -> KeysValues:
+        """(1, kv heads, tokens, head size) each, of one layer."""
+        keys, values = self.segment.layers[layer]
+        if self.tokens == self.segment.tokens:
+            return keys, values
+        return keys[..., : self.tokens, :], values[..., : self.tokens, :]
+
+
+Path: TypeAlias = tuple[Run, ...]
+
+
+def tokens_of(path: Path) -> int:
+    return sum(run.tokens for run in path)
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """The rows that have this run in their paths."""
+
+    run: Run
+    rows: tuple[int, ...]
+    index: mx.array | None
+    """The rows as an array; None where they are all rows of the batch, in order."""
+
+    def of_layer(self, layer: int) -> SharedGroup:
+        return SharedGroup(*self.run.keys_values(layer), self.rows, self.index)
+
+
+class BatchGeometry:
+    """`paths`: the runs that each row attends to in place, from position 0. `padding`: the columns before
+    each row's own tokens."""
+
+    __slots__ = ("_after", "_offsets", "groups", "left_padding", "padding", "paths", "shared_tokens")
+
+    def __init__(self, paths: tuple[Path, ...], padding: tuple[int, ...]) -> None:
+        self.paths = paths
+        self.padding = padding
+        self.shared_tokens = tuple(tokens_of(path) for path in paths)
+        self.left_padding = mx.array(padding)
+        self.groups = _groups(paths)
+        self._after: BatchGeometry | None = None
+        self._offsets: tuple[int, mx.array] | None = None
+
+    def after(self, paths: tuple[Path, ...], padding: tuple[int, ...]) -> BatchGeometry:
+        """The geometry after a change. All layers that make the same change to this one get the same object,
+        and a change that changes nothing gives this one."""
+        for known in (self, self._after):
+            # Tuples compare their items by identity first: the layers' paths are the same objects.
+            if known is not None and (known.paths, known.padding) == (paths, padding):
+                return known
+        self._after = BatchGeometry(paths, padding)
+        return self._after
+
+    def offsets(self, end: int) -> mx.array:
+        """(rows,) The position of each row's next token, in layers whose columns end at `end`."""
+        if self._offsets is None or self._offsets[0] != end:
+            own = zip(self.shared_tokens, self.padding, strict=True)
+            self._offsets = end, mx.array([shared + end - padding for shared, padding in own])
+        return self._offsets[1]
+
+
+def _groups(paths: tuple[Path, ...]) -> tuple[RunGroup, ...]:
+    members: dict[Run, list[int]] = {}
+    for row, path in enumerate(paths):
+        for run in path:
+            members.setdefault(run, []).append(row)
+    return tuple(
+        RunGroup(run, tuple(rows), None if len(rows) == len(paths) else mx.array(rows))
+        for run, rows in members.items()
+    )
