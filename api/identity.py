@@ -1,6 +1,6 @@
 """Who asks, and on which conversation's behalf: read from a request's headers, here and nowhere else.
 
-A *tenant* is who shares are counted by: whoever the API key belongs to, where there are keys; else the value
+Shares are counted by *tenant*: the owner of the API key, where there are keys; else the value
 of one header that the operator names (`--tenant-header`), which something in front of us must set or a client
 could be anybody; else everybody is one tenant. A *session* is one agent's conversation or run, within its
 tenant: agents name theirs in headers of their own, and a false one gains nothing, because a tenant's sessions

@@ -1,4 +1,7 @@
-"""Whether the load generator kept up with itself. If it did not, its figures are about it."""
+"""Whether the load generator kept up with itself. If it did not, its figures are about it.
+
+A file of its own because it measures the load generator, where the rest measures the target.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`/v1/messages` and `/v1/messages/count_tokens`."""
+"""`/v1/messages` and `/v1/messages/count_tokens`.
+
+A file of its own because each dialect has its routes, and `api/app.py` only puts them together.
+"""
 
 from __future__ import annotations
 

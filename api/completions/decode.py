@@ -1,4 +1,7 @@
-"""An OpenAI completions body to one `GenerationRequest` for each of its prompts."""
+"""An OpenAI completions body to one `GenerationRequest` for each of its prompts.
+
+A file of its own because each dialect has a `decode.py`, which knows nothing of HTTP.
+"""
 
 from __future__ import annotations
 

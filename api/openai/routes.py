@@ -1,4 +1,7 @@
-"""`/v1/chat/completions` and `/v1/models`."""
+"""`/v1/chat/completions` and `/v1/models`.
+
+A file of its own because each dialect has its routes, and `api/app.py` only puts them together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An OpenAI responses body to a `GenerationRequest`."""
+"""An OpenAI responses body to a `GenerationRequest`.
+
+A file of its own because each dialect has a `decode.py`, which knows nothing of HTTP.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent."""
+"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent.
+
+A file of its own because `loadtests/command_line.py` would be too long with all commands.
+"""
 
 from __future__ import annotations
 

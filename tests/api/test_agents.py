@@ -109,7 +109,7 @@ async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testi
 
 @trio_test
 async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
-    """The model is told of one name; the call has the two, streamed and whole; sent back, it is one again."""
+    """The model sees one name; the call has both, streamed and whole; sent back, it is one again."""
     call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
     for stream in (True, False):
         launcher, response = await replay("codex", call, stream=stream)

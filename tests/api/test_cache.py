@@ -33,7 +33,7 @@ async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockCloc
 
 
 @trio_test
-async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
     """Tokens, bytes, hits and trunks; no text of anyone's prompt."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -51,7 +51,7 @@ async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock) -> None:
-    """So many tokens of each trunk's beginning as asked for."""
+    """The first tokens of each trunk, as many as asked for."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for _ in range(2):

@@ -131,7 +131,7 @@ async def slowloris(abusers: Abusers) -> None:
 
 
 async def bodies_of_10_megabytes(abusers: Abusers) -> None:
-    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, and so many of them
+    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, enough of them
     that the tokenizer's library panics."""
     long = request_bytes("word " * (2 * _MEGABYTE))
     bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"

@@ -120,7 +120,7 @@ def with_faults(folder: Path, faults: Faults) -> dict[str, str]:
 
 
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
-    """Where it hung is what whoever is to mend it needs: the faulthandler's dump, and then the next one."""
+    """A person who repairs it needs to know where it hung: the faulthandler's dump, then the next engine."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
     with serving(*arguments, environment=with_faults(tmp_path, Faults(hang_at_step=20))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=40))

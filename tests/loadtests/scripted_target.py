@@ -1,4 +1,5 @@
-"""A chat server whose every latency is known: it waits so long, then sends so many deltas so far apart."""
+"""A chat server whose every latency is known: it waits, then sends a given number of deltas at a given
+interval."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ class Script:
     """None: as many as max_tokens asks for."""
     status: int = 200
     cut_after: int | None = None
-    """So many deltas, then the connection ends without an end mark."""
+    """After this number of deltas the connection ends without an end mark."""
     error_after: int | None = None
     says: str | None = None
-    """In one delta, instead of so many words."""
+    """In one delta, instead of one word a delta."""
     cached_tokens: int = 0
     prompt_tokens: int = 100
 

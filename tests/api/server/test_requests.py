@@ -1,4 +1,4 @@
-"""Requests and responses as bytes: what the application is told, and how its answer is framed."""
+"""Requests and responses as bytes: what the application receives, and how its answer is framed."""
 
 from __future__ import annotations
 

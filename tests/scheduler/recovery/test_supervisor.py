@@ -64,7 +64,7 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
 
 
 @trio_test
-async def test_the_engine_is_told_what_to_load_and_then_what_the_listener_sends(
+async def test_the_engine_receives_what_to_load_and_then_what_the_listener_sends(
     autojump_clock: MockClock,
 ) -> None:
     """Load is the first frame of every engine; the listener's `send` goes to the engine it came with."""
@@ -182,7 +182,7 @@ async def test_an_engine_that_was_ready_once_is_restarted_for_ever_with_growing_
 
 
 @trio_test
-async def test_a_settled_life_makes_the_next_pause_short_again(autojump_clock: MockClock) -> None:
+async def test_a_stable_life_makes_the_next_pause_short_again(autojump_clock: MockClock) -> None:
     """The pauses are for engines that die young."""
     launcher = LivesLauncher(
         says(READY), says(READY), says(READY, then_lives=99), says(READY, then_lives=100), healthy
@@ -206,7 +206,7 @@ async def test_a_settled_life_makes_the_next_pause_short_again(autojump_clock: M
     ],
 )
 @trio_test
-async def test_the_listener_is_told_once_of_each_death_and_why(
+async def test_the_listener_hears_once_of_each_death_and_why(
     last_words: bytes, cause: str, autojump_clock: MockClock
 ) -> None:
     """One `ready`, then one `lost` with the cause, which the statistics name too."""
@@ -321,9 +321,9 @@ async def test_a_real_loop_that_cannot_load_says_why(autojump_clock: MockClock) 
 
 
 @trio_test
-async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: MockClock) -> None:
+async def test_a_hung_engine_is_ended_immediately_and_replaced(autojump_clock: MockClock) -> None:
     """The listener hears why, and the launcher that there is no use in asking politely. One that is not
-    ready cannot be condemned: it has a deadline of its own."""
+    ready cannot be declared hung: it has a deadline of its own."""
     channels: list[Channel] = []
 
     class Watched(LivesLauncher):
