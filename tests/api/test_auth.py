@@ -216,7 +216,7 @@ async def test_browsers_may_ask_from_the_named_origins(autojump_clock: trio.test
 
 
 @trio_test
-async def test_what_the_engine_died_of_is_told_to_bearers_of_a_key(
+async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """`/ready` needs none; the engine's own words do. A wrong key is as good as none there."""

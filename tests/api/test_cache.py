@@ -33,7 +33,7 @@ async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockCloc
 
 
 @trio_test
-async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
     """Tokens, bytes, hits and trunks; no text of anyone's prompt."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:

@@ -177,7 +177,7 @@ def test_what_waits_in_the_queue_is_drained_too() -> None:
         assert served.process.wait(10) == 0
 
 
-def test_what_the_drain_cuts_off_is_told_so() -> None:
+def test_an_answer_that_the_drain_cuts_off_says_so() -> None:
     """An answer that outlasts the drain ends with an error event, not in silence."""
     plan = "step_seconds=0.02"
     with start("--engine", "scripted", "--scripted", plan, "--drain-seconds", "0.5") as served:

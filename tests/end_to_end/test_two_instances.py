@@ -100,7 +100,7 @@ def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
     assert all(answer.errors == [] and answer.finish_reason == "length" for answer in answers)
 
 
-def test_whoever_comes_back_after_retry_after_is_taken() -> None:
+def test_a_client_that_comes_back_after_retry_after_is_taken() -> None:
     """A full queue names a time; those who wait as long, and no longer, are served at their next try or the
     one after it: the pace of a queue is an estimate."""
     options = (*PLAN, "--max-slots", "2", "--max-queue", "6")

@@ -110,8 +110,8 @@ async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: MockClock) -> None:
-    """After two failed restarts waiting is no longer kind: the queue is told, and so is who comes. An answer
-    half given still waits."""
+    """After two failed restarts waiting is no longer kind: queued requests and new ones fail with the reason.
+    An answer half given still waits."""
     bench = Bench(lookahead=0)
     resumed, queued = Client(ask("one", max_tokens=40)), Client(ask("two"))
     async with running(bench.scheduler) as nursery:

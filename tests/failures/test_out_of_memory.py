@@ -27,7 +27,7 @@ BUFFER_LIMIT = "[metal::malloc] Resource limit (499000) exceeded."
 
 @dataclass
 class ScarceMemory:
-    """Engines that fail at a step of theirs, so many of them, with these words."""
+    """The first `failures` engines fail at step `at_step`, with this error."""
 
     error: Exception
     failures: int = 1

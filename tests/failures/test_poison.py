@@ -122,7 +122,7 @@ def test_it_is_a_500_that_invites_no_retry() -> None:
 
 
 @trio_test
-async def test_engines_that_die_again_and_again_close_the_door_until_one_settles(
+async def test_engines_that_die_again_and_again_close_the_door_until_one_is_stable(
     autojump_clock: MockClock,
 ) -> None:
     """`/ready` and new requests get the reason; accepted ones go on; once an engine is stable it opens

@@ -62,7 +62,7 @@ _PAIRS = [
 ]
 
 
-def test_a_pair_of_steps_is_told_as_a_ratio() -> None:
+def test_a_pair_of_steps_is_reported_as_a_ratio() -> None:
     """And what could not be measured is said to be so."""
     assert described(_PAIRS[1]).endswith("2.50 times as long")
     assert "not measured" in described(_PAIRS[2])

@@ -157,7 +157,7 @@ def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
     assert _eventually_gone(one)
 
 
-def test_a_death_while_it_is_measured_is_told_and_ends_nothing(fake: MakeFake) -> None:
+def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFake) -> None:
     """The load test has something to record then."""
     one = fake()
 

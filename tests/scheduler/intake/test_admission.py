@@ -30,7 +30,7 @@ from tests.scheduler.requests.records import make_record
 
 
 def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:
-    """So many waiting requests of one tenant; three prompt tokens each."""
+    """This many waiting requests of one tenant; three prompt tokens each."""
     queue = IntakeQueue(replace(IntakeConfig(max_queue=requests), **bounds))
     for request_id in range(requests):
         queue.push(make_record(request_id, tenant=tenant), 0.0)
@@ -86,7 +86,8 @@ def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
 
 
 def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
-    """It is told so also where the whole queue is full, because that is what it can do something about."""
+    """Its refusal names its own bound even if the whole queue is full, because it can do something about
+    that."""
     for spare in (0, 1):
         queue = queue_of(8, "greedy", max_queue=8 + spare, max_queue_per_tenant=8)
         admission = admission_at(queue, 2.0)

@@ -245,7 +245,7 @@ def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ti
     turned = time.perf_counter()
     asked = [queue.ahead_of(request_id, 0.0) for request_id in list(queue._tickets)[:100]]
     print(
-        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + settle"
+        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + charge"
         f" {(turned - pushed) / 512 * 1e6:.1f} us, ahead_of"
         f" {(time.perf_counter() - turned) / 100 * 1e6:.1f} us"
     )

@@ -151,7 +151,7 @@ def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
         queue.remove(request_id + 10, 0.0)
 
 
-def test_what_was_never_popped_cannot_be_settled() -> None:
+def test_what_was_never_popped_cannot_be_charged() -> None:
     """A request that left the queue by a cancel has no charge."""
     queue = IntakeQueue(IntakeConfig())
     queue.push(record := make_record(1), 0.0)

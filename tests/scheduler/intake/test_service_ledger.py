@@ -111,7 +111,7 @@ def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
     assert 900 <= ledger.attained_tokens(tenant, 0.0) <= 1000
 
 
-def test_who_owes_more_than_that_still_does() -> None:
+def test_a_larger_debt_remains() -> None:
     """Going away for a moment does not wipe a debt out."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     serve(ledger, "glutton", 10_000, 0.0)

@@ -175,5 +175,5 @@ def with_part(**parts: Any) -> Tokenizer:
     ],
 )
 def test_a_tokenizer_that_may_drop_letters_has_no_floor(make: Callable[[], Tokenizer]) -> None:
-    """Its parts are told by name, and one that is not known counts as such."""
+    """Its parts are recognized by name; an unknown one counts as such."""
     assert longest_of(make()) is None

@@ -95,7 +95,7 @@ def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write(prompt: P
     assert is_large(prompt) == large
 
 
-def test_only_so_many_values_are_looked_at() -> None:
+def test_only_a_bounded_number_of_values_is_looked_at() -> None:
     """The rest is counted in a thread."""
     many = chat(*["x"] * 10_000)
     assert is_large(many, max_values=2048) is None

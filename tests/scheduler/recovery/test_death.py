@@ -61,7 +61,7 @@ def test_the_latest_report_decides() -> None:
     assert read_stderr([METAL_MALLOC, "went on", METAL_TIMEOUT], -6).cause is DeathCause.GPU_TIMEOUT
 
 
-def test_a_traceback_is_told_by_its_last_line() -> None:
+def test_a_traceback_is_reported_by_its_last_line() -> None:
     """Of the last traceback, where one exception led to another; what is written behind it is not its end."""
     lines = [
         *TRACEBACK,
@@ -86,7 +86,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (None, DeathCause.EXIT),
     ],
 )
-def test_a_silent_death_is_told_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
+def test_a_silent_death_is_classified_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
     """Words that only sound alike tell nothing."""
     for lines in ([], ["malloc is fine", "a MemoryErrorless day", "ran out of memory of what to say"]):
         assert read_stderr(lines, returncode) == Death(cause)

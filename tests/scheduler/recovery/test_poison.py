@@ -1,4 +1,4 @@
-"""Who goes on, who is blamed, and when it is a storm: plain decisions on records."""
+"""Who goes on, who is blamed, and when it is a crash loop: plain decisions on records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.scheduler.requests.records import make_record
 
 
 def on_board(number: int, tokens: int = 0) -> StreamRecord:
-    """With so many tokens from the engine that it is on."""
+    """With `tokens` tokens from the engine that it is on."""
     record = make_record(number, max_tokens=100)
     record.move(Event.DISPATCH)
     for token in range(tokens):
@@ -95,7 +95,7 @@ def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: Finis
     assert record.ending is ending
 
 
-def test_so_many_deaths_in_a_window_are_a_storm() -> None:
+def test_several_deaths_in_a_window_are_a_crash_loop() -> None:
     """It is over when the oldest of them is out of the window."""
     breaker = CrashLoopBreaker(RecoveryConfig(max_engine_deaths=3, death_window_seconds=10))
     for moment in (0.0, 4.0):

@@ -64,7 +64,7 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
 
 
 @trio_test
-async def test_the_engine_is_told_what_to_load_and_then_what_the_listener_sends(
+async def test_the_engine_receives_what_to_load_and_then_what_the_listener_sends(
     autojump_clock: MockClock,
 ) -> None:
     """Load is the first frame of every engine; the listener's `send` goes to the engine it came with."""
@@ -206,7 +206,7 @@ async def test_a_stable_engine_makes_the_next_pause_short_again(autojump_clock: 
     ],
 )
 @trio_test
-async def test_the_listener_is_told_once_of_each_death_and_why(
+async def test_the_listener_hears_once_of_each_death_and_why(
     last_words: bytes, cause: str, autojump_clock: MockClock
 ) -> None:
     """One `ready`, then one `lost` with the cause, which the statistics name too."""

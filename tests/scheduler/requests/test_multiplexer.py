@@ -260,8 +260,8 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
         board.multiplexer.route(impossible)
 
 
-def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None:
-    """Nobody is told anything; who had its end already, or left, is gone."""
+def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others() -> None:
+    """No reader gets an event; requests that had ended already, or left, are gone."""
     board = Board()
     waiting, decoding, stopped, left = (
         board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
@@ -278,9 +278,9 @@ def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None
     assert [record.outcome for record in board.left] == ["stop", "cancelled"]
 
 
-def test_a_resumed_request_goes_on_behind_what_it_has_said() -> None:
+def test_a_resumed_request_goes_on_behind_its_output() -> None:
     """The next engine gets prompt and answer and how much of them is answer; the reader gets the rest, and
-    is told of no second prefill."""
+    no event of a second prefill."""
     board = Board()
     record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
     for output in letters(1, "abc"):

@@ -79,7 +79,7 @@ def test_what_never_happened_is_null() -> None:
 
 @trio_test
 async def test_a_request_that_was_refused_leaves_a_line_as_well(autojump_clock: MockClock) -> None:
-    """With what it was refused for, and the id that its client was told."""
+    """With what it was refused for, and the id that its client got."""
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
         async with running(scheduler):
