@@ -212,7 +212,7 @@ async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock:
 
 @trio_test
 async def test_a_drain_that_is_cut_short_fails_requests_awaiting_an_engine(autojump_clock: MockClock) -> None:
-    """They need no engine to be told that the server goes."""
+    """They need no engine to learn that the server stops."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.strand(nursery)

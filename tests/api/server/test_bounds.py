@@ -163,7 +163,7 @@ async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.t
 
 
 @trio_test
-async def test_a_storm_of_connections_is_not_even_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_flood_of_connections_is_not_even_refused(autojump_clock: trio.testing.MockClock) -> None:
     """Refusals are bounded, too: beyond `refusals` at the same time the connection is just closed."""
     async with serving(Sleeper(), Limits(connections=1, refusals=2)) as site:
         clients = [site.connect() for _ in range(5)]

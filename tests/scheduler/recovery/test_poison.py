@@ -38,7 +38,7 @@ def sent_again(record: StreamRecord) -> StreamRecord:
     return record
 
 
-def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
+def test_trusted_requests_resume_together_and_suspects_one_by_one() -> None:
     """Each suspect when all on board are trusted, in their old order."""
     trusted = [on_board(number, tokens=4) for number in (1, 2)]
     suspects = [on_board(number, tokens=number) for number in (3, 0)]
@@ -58,7 +58,7 @@ def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
-    """Whoever settles begins again at one."""
+    """A request that becomes trusted begins again at one."""
     trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
     for _ in range(5):
         assert after_death(trusted, first, second) is None
