@@ -99,7 +99,7 @@ async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.M
 
 
 @trio_test
-async def test_wrong_answers_are_distinguished_from_right_ones(autojump_clock: trio.testing.MockClock) -> None:
+async def test_wrong_answers_are_counted(autojump_clock: trio.testing.MockClock) -> None:
     """Each asks for a fact of its own prompt; one in four gets another's, one is cut off before it is."""
 
     def script(number: int, body: dict[str, Any]) -> Script:
