@@ -19,7 +19,8 @@ from heapq import heapify, heappop, heappush, nlargest
 from typing import Generic, TypeAlias
 
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
-from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.token_ids import KEY_BYTES
 
 Tokens: TypeAlias = Sequence[int]
 SessionKey: TypeAlias = tuple[str, str]  # salt, session

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-KEY_BYTES = array("I").itemsize
-"""What a token id costs in an edge."""
+from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
 
 
 class Segment(Protocol):
@@ -44,28 +43,6 @@ class Snapshot(Protocol):
 
 SegmentT = TypeVar("SegmentT", bound=Segment)
 SnapshotT = TypeVar("SnapshotT", bound=Snapshot)
-
-
-def compact(tokens: Sequence[int]) -> array[int]:
-    """The tokens as edges keep them; free if they are compact already."""
-    return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
-
-
-def common_run(left: array[int], start: int, right: array[int], limit: int) -> int:
-    """How many of the first `limit` tokens of left[start:] and right agree.
-
-    Bisection over slices: at most `2 * limit` tokens are touched, all of them in C, in O(log limit) steps.
-    """
-    if left[start : start + limit] == right[:limit]:
-        return limit
-    agreed, differ = 0, limit  # The first difference lies in [agreed, differ).
-    while differ - agreed > 1:
-        middle = (agreed + differ) // 2
-        if left[start + agreed : start + middle] == right[agreed:middle]:
-            agreed = middle
-        else:
-            differ = middle
-    return agreed
 
 
 class Node(Generic[SegmentT, SnapshotT]):

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease, Node, RadixTree, common_run, compact
+from scheduler.engine.prefix.radix_tree import Lease, Node, RadixTree
+from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
 
 P = ParamSpec("P")
 T = TypeVar("T")
