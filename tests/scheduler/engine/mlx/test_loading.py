@@ -256,7 +256,7 @@ def test_an_engine_starts_where_few_files_may_be_open() -> None:
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
         "from scheduler.engine.__main__ import _file_limits_kept\n"
-        "with _file_limits_kept():\n    from scheduler.engine import model_loading\n"
+        "with _file_limits_kept():\n    from scheduler.engine.mlx import loading as model_loading\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_loading.load.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
