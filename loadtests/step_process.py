@@ -24,7 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from scheduler.engine.backend import Backend
-from scheduler.engine.prefill import Prompt, share
+from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
 
@@ -121,8 +121,7 @@ def _decode_all(backend: Backend, submits: list[Submit]) -> None:
     for row in rows:
         backend.admit(row)
     while True:
-        prompts = [Prompt.of(row, backend.begun) for row in rows if row.chunkable_tokens]
-        result = backend.step(share(prompts, _CHUNK_TOKENS * len(rows), backend.limits))
+        result = backend.step(share(rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.limits))
         if len(result.tokens) == len(rows):
             return
 

@@ -144,7 +144,8 @@ class EngineLoop:
             has_pending=backend.has_pending,
             admissions=self._admissions,
         )
-        return plan(state, self._clock())
+        self._last_plan = plan(state, self._clock())
+        return self._last_plan
 
     def _ready(self) -> list[Sequence]:
         """The waiting sequences whose prerequisites are done."""
@@ -175,18 +176,13 @@ class EngineLoop:
         return 0 if prefixes is None else prefixes.match_length(sequence.tokens, sequence.submit.salt)
 
     def _step(self, todo: StepPlan) -> StepResult:
-        if todo.emit_pending:
-            result = self._backend.emit_pending()
-            self._meter.count(result, self._slots, {})
-        else:
-            self._last_plan = todo
-            for sequence in todo.preempt:
-                self._preempt(sequence)
-            for kept in todo.keep:
-                self._backend.keep(kept.request_id, kept.tokens)
-            for admit in todo.admit:
-                self._admit(admit)
-            result = self._compute(todo)
+        for sequence in todo.preempt:
+            self._preempt(sequence)
+        for kept in todo.keep:
+            self._backend.keep(kept.request_id, kept.tokens)
+        for admit in todo.admit:
+            self._admit(admit)
+        result = self._emit_pending() if todo.emit_pending else self._compute(todo)
         for retired in result.retired:
             self._slots.release(retired.request_id)
         if not self._slots:
@@ -212,6 +208,11 @@ class EngineLoop:
             self._refuse(sequence, refusal)
         else:
             self._slots.take(sequence)
+
+    def _emit_pending(self) -> StepResult:
+        result = self._backend.emit_pending()
+        self._meter.count(result, self._slots, {})
+        return result
 
     def _compute(self, todo: StepPlan) -> StepResult:
         if not self._slots:

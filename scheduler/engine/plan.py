@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
-from scheduler.engine.prefill import Chunk, PrefillLimits, Prompt, padded_tokens, share
+from scheduler.engine.prefill import Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, where a state was kept, or nowhere (no prefix
 cache)."""
-StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "idle"]
+StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "emit_pending", "idle"]
 """Why the step takes as long as it does: a budget's reason, or no prefill, or the chunks' floor
-(LEAST_CHUNK_TOKENS a row) exceeds the budget, or nothing to do."""
+(LEAST_CHUNK_TOKENS a row) exceeds the budget, or the model does not run."""
 
 PATIENCE_SECONDS = 10.0
 """How long smaller sequences may pass one that does not fit yet."""
@@ -77,14 +77,14 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Carried out in the order of its fields. `emit_pending`: the step only returns the tokens that are
-    already sampled, so that they do not wait for the next prefill; nothing else is done. `predicted_seconds`
-    None: not known yet. `target_seconds` None: no token waits for this step."""
+    """Carried out in the order of its fields. `emit_pending`: the model does not run; the step returns the
+    tokens that are already sampled, so that they do not wait for the prefill of the next step.
+    `predicted_seconds` None: not known yet. `target_seconds` None: no token waits for this step."""
 
-    emit_pending: bool = False
     preempt: tuple[Sequence, ...] = ()
     keep: tuple[Keep, ...] = ()
     admit: tuple[Admit, ...] = ()
+    emit_pending: bool = False
     chunks: tuple[Chunk, ...] = ()
     decode: tuple[int, ...] = ()
     reason: StepReason = "idle"
@@ -93,33 +93,28 @@ class StepPlan:
     context_tokens: int = 0
     """Computed tokens of the prompt in prefill that has most of them."""
 
-    @property
-    def computes(self) -> bool:
-        """Whether the model runs."""
-        return bool(self.chunks or self.decode)
-
 
 def plan(state: EngineState, now: float) -> StepPlan:
     """The next step. Changes nothing."""
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
-    keep, admit = _admissions(state, running, state.free_slots + len(preempt), now)
-    rows = running + [_as_admitted(one, state.admissions + at) for at, one in enumerate(admit)]
-    prompts = [Prompt.of(row, state.begun) for row in rows if row.chunkable_tokens]
-    if state.has_pending and (prompts or admit):
-        return StepPlan(emit_pending=True)
-    decode = [row.request_id for row in rows if not row.chunkable_tokens]
-    context = max((row.computed_tokens for row in rows if row.prefilling), default=0)
-    budget = state.pace.budget(len(decode), len(prompts), context)
-    chunks = share(prompts, budget.tokens, state.limits)
-    left = {prompt.request_id: prompt.left_tokens for prompt in prompts}
-    decode += [chunk.request_id for chunk in chunks if chunk.tokens == left[chunk.request_id]]
-    return StepPlan(
-        preempt=tuple(preempt),
-        keep=keep,
-        admit=admit,
+    admissions = _admissions(state, running, state.free_slots + len(preempt), now)
+    membership = StepPlan(tuple(preempt), admissions.kept, tuple(admissions.admit))
+    prompts = [row for row in admissions.rows if row.prefilling]
+    if state.has_pending and prompts:
+        return replace(membership, emit_pending=True, reason="emit_pending")
+    decoding = len(admissions.rows) - len(prompts)
+    context = max((row.computed_tokens for row in prompts), default=0)
+    budget = state.pace.budget(decoding, len(prompts), context)
+    chunks = share(prompts, state.begun, budget.tokens, state.limits)
+    left = {chunk.request_id: -chunk.tokens for chunk in chunks}
+    decode = tuple(
+        row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
+    )
+    return replace(
+        membership,
         chunks=chunks,
-        decode=tuple(decode),
+        decode=decode,
         reason=_reason(budget, chunks, decode),
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
         target_seconds=budget.target_seconds if chunks else None,
@@ -146,32 +141,39 @@ def _as_admitted(admit: Admit, admission: int) -> Sequence:
     )
 
 
-def _admissions(
-    state: EngineState, running: abc.Sequence[Sequence], free_slots: int, now: float
-) -> tuple[tuple[Keep, ...], tuple[Admit, ...]]:
+@dataclass(slots=True)
+class _Admissions:
+    """`rows`: running ones, then the admitted as they will be. `keep`: tokens by request id."""
+
+    rows: list[Sequence]
+    admit: list[Admit] = field(default_factory=list)
+    keep: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> tuple[Keep, ...]:
+        return tuple(Keep(*item) for item in self.keep.items())
+
+
+def _admissions(state: EngineState, running: list[Sequence], free_slots: int, now: float) -> _Admissions:
     """Which sequences to admit beside these rows, and what the rows must put into the prefix cache before."""
-    waiting = state.waiting if free_slots > 0 else ()
-    if not waiting:
-        return (), ()
-    restorable, memory = state.restorable, state.memory
-    keeps_prefixes = restorable != "never"
-    leaders = [row for row in running if row.prefilling] if keeps_prefixes else []
-    keep: dict[int, int] = {}
-    admit: list[Admit] = []
-    rows = list(running)
+    found = _Admissions(list(running))
+    if free_slots <= 0 or not state.waiting:
+        return found
+    restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
-    for sequence in waiting:
-        if len(admit) == free_slots:
+    for sequence in state.waiting:
+        if len(found.admit) == free_slots:
             break
-        known = state.cached_tokens(sequence) if keeps_prefixes else 0
-        best = _best_leader(sequence, leaders, restorable)
-        if best is not None and best[1] >= known + SCAFFOLD_TOKENS:
-            leader, shared = best
-            if leader.computed_tokens < shared:
-                continue
-            if restorable == "anywhere":
-                keep[leader.request_id] = max(shared, keep.get(leader.request_id, 0))
-                known = shared
+        known = 0
+        if restorable != "never":
+            known = state.cached_tokens(sequence)
+            leader, shared = _best_leader(sequence, rows, restorable)
+            if leader is not None and shared >= known + SCAFFOLD_TOKENS:
+                if leader.computed_tokens < shared:
+                    continue
+                if restorable == "anywhere":
+                    found.keep[leader.request_id] = max(shared, found.keep.get(leader.request_id, 0))
+                    known = shared
         if memory is not None:
             coming_bytes = memory.coming_bytes(sequence, known, rows)
             # A row alone always runs: its prompt was checked on arrival, and everything else can be evicted.
@@ -180,12 +182,11 @@ def _admissions(
                     break  # Smaller ones have passed it for long enough: reserve what becomes free for it.
                 continue
             room_bytes -= coming_bytes
-        checkpoints = _checkpoints(sequence, waiting, known) if restorable == "at_checkpoints" else ()
-        admit.append(Admit(sequence, known, left_in_place(sequence, known, rows), checkpoints))
-        rows.append(_as_admitted(admit[-1], state.admissions + len(admit)))
-        if keeps_prefixes:
-            leaders.append(rows[-1])
-    return tuple(Keep(*item) for item in keep.items()), tuple(admit)
+        checkpoints = _checkpoints(sequence, state.waiting, known) if restorable == "at_checkpoints" else ()
+        admit = Admit(sequence, known, left_in_place(sequence, known, rows), checkpoints)
+        rows.append(_as_admitted(admit, state.admissions + len(found.admit)))
+        found.admit.append(admit)
+    return found
 
 
 def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) -> tuple[int, ...]:
@@ -226,14 +227,18 @@ def _clusters(positions: Iterable[int]) -> set[int]:
 
 
 def _best_leader(
-    sequence: Sequence, leaders: Iterable[Sequence], restorable: Restorable
-) -> tuple[Sequence, int] | None:
-    """The leader that shares most of this prompt, and how much of that can be continued."""
-    best: tuple[Sequence, int] | None = None
-    for leader in leaders:
-        shared = sequence.shared_with(leader)
+    sequence: Sequence, rows: Iterable[Sequence], restorable: Restorable
+) -> tuple[Sequence | None, int]:
+    """Of the rows in prefill the one that shares most of this prompt, and how much of that can be
+    continued."""
+    best: Sequence | None = None
+    most = 0
+    for row in rows:
+        if not row.prefilling:
+            continue
+        shared = sequence.shared_with(row)
         if restorable == "at_checkpoints":
-            shared = max((position for position in leader.checkpoints if position <= shared), default=0)
-        if best is None or shared > best[1]:
-            best = (leader, shared)
-    return best
+            shared = max((position for position in row.checkpoints if position <= shared), default=0)
+        if best is None or shared > most:
+            best, most = row, shared
+    return best, most

@@ -11,7 +11,7 @@ starves.
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.sequence import Sequence
@@ -38,29 +38,6 @@ class PrefillLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """What is left to prefill of a prompt, without its last token. `begun`: it has its row in the back end's
-    prefill and must take part in every step. `until_pause`: tokens to the next checkpoint."""
-
-    request_id: int
-    admission: int
-    left_tokens: int
-    until_pause: int
-    begun: bool
-
-    @classmethod
-    def of(cls, row: Sequence, begun: Container[int]) -> Prompt:
-        """`begun`: request ids of the rows whose prefill has begun."""
-        return cls(
-            row.request_id,
-            row.admission,
-            row.chunkable_tokens,
-            row.until_checkpoint(row.computed_tokens),
-            row.request_id in begun,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Chunk:
     """Compute the next `tokens` tokens of this prompt."""
 
@@ -68,18 +45,22 @@ class Chunk:
     tokens: int
 
 
-def share(prompts: abc.Sequence[Prompt], budget_tokens: int, limits: PrefillLimits) -> tuple[Chunk, ...]:
+def share(
+    rows: Iterable[Sequence], begun: Container[int], budget_tokens: int, limits: PrefillLimits
+) -> tuple[Chunk, ...]:
     """The chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, except for the
-    floor of LEAST_CHUNK_TOKENS a row."""
-    begun = [prompt for prompt in prompts if prompt.begun]
-    waiting = [prompt for prompt in prompts if not prompt.begun]
-    rows = begun + _joining(begun, waiting, budget_tokens, limits.rows)
-    if not rows:
+    floor of LEAST_CHUNK_TOKENS a row. `begun`: request ids of the rows in the middle of their prefill, which
+    must take part in every step."""
+    prompts = [row for row in rows if row.chunkable_tokens]
+    chosen = [row for row in prompts if row.request_id in begun]
+    waiting = [row for row in prompts if row.request_id not in begun]
+    chosen += _joining(chosen, waiting, budget_tokens, limits.rows)
+    if not chosen:
         return ()
-    tokens = min(limits.chunk_tokens, max(LEAST_CHUNK_TOKENS, budget_tokens // len(rows)))
+    tokens = min(limits.chunk_tokens, max(LEAST_CHUNK_TOKENS, budget_tokens // len(chosen)))
     if not limits.padded:
-        tokens = min(tokens, *(row.until_pause for row in rows))
-    return tuple(Chunk(row.request_id, min(tokens, row.until_pause)) for row in rows)
+        tokens = min(tokens, *(row.until_pause for row in chosen))
+    return tuple(Chunk(row.request_id, min(tokens, row.until_pause)) for row in chosen)
 
 
 def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
@@ -88,18 +69,19 @@ def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
 
 
 def _joining(
-    begun: abc.Sequence[Prompt], waiting: abc.Sequence[Prompt], budget_tokens: int, most_rows: int
-) -> list[Prompt]:
+    begun: abc.Sequence[Sequence], waiting: abc.Sequence[Sequence], budget_tokens: int, most_rows: int
+) -> list[Sequence]:
     if most_rows == 1:
         return [] if begun else list(waiting[:1])
     places = max(1, min(most_rows, budget_tokens // _ROW_BUDGET_TOKENS)) - len(begun)
-    first = min((prompt.admission for prompt in waiting), default=0)
-    joining: list[Prompt] = []
-    left = [prompt.left_tokens for prompt in begun]
-    for prompt in sorted(waiting, key=lambda one: (one.admission > first + MOST_PASSES, one.left_tokens)):
-        ends_now = prompt.left_tokens < budget_tokens // (len(left) + 1)
-        passes = len(left) < most_rows and prompt.left_tokens * _MUCH_SHORTER <= min(left, default=0)
+    first = min((row.admission for row in waiting), default=0)
+    joining: list[Sequence] = []
+    left = [row.chunkable_tokens for row in begun]
+    for row in sorted(waiting, key=lambda one: (one.admission > first + MOST_PASSES, one.chunkable_tokens)):
+        tokens = row.chunkable_tokens
+        ends_now = tokens < budget_tokens // (len(left) + 1)
+        passes = len(left) < most_rows and tokens * _MUCH_SHORTER <= min(left, default=0)
         if len(joining) < places or ends_now or passes:
-            joining.append(prompt)
-            left.append(prompt.left_tokens)
+            joining.append(row)
+            left.append(tokens)
     return joining

@@ -103,10 +103,11 @@ class Sequence:
         """A copy of the answer so far."""
         return self.tokens[self._answer_start :]
 
-    def until_checkpoint(self, position: int) -> int:
-        """How many chunkable tokens there are from `position` to the next pause of the prefill."""
-        end = self.prompt_tokens - 1
-        return next((pause for pause in self.checkpoints if position < pause < end), end) - position
+    @property
+    def until_pause(self) -> int:
+        """Chunkable tokens up to the next checkpoint: no chunk goes beyond."""
+        done, end = self.computed_tokens, self.prompt_tokens - 1
+        return next((pause for pause in self.checkpoints if done < pause < end), end) - done
 
     def requeue(self) -> None:
         """After a preemption: its answer so far becomes part of what must be prefilled."""

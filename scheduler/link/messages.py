@@ -300,7 +300,7 @@ class SlotReport(_Message, frozen=True):
 
 
 class PlanReport(_Message, frozen=True):
-    """The plan of the engine's last step that computed something (`scheduler/engine/plan.py`)."""
+    """The plan of the engine's last step (`scheduler/engine/plan.py`)."""
 
     preempted: list[int]
     admitted: list[int]

@@ -10,7 +10,7 @@ from itertools import count
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
-from scheduler.engine.prefill import Prompt, share
+from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import LogprobsOut, Retired, Sampling, Submit
 
@@ -85,8 +85,7 @@ class Rows:
         if self.backend.has_pending and any(row.prefilling for row in rows):
             result = self.backend.emit_pending()
         else:
-            prompts = [Prompt.of(row, self.backend.begun) for row in rows if row.chunkable_tokens]
-            result = self.backend.step(share(prompts, budget_tokens, self.backend.limits))
+            result = self.backend.step(share(rows, self.backend.begun, budget_tokens, self.backend.limits))
         for retired in result.retired:
             del self.running[retired.request_id]
         return result

@@ -228,7 +228,7 @@ class MlxBackend:
         prefills = [self._progress(row) for row in sizes]
         if self._regrouping:
             self._regroup()  # Put a complete prompt in place before its row pads the others.
-        starting = self._batch.starting()
+        starting = self._batch.start_decoding()
         # Prompts join between two steps: no overlap while there are any.
         overlap = not sizes and not starting
         started = time.perf_counter()
@@ -247,8 +247,7 @@ class MlxBackend:
         sizes: dict[Row, int] = {}
         for chunk in chunks:
             row = self._batch.rows[chunk.request_id]
-            left = row.sequence.until_checkpoint(row.sequence.computed_tokens)
-            if left:
+            if left := row.sequence.until_pause:
                 sizes[row] = min(chunk.tokens, left)
         if sizes and not self._limits.padded:
             sizes = dict.fromkeys(sizes, min(sizes.values()))

@@ -287,10 +287,21 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
             if tokens:
                 self._prompt_batch.compute(tokens)
 
-    def decode(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row that has at most its last prompt token left to prefill."""
+    def start_decoding(self) -> list[Row]:
+        """Move the rows with only their last prompt token left to those that decode; which these are."""
+        whole = [
+            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
+        ]
         with mx.stream(self._stream):
-            self._begin_decoding()
+            if new := [row for row in whole if not row.joined]:
+                self._generation_batch.extend(_as_generation(self._join(new)))
+            if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
+                self._generation_batch.extend(_as_generation(self._prompt_batch.split(ready)))
+        return whole
+
+    def decode(self, overlap: bool) -> list[Sampled]:
+        """Compute a token of each row that decodes."""
+        with mx.stream(self._stream):
             if not self.decoding:
                 return []
             self._decode_steps += 1
@@ -310,19 +321,6 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
             if sampled.finish is not None:
                 del self.rows[sampled.row.sequence.request_id]
         return emitted
-
-    def starting(self) -> list[Row]:
-        """The rows that join the decode batch with the next `decode`."""
-        return [
-            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
-        ]
-
-    def _begin_decoding(self) -> None:
-        whole = self.starting()
-        if new := [row for row in whole if not row.joined]:
-            self._generation_batch.extend(_as_generation(self._join(new)))
-        if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
-            self._generation_batch.extend(_as_generation(self._prompt_batch.split(ready)))
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:
         """Insert rows into BatchGenerator. Upstream gets only the last token of each prompt."""

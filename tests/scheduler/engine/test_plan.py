@@ -180,7 +180,8 @@ def test_pending_tokens_are_returned_before_prompts_are_prefilled() -> None:
     """They would wait for the chunk; with nothing to prefill the step goes on, and overlaps."""
     talker = _decoding(1)
     newcomer = _behind_trunk(2)
-    assert plan(state_of([newcomer], [talker], has_pending=True), 0.0) == StepPlan(emit_pending=True)
+    todo = plan(state_of([newcomer], [talker], has_pending=True), 0.0)
+    assert todo == StepPlan(admit=(Admit(newcomer),), emit_pending=True, reason="emit_pending")
     todo = plan(state_of([], [talker], has_pending=True), 0.0)
     assert (todo.emit_pending, todo.decode) == (False, (1,))
 
@@ -257,19 +258,21 @@ def test_a_step_stays_within_its_target_or_says_why(
         case "within_target":
             assert todo.target_seconds is not None
             # The rows whose prompt ends in this step decode in it, too; the budget did not count them.
-            joining = len(chunked & set(todo.decode))
+            joining = len(todo.decode) - decoding
             assert todo.predicted_seconds <= todo.target_seconds * 1.001 + 0.0006 * joining
         case "least_tokens" | "least_chunk":
             assert padded_tokens(todo.chunks) <= len(chunked) * LEAST_CHUNK_TOKENS
         case "no_decode":
             assert not decoding
-            assert not whole
         case "decode_only":
             assert not chunked
         case "idle":
-            assert not todo.computes
+            assert not chunked
+            assert not todo.decode
         case "unknown_speed":
             raise AssertionError("the pace was taught")
+        case "emit_pending":
+            raise AssertionError("nothing is pending")
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,35 +12,46 @@ from scheduler.engine.prefill import (
     MOST_PASSES,
     Chunk,
     PrefillLimits,
-    Prompt,
     padded_tokens,
     share,
 )
+from scheduler.engine.sequence import Sequence
+from tests.contracts.journal import request
 
 _LIMITS = PrefillLimits(8, 2048)
 
 
+def _sequence(number: int, tokens: int, checkpoints: tuple[int, ...] = ()) -> Sequence:
+    """One whose prompt has this many tokens to compute in chunks."""
+    sequence = Sequence.of(request(number, [1] * (tokens + 1)))
+    sequence.admission, sequence.checkpoints = number, checkpoints
+    return sequence
+
+
 class _Prompts:
-    """Prompts that are prefilled as `share` says."""
+    """Prompts that are prefilled as `share` decides."""
 
     def __init__(self, limits: PrefillLimits = _LIMITS) -> None:
-        self.left: dict[int, Prompt] = {}
+        self.left: dict[int, Sequence] = {}
+        self.begun: set[int] = set()
         self._limits = limits
         self._arrivals = 0
 
     def arrive(self, tokens: int) -> int:
         number = self._arrivals = self._arrivals + 1
-        self.left[number] = Prompt(number, number, tokens, tokens, begun=False)
+        self.left[number] = _sequence(number, tokens)
         return number
 
     def step(self, budget_tokens: int) -> tuple[tuple[Chunk, ...], list[int]]:
-        """The step's chunks, and who began with it."""
-        chunks = share(list(self.left.values()), budget_tokens, self._limits)
-        new = [chunk.request_id for chunk in chunks if not self.left[chunk.request_id].begun]
+        """The step's chunks, and the prompts that began with it."""
+        chunks = share(self.left.values(), self.begun, budget_tokens, self._limits)
+        new = [chunk.request_id for chunk in chunks if chunk.request_id not in self.begun]
         for chunk in chunks:
-            prompt = self.left.pop(chunk.request_id)
-            if left := prompt.left_tokens - chunk.tokens:
-                self.left[chunk.request_id] = replace(prompt, left_tokens=left, until_pause=left, begun=True)
+            prompt = self.left[chunk.request_id]
+            prompt.computed_tokens += chunk.tokens
+            self.begun.add(chunk.request_id)
+            if not prompt.chunkable_tokens:
+                del self.left[chunk.request_id]
         return chunks, new
 
 
@@ -60,7 +70,7 @@ def test_every_prompt_is_prefilled_within_the_budgets(
     for step in range(sum(tokens for _, tokens in prompts) + 13):
         while arrivals and arrivals[0][0] <= step:
             reading.arrive(arrivals.popleft()[1])
-        begun = {number for number, prompt in reading.left.items() if prompt.begun}
+        begun = reading.begun & reading.left.keys()
         budget = budgets[step % len(budgets)]
         expected = bool(reading.left)
         chunks, _ = reading.step(budget)
@@ -99,6 +109,6 @@ def test_a_small_budget_is_for_few() -> None:
 
 def test_a_chunk_ends_at_a_checkpoint() -> None:
     """Of that row alone where shorter chunks are padded; of all rows where padding would change a state."""
-    prompts = [Prompt(1, 1, 500, 20, begun=True), Prompt(2, 2, 500, 500, begun=True)]
-    assert share(prompts, 200, PrefillLimits(8, 2048)) == (Chunk(1, 20), Chunk(2, 100))
-    assert share(prompts, 200, PrefillLimits(8, 2048, padded=False)) == (Chunk(1, 20), Chunk(2, 20))
+    prompts = [_sequence(1, 500, checkpoints=(20,)), _sequence(2, 500)]
+    assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048)) == (Chunk(1, 20), Chunk(2, 100))
+    assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048, padded=False)) == (Chunk(1, 20), Chunk(2, 20))
