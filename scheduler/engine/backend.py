@@ -1,7 +1,7 @@
-"""What the engine loop needs of a model: the seam between our loop and mlx-lm.
+"""The interface between the engine loop and a model.
 
-Two implementations pass the same contract tests (`tests/contracts/check_backend.py`): `mlx_backend`
-(the real one) and `scripted_backend` (tokens by arithmetic, for tests of everything around it).
+Two implementations pass the same contract tests (`tests/contracts/check_backend.py`): `mlx/backend.py`
+(the real one) and `scripted_backend.py` (tokens by arithmetic, for tests of everything around it).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.link.messages import DeviceMemory, PrefillOut, Ready, Retired, To
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step did. A row that ended has its last token in `tokens` and its end in `retired`."""
+    """The result of one step. A row that ended has its last token in `tokens` and its reason in `retired`."""
 
     tokens: abc.Sequence[TokenOut] = ()
     retired: abc.Sequence[Retired] = ()
@@ -30,15 +30,15 @@ class StepResult:
     computed_prefill_tokens: int = 0
     """Prompt tokens computed, padding included."""
     decoded_rows: int = field(default=0, compare=False)
-    """Rows of which a token was computed; with overlap the next step returns it."""
+    """Rows for which a token was computed; with overlap the next step returns it."""
     prefill_seconds: float = field(default=0.0, compare=False)
-    """Of the step's time, what the chunks took."""
+    """The part of the step's time that the chunks took."""
     model_seconds: float = field(default=0.0, compare=False)
-    """Of the step's time, what the model's evaluation took; the rest is bookkeeping around it."""
+    """The part of the step's time that the model took; the rest is bookkeeping."""
 
 
 class DiskWatch(Protocol):
-    """What is reported of the disk tier."""
+    """The disk tier, as reported to operators."""
 
     @property
     def tier(self) -> DiskTier: ...
@@ -49,8 +49,8 @@ class DiskWatch(Protocol):
 class Backend(Protocol):
     """A running batch. One thread calls it; a row is known by its request id.
 
-    It carries out plans and decides nothing. Of a sequence that it has admitted it alone writes `tokens`
-    (each token that it returns), `computed_tokens`, `cached_tokens` and `in_place_tokens`.
+    It carries out plans and decides nothing. It alone writes `tokens` (each token that it returns),
+    `computed_tokens`, `cached_tokens` and `in_place_tokens` of a sequence that it has admitted.
     """
 
     def describe(self) -> Ready:
@@ -59,17 +59,17 @@ class Backend(Protocol):
 
     @property
     def row_bytes(self) -> RowBytes:
-        """What a row will hold."""
+        """Bytes of a row's KV cache, by its tokens."""
         ...
 
     @property
     def limits(self) -> PrefillLimits:
-        """What one step's prefill can do."""
+        """Limits of one step's prefill."""
         ...
 
     @property
     def prefixes(self) -> PrefixCache[Any, Any] | None:
-        """The prefix cache; None where none is kept. The back end alone changes it, except for `clear`."""
+        """The prefix cache, or None. Only the back end changes it, except for `clear`."""
         ...
 
     @property
@@ -77,21 +77,21 @@ class Backend(Protocol):
 
     @property
     def begun(self) -> Container[int]:
-        """The rows in the middle of their prefill: each must have a chunk in every step."""
+        """The rows whose prefill has begun: each must have a chunk in every step."""
         ...
 
     @property
     def has_pending(self) -> bool:
-        """Whether there are sampled tokens that no step has returned yet."""
+        """Whether there are sampled tokens that no step has returned yet (overlap)."""
         ...
 
     def check(self, sequence: Sequence) -> None:
-        """Raises RequestRefused for what could break in the batch or index outside of an array."""
+        """Raises RequestRefused for what could fail inside the batch or index outside an array."""
         ...
 
     def preparing(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence has unfinished prerequisites: a disk read, a grammar that is being
-        compiled. Raises RequestRefused where it turns out that it cannot run."""
+        """Whether a waiting sequence has unfinished prerequisites: a disk read, a grammar being compiled.
+        The first call starts them. Raises RequestRefused if it cannot run."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -99,37 +99,37 @@ class Backend(Protocol):
         ...
 
     def admit(self, sequence: Sequence) -> None:
-        """Give it a row, with its prefix hit. Raises RequestRefused, with nothing changed."""
+        """Add a row, with its prefix hit. Raises RequestRefused, with nothing changed."""
         ...
 
     def keep(self, request_id: int, tokens: int) -> None:
-        """Put the first `tokens` computed tokens of a running row where others find them."""
+        """Put the first `tokens` computed tokens of a running row into the prefix cache."""
         ...
 
     def remove(self, request_id: int) -> None:
-        """Take the row out of the batch now and free its cache; unknown ids are an error (KeyError). What was
-        computed is kept in the prefix cache."""
+        """Remove the row from the batch and free its cache. What was computed goes to the prefix cache.
+        Raises KeyError for unknown ids."""
         ...
 
     def emit_pending(self) -> StepResult:
-        """Return the tokens that are sampled already, and compute nothing."""
+        """Return the tokens that are already sampled, and compute nothing."""
         ...
 
     def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
-        """Compute these chunks, and one token of each row whose prompt is whole by then.
+        """Compute these chunks, then one token of each row whose prompt is complete.
 
-        A row ends by itself at one of its stop tokens or at its `max_tokens`. What breaks in one row alone
-        ends that row as "failed": an exception from here means that the whole batch is lost.
+        A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
+        "failed"; an exception from here means that the whole batch is lost.
         """
         ...
 
     def background(self, idle: bool) -> bool:
-        """One slice of background work, which no step waits for. Whether there is more of it."""
+        """Do one slice of background work, which no step waits for. Returns whether there is more."""
         ...
 
     @property
     def disk(self) -> DiskWatch | None:
-        """The disk tier, to be reported."""
+        """The disk tier, or None."""
         ...
 
     def kv_bytes(self) -> int:
@@ -137,5 +137,5 @@ class Backend(Protocol):
         ...
 
     def memory(self) -> DeviceMemory:
-        """What the device's allocator holds. Asked in every step, so it costs next to nothing."""
+        """What the device's allocator holds. Called in every step, so it must be cheap."""
         ...

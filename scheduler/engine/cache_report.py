@@ -1,4 +1,4 @@
-"""What the parent hears of the prefix cache: counters with every step, everything when it asks."""
+"""What the engine reports of the prefix cache: counters with every step, all of it on `Inspect`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from scheduler.engine.backend import DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, TrunkReport
+from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, PrefixReport
 
 _CHECK_SECONDS = 30.0
-"""Between two integrity checks, which walk all nodes: only an idle engine makes them."""
-_COMPLAINTS_TOLD = 20
+"""Between two integrity checks, which walk all nodes; only an idle engine runs them."""
+_MAX_REPORTED_COMPLAINTS = 20
 
 
 class CacheWatch:
-    """Counts, and checks the tree from time to time: a fault in it is an alarm, never a crash."""
+    """Counts, and checks the tree periodically: a violated invariant is an alarm, never a crash."""
 
     def __init__(
         self, prefixes: PrefixCache[Any, Any] | None, disk: DiskWatch | None, clock: Callable[[], float]
@@ -36,7 +36,7 @@ class CacheWatch:
         self._checked_at = now
         found = self._prefixes.check_integrity()
         self._complaints += len(found)
-        self._last_complaints = found[:_COMPLAINTS_TOLD]
+        self._last_complaints = found[:_MAX_REPORTED_COMPLAINTS]
         for complaint in found:
             print(f"prefix cache: {complaint}", file=sys.stderr)
 
@@ -64,8 +64,8 @@ class CacheWatch:
         )
 
     def inspect(self, command: Inspect, running_bytes: int) -> Inspection:
-        """The answer to `command`, after doing what it says. Complaints are the last check's: no request
-        waits for one."""
+        """Carry out `command` and answer it. Complaints are those of the last check, so that no request waits
+        for one."""
         prefixes = self._prefixes
         if prefixes is None:
             return Inspection(command.query, 0, None)
@@ -84,25 +84,25 @@ class CacheWatch:
 def _cache_report(
     statistics: CacheStatistics, budget_bytes: int, running_bytes: int, complaints: list[str]
 ) -> CacheReport:
-    held = statistics.held
+    size = statistics.size
     return CacheReport(
         budget_bytes=budget_bytes,
         running_bytes=running_bytes,
-        nodes=held.nodes,
-        tokens=held.tokens,
-        snapshots=held.snapshots,
-        segment_bytes=held.segment_bytes,
-        snapshot_bytes=held.snapshot_bytes,
-        key_bytes=held.key_bytes,
-        replaced_bytes=held.replaced_bytes,
+        nodes=size.nodes,
+        tokens=size.tokens,
+        snapshots=size.snapshots,
+        segment_bytes=size.segment_bytes,
+        snapshot_bytes=size.snapshot_bytes,
+        key_bytes=size.key_bytes,
+        replaced_bytes=size.replaced_bytes,
         leases=statistics.leases,
         query_tokens=statistics.query_tokens,
         hit_tokens=statistics.hit_tokens,
         stored_tokens=statistics.stored_tokens,
         evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
         trunks=[
-            TrunkReport(trunk.tokens, trunk.references, trunk.hits, list(trunk.head))
-            for trunk in statistics.top_trunks
+            PrefixReport(prefix.tokens, prefix.references, prefix.hits, list(prefix.head))
+            for prefix in statistics.top_prefixes
         ],
         complaints=complaints,
     )

@@ -1,7 +1,7 @@
-"""What one row's answer is held to: a grammar, and how far into it the answer has come.
+"""The grammar of one row's answer, and the answer's position in it.
 
-The library is llguidance. It fails by itself, without an exception, where a grammar turns out to need more
-than its limits while it is used; whatever goes wrong is kept in `failure` and ends that one request.
+The library is llguidance. It may fail without an exception, when a grammar exceeds its limits while it is
+used; every failure is kept in `failure` and ends that request alone.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 _WORD_BITS = 32
 SLOW_MASK_SECONDS = 0.05
-"""Of the engine's thread, while all rows wait: several decode steps of a small model. On a vocabulary of
-150,000 masks of real schemas take 0.2 ms, those of hard expressions up to 60 ms until their automaton is
+"""Time of the engine's thread, while all rows wait: several decode steps of a small model. With a vocabulary
+of 150,000, masks of real schemas take 0.2 ms, those of hard expressions up to 60 ms until their automaton is
 built."""
 MAX_SLOW_MASKS = 8
-"""In one answer; then the row is failed, and has cost its neighbours about half a second. An automaton that
-is being built makes a few."""
+"""In one answer; then the row fails, and has delayed the others by about half a second. Building an automaton
+takes a few."""
 
 
 class Constraint:
-    """A matcher of its own for each row: `accept` moves it on."""
+    """One row's own matcher; `accept` advances it."""
 
     def __init__(
         self,
@@ -34,15 +34,16 @@ class Constraint:
         output: Sequence[int] = (),
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`output`: what there is of the answer already. `clock`: seconds of this thread's work, so that a
-        busy machine makes no mask slow."""
+        """`output`: the answer so far, which is consumed and not kept. `clock`: CPU seconds of this thread,
+        so that a busy machine makes no mask slow."""
         self.matcher = matcher
         self.timed_alone = False
-        """Whether its last mask was slow, or made together with a slow one: its next is timed."""
+        """Whether its last mask was slow, or computed together with a slow one: the next is timed by
+        itself."""
         self._clock = clock
         self._slow_masks = 0
         self.failure: str | None = None
-        """Why the answer cannot go on; the mask is no use from then on."""
+        """Why the answer cannot continue; masks are invalid from then on."""
         try:
             if output and not matcher.consume_tokens(list(output)):
                 self._fail("the answer so far is not in its grammar")
@@ -50,7 +51,7 @@ class Constraint:
             self.note(error)
 
     def accept(self, token: int) -> None:
-        """The answer's next token. Whatever comes behind the end of the grammar is not looked at."""
+        """Consume the answer's next token. Tokens after the end of the grammar are ignored."""
         if self.failure is not None:
             return
         try:
@@ -60,14 +61,14 @@ class Constraint:
             self.note(error)
 
     def note(self, error: BaseException) -> None:
-        """A failure that is this row's alone."""
+        """Record a failure of this row alone. Re-raises KeyboardInterrupt and SystemExit."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         # BaseException: a panic of the library, which is written in Rust, is no Exception.
         self.failure = f"the grammar library failed: {type(error).__name__}: {error}"
 
     def fill(self, masks: NDArray[np.int32], row: int) -> None:
-        """Make its mask, in `masks[row]`, by itself and timed."""
+        """Compute its mask into `masks[row]`, by itself and timed."""
         started = self._clock()
         try:
             fill_next_token_bitmask(self.matcher, masks, row)
@@ -80,22 +81,22 @@ class Constraint:
             self.failure = f"the grammar is too slow: {MAX_SLOW_MASKS} tokens took over {limit_ms} ms each"
 
     def check(self, row: NDArray[np.int32]) -> None:
-        """`row` is the mask that was made. One without a token would leave nothing to draw from."""
+        """Fail if `row`, the mask just computed, is invalid or allows no token."""
         if self.matcher.is_error():
             self._fail("the grammar is too complex here")
         elif not row.any():
             self.failure = "the grammar allows no token here"
 
     def _fail(self, what: str) -> None:
-        said = self.matcher.get_error().split("\n", 1)[0]
-        self.failure = f"{what} ({said})" if said else what
+        detail = self.matcher.get_error().split("\n", 1)[0]
+        self.failure = f"{what} ({detail})" if detail else what
 
 
 def allowed_tokens(
     constraints: Sequence[Constraint], vocabulary: int, clock: Callable[[], float] = time.perf_counter
 ) -> NDArray[np.bool_]:
-    """Which tokens may come next, (rows, vocabulary): all of them for a row that has failed. `clock`: seconds
-    of real time, for masks that several threads make together."""
+    """Which tokens may come next, (rows, vocabulary): all of them for a failed row. `clock`: wall-clock
+    seconds, for masks that several threads compute together."""
     masks = np.zeros((len(constraints), -(-vocabulary // _WORD_BITS)), np.int32)
     working = [(constraint, row) for row, constraint in enumerate(constraints) if constraint.failure is None]
     _fill(working, masks, clock)
@@ -112,11 +113,11 @@ def allowed_tokens(
     return bits.view(np.bool_)
 
 
-def hold_ends(allowed: NDArray[np.bool_], ends: Sequence[int]) -> None:
-    """`ends` are taken out of what one row is allowed, where others remain: a grammar that is at its end has
-    none, and then it wins over `min_tokens`, for nothing could be drawn."""
+def mask_stops(allowed: NDArray[np.bool_], stops: Sequence[int]) -> None:
+    """Remove `stops` from one row's allowed tokens, if others remain. A grammar at its end allows nothing
+    else, and then it wins over `min_tokens`: otherwise no token could be drawn."""
     rest = allowed.copy()
-    rest[list(ends)] = False
+    rest[list(stops)] = False
     if rest.any():
         allowed[:] = rest
 
@@ -124,8 +125,8 @@ def hold_ends(allowed: NDArray[np.bool_], ends: Sequence[int]) -> None:
 def _fill(
     working: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32], clock: Callable[[], float]
 ) -> None:
-    """All at once by several threads, which cannot tell whose mask was slow: where one was, the next masks of
-    all of them are made one by one, and whose is fast joins the others again."""
+    """Compute the masks together, by several threads, which does not show whose mask was slow: if one was,
+    the next masks of all of them are computed one by one, and the fast ones are computed together again."""
     together = [(constraint, row) for constraint, row in working if not constraint.timed_alone]
     alone = [(constraint, row) for constraint, row in working if constraint.timed_alone]
     if len(together) < 2 or not _fill_together(together, masks, clock):
@@ -137,7 +138,7 @@ def _fill(
 def _fill_together(
     rows: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32], clock: Callable[[], float]
 ) -> bool:
-    """False where the library raised for one of them: which one, they show one by one."""
+    """False if the library raised for one of them; computing them one by one shows which."""
     started = clock()
     try:
         fill_next_token_bitmask_par(

@@ -1,5 +1,5 @@
-"""Grammars on their way from text to matcher, on a thread of their own: a large one takes a second, and
-every stream would wait for it. The library gives up the GIL while it works."""
+"""Compiles grammars to matchers, on a thread of its own: a large grammar takes a second, and every stream
+would wait for it. The library releases the GIL while it works."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scheduler.link.grammar_limits import parser_limits
 from scheduler.link.messages import Submit
 
 KEPT = 64
-"""Compiled grammars kept, least recently used first to go. Some 1 MB each where a schema is large."""
+"""Compiled grammars kept (LRU). About 1 MB each for a large schema."""
 
 
 class Grammars:
-    """One for a model; `tokenizer` is None where it has none that the library can read."""
+    """One per model; `tokenizer` is None if the model has none that the library can read."""
 
     def __init__(
         self,
@@ -30,22 +30,22 @@ class Grammars:
         kept: int = KEPT,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`clock`: seconds, by which a row's masks are timed."""
+        """`clock`: seconds, to time a row's masks."""
         self._tokenizer = tokenizer
         self._clock = clock
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._awaited: dict[int, Future[LLMatcher]] = {}
-        """By request. Apart from what is kept: if more were awaited, each would push the others out."""
+        """By request id. Separate from `_compiled`, where more than `kept` of them would evict each other."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     @property
     def compiled(self) -> int:
-        """How many are kept, or on their way."""
+        """How many are kept or being compiled."""
         return len(self._compiled)
 
     def preparing(self, submit: Submit) -> bool:
-        """Whether a request should wait on for its grammar; the first time asked, work on it begins."""
+        """Whether a request's grammar is still being compiled; the first call starts it."""
         if not submit.grammar or self._tokenizer is None:
             return False
         if submit.request_id not in self._awaited:
@@ -53,15 +53,16 @@ class Grammars:
         return not self._awaited[submit.request_id].done()
 
     def forget(self, request_id: int) -> None:
-        """A request waits no longer. What only clients that have left had asked for is not begun: whoever
-        came behind them would wait for it, seconds each, and a silent engine is held to have stalled."""
+        """A request was admitted, cancelled or refused. A compilation that no other request awaits and that
+        has not begun is dropped: later requests would wait seconds for it, and the watchdog would take the
+        engine for hung."""
         awaited = self._awaited.pop(request_id, None)
         if awaited is not None and awaited not in self._awaited.values() and awaited.cancel():
             for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
                 del self._compiled[grammar]
 
     def constraint(self, sequence: Sequence) -> Constraint | None:
-        """For a request that is about to run, as far as its answer has come; None where it has no grammar.
+        """The constraint of a request about to run, advanced by its answer so far; None without a grammar.
         Raises RequestRefused."""
         submit = sequence.submit
         if not submit.grammar:
@@ -75,7 +76,7 @@ class Grammars:
         return Constraint(matcher, sequence.answer(), self._clock)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
-        """Raises RequestRefused for whatever the compilation raised, which must not end the engine."""
+        """Raises RequestRefused for any exception of the compilation, which must not end the engine."""
         try:
             return compiled.result().deep_copy()
         except BaseException as error:
@@ -102,8 +103,8 @@ class Grammars:
 
 
 def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:
-    """The model's tokens as the library knows them, in 0.1 s to 1 s. Raises what transformers and the library
-    raise for a folder without a tokenizer that they can use."""
+    """The model's tokens in the library's form; takes 0.1 s to 1 s. Raises what transformers and the library
+    raise for a folder without a usable tokenizer."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,6 +1,6 @@
 """The engine's end of the link: a thread that reads, and a send.
 
-A thread, so that the parent's death ends this process at once, also in the middle of a long step: an
+A thread, so that the parent's death ends this process immediately, also in the middle of a long step: an
 orphan would hold the model's memory. It uses no MLX; only the main thread does.
 """
 
@@ -19,10 +19,10 @@ from scheduler.link.messages import FromEngine, ToEngine
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002
-"""Twice what the parent takes from one request to the next of a burst."""
+"""Twice the time that the parent takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
 PARENT_GONE = 3
-"""The exit code of an engine whose parent went away or spoke nonsense."""
+"""The exit code of an engine whose parent died or sent an invalid message."""
 
 
 class Inbox:
@@ -37,15 +37,15 @@ class Inbox:
         self._thread.start()
 
     def wait(self) -> ToEngine:
-        """The next command, however long it takes; if the parent dies meanwhile, so does the process."""
+        """The next command, without a time limit; if the parent dies, so does the process."""
         return self._commands.get()
 
     def wait_burst(self) -> list[ToEngine]:
-        """The next command, and those that follow on its heels.
+        """The next command, and those that follow within 2 ms of each other.
 
-        For an idle engine: agents come in bursts, and a first step with one row of thirty-two makes the
-        others wait for its prefill and decodes every later batch in fragments (7 % of the throughput of 32
-        short requests). A lone request waits for the 2 ms of silence after it.
+        For an idle engine: agents send bursts, and a first step with one row of thirty-two makes the others
+        wait for its prefill and fragments every later batch (7 % of the throughput of 32 short requests). A
+        lone request waits for the 2 ms of silence after it.
         """
         commands = [self._commands.get()]
         last_call = time.monotonic() + _BURST_SECONDS
@@ -57,7 +57,7 @@ class Inbox:
         return commands
 
     def wait_briefly(self) -> list[ToEngine]:
-        """What comes within 2 ms: for an engine that has no step to take and looks after its disk."""
+        """Commands that arrive within 2 ms: for an engine without rows that has background work."""
         try:
             first = self._commands.get(timeout=_SILENCE_SECONDS)
         except queue.Empty:
@@ -74,7 +74,7 @@ class Inbox:
                 return commands
 
     def send(self, message: FromEngine) -> None:
-        """May wait while the parent is behind: 93 step frames fit the socket's buffer."""
+        """Send a message. Blocks while the parent is behind: 93 step frames fit the socket's buffer."""
         self._link.sendall(encode(message))
 
     def _read(self) -> None:
@@ -84,7 +84,7 @@ class Inbox:
                 for command in reader.feed(data):
                     self._commands.put(command)
         except Exception:
-            # The parent reads stderr for the cause of this death.
+            # The parent reads the cause of death from stderr.
             traceback.print_exc()
             sys.stderr.flush()
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import msgspec
@@ -19,7 +19,6 @@ from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
-from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     Cancel,
@@ -40,7 +39,7 @@ _NOTHING = StepResult()
 
 
 class EngineLoop:
-    """Runs one backend. Each Submit that enters is answered by exactly one Retired."""
+    """Runs one backend. Each Submit is answered by exactly one Retired."""
 
     def __init__(
         self,
@@ -73,16 +72,16 @@ class EngineLoop:
 
     @property
     def resting(self) -> bool:
-        """Whether nothing can be done before a command comes."""
+        """Whether there is nothing to do before the next command."""
         return self.idle and not self._background
 
     @property
     def pausing(self) -> bool:
-        """Whether there is no step to take, but background work is pending."""
+        """Whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
-        """One turn of the loop. Empty when nothing happened that the parent must hear of."""
+        """One turn of the loop. Returns no frames when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
         self._background = self._backend.background(idle=not self._slots)
@@ -124,7 +123,7 @@ class EngineLoop:
             self._backend.forget(waiting)
         else:
             if self._slots.release(request_id) is None:
-                return  # It had ended by itself; its Retired is on the way or has arrived.
+                return  # It ended by itself; its Retired is already sent.
             self._backend.remove(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
@@ -148,7 +147,7 @@ class EngineLoop:
         return plan(state, self._clock())
 
     def _ready(self) -> list[Sequence]:
-        """The waiting sequences that could join: those whose prerequisites are done."""
+        """The waiting sequences whose prerequisites are done."""
         ready: list[Sequence] = []
         for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
             try:
@@ -173,7 +172,7 @@ class EngineLoop:
 
     def _cached_tokens(self, sequence: Sequence) -> int:
         prefixes = self._backend.prefixes
-        return 0 if prefixes is None else prefixes.peek(sequence.tokens, sequence.submit.salt)
+        return 0 if prefixes is None else prefixes.match_length(sequence.tokens, sequence.submit.salt)
 
     def _step(self, todo: StepPlan) -> StepResult:
         if todo.emit_pending:
@@ -195,7 +194,7 @@ class EngineLoop:
         return result
 
     def _preempt(self, sequence: Sequence) -> None:
-        """What it has computed is kept as far as there is room, and it is first in line to go on."""
+        """Keep what it has computed as far as there is room, and put it first in the queue."""
         self._backend.remove(sequence.request_id)
         self._slots.release(sequence.request_id)
         sequence.requeue()
@@ -224,7 +223,7 @@ class EngineLoop:
         result = self._backend.step(chunks)
         self._meter.measure(todo, result, started, self._clock())
         self._meter.count(result, self._slots, prefilled)
-        # A sequence that goes on after a preemption has reported its prompt's progress already.
+        # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
 
@@ -281,6 +280,53 @@ class EngineLoop:
             row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
         )
+
+
+@dataclass(slots=True)
+class StepMeter:
+    """Totals of the steps since the engine process started; the pace learns from the same measurements."""
+
+    pace: PrefillPace
+    steps: int = 0
+    """Steps in which the model ran; those that only return pending tokens do not count."""
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    re_prefilled_tokens: int = 0
+    preemptions: int = 0
+    busy_seconds: float = 0.0
+    model_seconds: float = 0.0
+    between_seconds: float = 0.0
+    """Time between steps while there were rows."""
+    _ended_at: float | None = None
+
+    def idle(self) -> None:
+        """There are no rows: the time until the next step does not count as between steps."""
+        self._ended_at = None
+
+    def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
+        """Count a step in which the model ran."""
+        if self._ended_at is not None:
+            self.between_seconds += started - self._ended_at
+        self._ended_at = ended
+        seconds = ended - started
+        # The scripted back end reports seconds that a virtual clock did not count.
+        prefill_seconds = min(result.prefill_seconds, seconds)
+        self.pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, plan.context_tokens)
+        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows)
+        self.steps += 1
+        self.busy_seconds += seconds
+        self.model_seconds += min(result.model_seconds, seconds)
+
+    def count(self, result: StepResult, slots: Slots, prefilled_before: dict[int, int]) -> None:
+        """Count the tokens of any step. `prefilled_before`: each row's prefilled tokens before the step."""
+        self.generated_tokens += len(result.tokens)
+        for prefill in result.prefills:
+            sequence = slots[prefill.request_id]
+            new = prefill.done - prefilled_before[prefill.request_id]
+            prefilled_before[prefill.request_id] = prefill.done
+            self.prefilled_tokens += new
+            if sequence.preemptions:
+                self.re_prefilled_tokens += new
 
 
 def _plan_report(last: StepPlan) -> PlanReport:

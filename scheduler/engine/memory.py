@@ -1,34 +1,44 @@
-"""Which sequences fit into the KV cache's bytes, and which are preempted: plain arithmetic, known in advance.
+"""The KV cache's memory: its budget, which sequences fit into it, and which are preempted. Plain arithmetic.
 
-A row is charged what it holds for itself (what it shares lies in the prefix cache, which is charged as
-pinned) and a part of the answer to come: a reserve for every row's full max_tokens would leave most of the
-memory idle (vLLM reserves nothing and preempts more, SGLang a clipped share as here).
+A row is charged what it holds for itself (what it shares is in the prefix cache, which is charged as pinned)
+and a part of its remaining answer: a reserve for every row's full max_tokens would leave most of the memory
+idle (vLLM reserves nothing and preempts more, SGLang reserves a clipped share as here).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from scheduler.engine.prefix.radix_tree import KEY_BYTES
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 
 GROWTH_TOKENS = 512
-"""Of an answer to come, reserved at admission; SGLang clips at 4096, on devices with ten times the memory."""
+"""Reserved for a row's remaining answer; SGLang clips at 4096, on devices with ten times the memory."""
 MOST_PREEMPTIONS = 3
-"""Of one sequence: vLLM's healthy traces show up to 4 (inference-sim#963); then it keeps its slot."""
+"""Preemptions of one sequence (healthy vLLM traces show up to 4, inference-sim#963); then it keeps its
+slot."""
+_OF_DEVICE = 0.85
+"""Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory; the
+rest is for activations."""
+_OF_MACHINE = 0.4
+"""Fraction of the memory of a machine that also runs everything else, such as the parent process."""
+_LEAST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Memory:
     """The budget for kept prefixes and running rows together, and what of it is in use before a step.
 
-    `kept_bytes`: of the prefix cache, all that it holds. `count_pinned_bytes`: of that, what running rows use
-    and nobody can evict; a walk over all leases, so it is called at most once a plan and only if the plan
-    depends on it. `share`: `budget_bytes` as a part of what the operator allowed, less than 1 after an engine
-    that ran out of memory.
+    `kept_bytes`: everything in the prefix cache. `count_pinned_bytes`: the part of it that running rows lease
+    and that cannot be evicted; a walk over all leases, so it is called at most once a plan and only if the
+    plan depends on it. `share`: `budget_bytes` as a fraction of what the operator allowed, less than 1 after
+    an engine ran out of memory.
     """
 
     budget_bytes: int
@@ -42,11 +52,11 @@ class Memory:
         return self.count_pinned_bytes()
 
     def refusal(self, sequence: Sequence) -> str | None:
-        """Why this request could never run here."""
-        # Without the answer so far: a request that goes on was accepted once.
+        """Why this request can never run here, or None."""
+        # Without the answer so far: a resumed request was accepted before.
         prompt_tokens = sequence.asked_tokens
         needed = self.row_bytes.held(prompt_tokens)
-        # By the whole budget, under which it may have been accepted: alone it runs, whatever is left of that.
+        # By the whole budget, under which it may have been accepted: alone it runs even with a smaller share.
         if needed <= (whole_bytes := round(self.budget_bytes / self.share)):
             return None
         return (
@@ -55,15 +65,15 @@ class Memory:
         )
 
     def room_bytes(self, running: Iterable[Sequence]) -> int:
-        """What these leave of the budget; below 0 where they have grown beyond it."""
+        """What these rows leave of the budget; negative if they have outgrown it."""
         return (
             self.budget_bytes - self.pinned_bytes - sum(charged_bytes(row, self.row_bytes) for row in running)
         )
 
     def coming_bytes(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> int:
         """What a sequence with a prefix hit of `known_tokens` takes of the room beside these rows: its own
-        charge, and what is pinned for it and for no row before it. It leaves in place what one of them begins
-        with, too; the rest of the hit it copies."""
+        charge, and what is pinned for it alone. It attends in place to what another row shares, and copies
+        the rest of the hit."""
         in_place = pinned = 0
         for row in running:
             shared = min(known_tokens, sequence.shared_with(row))
@@ -72,11 +82,11 @@ class Memory:
         return own + (in_place - pinned) * (self.row_bytes.token_bytes + KEY_BYTES)
 
     def victims(self, running: Collection[Sequence]) -> list[Sequence]:
-        """Whom to preempt, in this order, until the others fit: the fewest generated tokens first, so that
-        the least is computed again, and the younger of two. One row always stays."""
+        """Which rows to preempt, in this order, until the others fit: the fewest generated tokens first, so
+        that the least is computed again, and the younger of two. One row always stays."""
         held_bytes = sum(charged_bytes(row, self.row_bytes) for row in running)
         if held_bytes + self.kept_bytes <= self.budget_bytes:
-            return []  # Every step asks; what is kept is at least what is pinned, and takes no walk to know.
+            return []  # Runs every step: kept >= pinned, and kept takes no walk.
         excess = held_bytes + self.pinned_bytes - self.budget_bytes
         movable = [row for row in running if row.preemptions < MOST_PREEMPTIONS]
         movable.sort(key=lambda row: (row.generated_tokens, -row.request_id))
@@ -90,13 +100,48 @@ class Memory:
 
 
 def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:
-    """What of a prefix hit a sequence will probably attend to in place beside these rows."""
+    """The part of a prefix hit that a sequence will probably attend to in place beside these rows."""
     return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 
 def charged_bytes(sequence: Sequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:
-    """What a running row holds for itself, with its reserve. `in_place_tokens`: other than its own."""
+    """What a running row holds for itself, with its reserve. `in_place_tokens` overrides the sequence's."""
     in_place = sequence.in_place_tokens if in_place_tokens is None else in_place_tokens
     still = min(sequence.submit.max_tokens - sequence.generated_tokens + sequence.new_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.new_tokens + 1)
     return row_bytes.held(sequence.prompt_tokens + answer, in_place)
+
+
+def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_bytes: int) -> int:
+    """The budget where the operator sets none. `device`: MLX's device_info() with the weights on the device;
+    `memory_bytes`: the machine's. Metal's recommendation, or CUDA's total and free memory, bounds the budget
+    (we have run neither); on a CPU the machine's memory does."""
+    recommended = recommended_bytes(device)
+    room = int(recommended * _OF_DEVICE) if recommended else int(memory_bytes * _OF_MACHINE)
+    budget = room - weights_bytes
+    if (free := device.get("free_memory")) is not None:
+        budget = min(budget, int(int(free) * _OF_DEVICE))
+    return max(_LEAST_BYTES, budget)
+
+
+def recommended_bytes(device: Mapping[str, Any]) -> int:
+    """What a process should not exceed on the device; 0 if MLX does not report it. Metal has a
+    recommendation, CUDA only the device's total (`total_memory`)."""
+    for key in ("max_recommended_working_set_size", "memory_size", "total_memory"):
+        if size := int(device.get(key) or 0):
+            return size
+    return 0
+
+
+def machine_memory_bytes(root: Path = Path("/")) -> int:
+    """Physical memory, or the container's limit where that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+    for name in limits:
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():  # "max": there is no limit.
+            return min(physical, int(text))
+    return physical

@@ -12,23 +12,23 @@ from operator import mul
 from typing import Literal, TypeAlias
 
 LEAST_TOKENS = 8
-"""Whatever the target: a prefill that waits for ever is worse than a late token."""
+"""The floor, whatever the target: a prefill that never ends is worse than a late token."""
 AUTOMATIC_RATIO = 3.5
-"""Without a target in time: a step with prefill may take so many times a step without, of all that are there:
-who is read now decodes soon. Prefill then has 5/7 of the time, so that a long prompt takes 1.4 times what it
-would alone, and small chunks' losses on top."""
+"""Without a target in seconds: a step with prefill may take 3.5 times a decode step of all rows, those in
+prefill included, which decode soon. Prefill then has 5/7 of the time, so that a long prompt takes 1.4 times
+what it would take alone, plus the overhead of small chunks."""
 _FIRST_TOKENS = 64
-_FADES = 0.93
-"""Of each step's weight with the next one: half of what is known is from the last ten."""
+_FORGETTING = 0.93
+"""Forgetting factor per observation: a half-life of ten steps."""
 _SWEEPS = 20
 
 
 class _Line:
-    """seconds = the sum of terms * factors, no term below 0: least squares of the relative errors, by
-    coordinate descent from where it was. A table by sizes would not do: where it holds only small chunks at
-    some context, tokens seem slow there, and chunks stay small; and of larger batches it says nothing.
+    """seconds = sum of terms * factors, terms >= 0: least squares of the relative errors, by coordinate
+    descent from the last solution. A table by sizes would not do: with small chunks only at some context,
+    tokens would seem slow there, and chunks would stay small; and it would know nothing of larger batches.
 
-    What cannot be told apart is put down to the first term that can have it."""
+    Ambiguous time is attributed to the first term that can explain it."""
 
     def __init__(self, terms: int) -> None:
         self._squares = [[0.0] * terms for _ in range(terms)]
@@ -42,8 +42,8 @@ class _Line:
         for row, factor in enumerate(factors):
             others = self._squares[row]
             for column, other in enumerate(factors):
-                others[column] = _FADES * others[column] + factor * other / seconds**2
-            self._products[row] = _FADES * self._products[row] + factor / seconds
+                others[column] = _FORGETTING * others[column] + factor * other / seconds**2
+            self._products[row] = _FORGETTING * self._products[row] + factor / seconds
         for _ in range(_SWEEPS):
             for row, others in enumerate(self._squares):
                 if others[row]:
@@ -56,19 +56,19 @@ class _Line:
 
 
 def _rows(rows: int) -> tuple[float, ...]:
-    """One row first: of larger batches than were seen, no more is expected than is known."""
+    """The constant first: larger batches than observed are not expected to be slower."""
     return 1.0, rows / 32
 
 
 def _chunk(tokens: int, context: int) -> tuple[float, ...]:
-    """In units in which the terms are of a kind. The tokens first: what one chunk alone has taken is put
-    down to its tokens, so that the next one is not larger than it may be."""
+    """Scaled so that the terms are of similar size. The tokens first: the time of a single chunk is
+    attributed to its tokens, so that the next one is not too large."""
     return tokens / 64, tokens * context / (1 << 18), 1.0
 
 
 BudgetReason: TypeAlias = Literal["no_decode", "unknown_speed", "within_target", "least_tokens"]
-"""Why a step's prefill budget is what it is: nobody decodes, so nobody waits for a token; nothing has been
-measured yet; it fits the inter-token target; or the target leaves less than the floor of LEAST_TOKENS."""
+"""What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
+the inter-token target; or the floor of LEAST_TOKENS, where the target leaves less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +82,16 @@ class PrefillBudget:
 
 @dataclass(slots=True)
 class PrefillPace:
-    """`target_seconds` None: in proportion to the decode step (AUTOMATIC_RATIO)."""
+    """`target_seconds` None: AUTOMATIC_RATIO times the decode step."""
 
     most_tokens: int
-    """Of one step while nobody decodes: large chunks are what the device computes best."""
+    """Budget of a step in which no row decodes: the device computes large chunks best."""
     target_seconds: float | None = None
     _decode: _Line = field(default_factory=lambda: _Line(2))
     _prefill: _Line = field(default_factory=lambda: _Line(3))
 
     def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
-        """Of the coming step, with `decoding` rows and `prefilling` prompts, the longest of which has
+        """The next step's budget, with `decoding` rows and `prefilling` prompts, of which the furthest has
         `context` tokens in its cache."""
         if decoding == 0:
             return PrefillBudget(self.most_tokens, "no_decode")
@@ -113,14 +113,14 @@ class PrefillPace:
         return AUTOMATIC_RATIO * self._decode.seconds(_rows(rows))
 
     def step_seconds(self, decoding: int, chunk_tokens: int, context: int) -> float | None:
-        """What a step of so many rows and prompt tokens takes; None while it cannot be known."""
+        """The predicted time of a step with this many rows and prompt tokens; None while unknown."""
         if (decoding and not self._decode) or (chunk_tokens and not self._prefill):
             return None
         seconds = self._decode.seconds(_rows(decoding)) if decoding else 0.0
         return seconds + (self._prefill.seconds(_chunk(chunk_tokens, context)) if chunk_tokens else 0.0)
 
     def observe_decode(self, seconds: float, rows: int) -> None:
-        if seconds > 0 and rows:  # A clock that stood still teaches nothing.
+        if seconds > 0 and rows:  # With a virtual clock a step takes no time.
             self._decode.learn(seconds, _rows(rows))
 
     def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
@@ -129,7 +129,7 @@ class PrefillPace:
             self._prefill.learn(seconds, _chunk(tokens, context))
 
     def decode_seconds(self, decoding: int) -> float | None:
-        """What a step of so many rows takes."""
+        """The predicted time of a step that only decodes; None while unknown."""
         return self.step_seconds(decoding, 0, 0)
 
     def speeds(self) -> dict[str, float]:

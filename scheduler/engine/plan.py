@@ -1,10 +1,10 @@
-"""What the coming step does, all of it: a plain function of what waits, what runs and what is kept.
+"""Plans the next step: a pure function of what waits, what runs and what is cached.
 
-Three questions, in this order: who must be preempted (`memory.py`), who joins (below), and which tokens of
-whose prompt are computed (`pace.py`, `prefill.py`). Sequences join in order of arrival, but one does not
-compute what another is just computing: while a leader prefills a prefix that both begin with, its followers
-wait, and join as prefix hits as soon as it is computed. No one waits for a leader that has gone: every step
-has a plan of its own.
+Three decisions, in this order: which sequences to preempt (`memory.py`), which to admit (below), and which
+prompt tokens to compute (`pace.py`, `prefill.py`). Sequences are admitted in order of arrival, but none
+computes what another is computing: while a leader prefills a shared prefix, its followers wait, and are
+admitted with a prefix hit as soon as it is computed. Nothing waits for a leader that has left: every step is
+planned anew.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ from typing import Literal, TypeAlias
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import Chunk, PrefillLimits, Prompt, padded_tokens, share
-from scheduler.engine.prefix.checkpoints import SCAFFOLD_TOKENS, checkpoints_of
 from scheduler.engine.sequence import Sequence
 
-Restorable: TypeAlias = Literal["anywhere", "at_stops", "never"]
-"""Where a prompt can be continued by another: after any token, where a state was kept, or nowhere (no
-prefixes are kept)."""
+Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
+"""Where a cached prefix can be continued: after any token, where a state was kept, or nowhere (no prefix
+cache)."""
 StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "idle"]
-"""Why the step takes as long as it does: a budget's reason, or no prefill, or LEAST_CHUNK_TOKENS for each row
-that has begun exceed the budget, or nothing to do."""
+"""Why the step takes as long as it does: a budget's reason, or no prefill, or the chunks' floor
+(LEAST_CHUNK_TOKENS a row) exceeds the budget, or nothing to do."""
 
 PATIENCE_SECONDS = 10.0
-"""For so long a sequence that does not fit yet lets smaller ones pass."""
+"""How long smaller sequences may pass one that does not fit yet."""
+CHECKPOINT_EVERY_TOKENS = 2048
+"""In a long stretch without a boundary: the most that a branch inside it computes again."""
+SCAFFOLD_TOKENS = 16
+"""All prompts of one chat template begin alike; a shorter shared prefix is not worth a pause or a wait."""
+LEAST_GAP_TOKENS = 256
+"""Between two checkpoints. Each ends a chunk early, and a small chunk costs almost what a full one does."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a plan depends on. `waiting`: in order of arrival, those whose grammar and disk reads are done.
+    """The input of a plan. `waiting`: in order of arrival, those whose grammar and disk reads are done.
     `running`: in order of admission, those whose prefill has begun in `begun`. `cached_tokens`: the length of
     a sequence's prefix hit. `memory` None: slots alone bind. `has_pending`: the back end has sampled tokens
     that it has not returned yet."""
@@ -61,7 +66,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Give this sequence a slot. The rest is what it is expected to find there, and where its prefill
+    """Give this sequence a slot. The other fields are its expected prefix hit, and where its prefill
     pauses."""
 
     sequence: Sequence
@@ -72,9 +77,9 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """To be carried out in the order of its fields. `emit_pending`: the step only returns the tokens that are
-    sampled already, so that they do not wait for the prefill that comes next; nothing else is done.
-    `predicted_seconds` None: not known yet. `target_seconds` None: no token waits for this step."""
+    """Carried out in the order of its fields. `emit_pending`: the step only returns the tokens that are
+    already sampled, so that they do not wait for the next prefill; nothing else is done. `predicted_seconds`
+    None: not known yet. `target_seconds` None: no token waits for this step."""
 
     emit_pending: bool = False
     preempt: tuple[Sequence, ...] = ()
@@ -86,7 +91,7 @@ class StepPlan:
     predicted_seconds: float | None = None
     target_seconds: float | None = None
     context_tokens: int = 0
-    """Of the longest prompt in prefill, so many are computed already."""
+    """Computed tokens of the prompt in prefill that has most of them."""
 
     @property
     def computes(self) -> bool:
@@ -95,7 +100,7 @@ class StepPlan:
 
 
 def plan(state: EngineState, now: float) -> StepPlan:
-    """The coming step. Changes nothing."""
+    """The next step. Changes nothing."""
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
     keep, admit = _admissions(state, running, state.free_slots + len(preempt), now)
@@ -131,7 +136,7 @@ def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequ
 
 
 def _as_admitted(admit: Admit, admission: int) -> Sequence:
-    """The sequence as it will be, once it has been admitted: a copy, for arithmetic."""
+    """A copy of the sequence as it will be after admission, for arithmetic."""
     return replace(
         admit.sequence,
         computed_tokens=admit.cached_tokens,
@@ -144,7 +149,7 @@ def _as_admitted(admit: Admit, admission: int) -> Sequence:
 def _admissions(
     state: EngineState, running: abc.Sequence[Sequence], free_slots: int, now: float
 ) -> tuple[tuple[Keep, ...], tuple[Admit, ...]]:
-    """Who joins beside these rows, and what the rows must keep before for them to find."""
+    """Which sequences to admit beside these rows, and what the rows must put into the prefix cache before."""
     waiting = state.waiting if free_slots > 0 else ()
     if not waiting:
         return (), ()
@@ -169,13 +174,13 @@ def _admissions(
                 known = shared
         if memory is not None:
             coming_bytes = memory.coming_bytes(sequence, known, rows)
-            # A row alone always runs: its prompt was found possible, and what else is held will be evicted.
+            # A row alone always runs: its prompt was checked on arrival, and everything else can be evicted.
             if rows and coming_bytes > room_bytes:
                 if now - sequence.arrived_at > PATIENCE_SECONDS:
-                    break  # Smaller ones passed it for long enough: now it gets what becomes free.
+                    break  # Smaller ones have passed it for long enough: reserve what becomes free for it.
                 continue
             room_bytes -= coming_bytes
-        checkpoints = _checkpoints(sequence, waiting, known) if restorable == "at_stops" else ()
+        checkpoints = _checkpoints(sequence, waiting, known) if restorable == "at_checkpoints" else ()
         admit.append(Admit(sequence, known, left_in_place(sequence, known, rows), checkpoints))
         rows.append(_as_admitted(admit[-1], state.admissions + len(admit)))
         if keeps_prefixes:
@@ -188,15 +193,47 @@ def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) ->
     return checkpoints_of(sequence.submit.boundaries, followed, known, sequence.prompt_tokens)
 
 
+def checkpoints_of(
+    boundaries: abc.Sequence[int], shared: Iterable[int], start: int, length: int
+) -> tuple[int, ...]:
+    """Where the prefill of a model with states pauses, so that the state there can be kept (SGLang, too,
+    calls such Mamba states checkpoints): positions in (start, length), ascending.
+
+    The first boundary (where the system prompt ends), the last (where the next turn goes on) and what
+    other prompts are known to share are always among them; other boundaries only LEAST_GAP_TOKENS apart.
+    The position before the last token needs none: every row's state is kept there.
+    """
+    inside = sorted({position for position in boundaries if start < position < length})
+    sure = {*inside[:1], *inside[-1:], *_clusters(position for position in shared if position > start)}
+    chosen: list[int] = []
+    previous = start
+    for position in sorted({*inside, *sure}):
+        if position not in sure and position - previous < LEAST_GAP_TOKENS:
+            continue
+        chosen += range(previous + CHECKPOINT_EVERY_TOKENS, position, CHECKPOINT_EVERY_TOKENS)
+        chosen.append(position)
+        previous = position
+    return (*chosen, *range(previous + CHECKPOINT_EVERY_TOKENS, length, CHECKPOINT_EVERY_TOKENS))
+
+
+def _clusters(positions: Iterable[int]) -> set[int]:
+    """The first of each group of close positions: behind one prefix, prompts part within some tokens."""
+    firsts: list[int] = []
+    for position in sorted(positions):
+        if not firsts or position - firsts[-1] >= SCAFFOLD_TOKENS:
+            firsts.append(position)
+    return set(firsts)
+
+
 def _best_leader(
     sequence: Sequence, leaders: Iterable[Sequence], restorable: Restorable
 ) -> tuple[Sequence, int] | None:
-    """The leader that will have computed most of this prompt, and how much of it can be continued."""
+    """The leader that shares most of this prompt, and how much of that can be continued."""
     best: tuple[Sequence, int] | None = None
     for leader in leaders:
         shared = sequence.shared_with(leader)
-        if restorable == "at_stops":
-            shared = max((stop for stop in leader.checkpoints if stop <= shared), default=0)
+        if restorable == "at_checkpoints":
+            shared = max((position for position in leader.checkpoints if position <= shared), default=0)
         if best is None or shared > best[1]:
             best = (leader, shared)
     return best

@@ -1,10 +1,11 @@
-"""Which prompts take part in a step's prefill, and how many tokens of each are computed: a plain function.
+"""Which prompts take part in a step's prefill, and how many tokens of each are computed: pure functions.
 
-One chunk has a row for each prompt, padded to the longest, so a chunk of equal length for each costs least.
-Few prompts share a small budget, because a prompt that waits for its turn is prefilled sooner, on average,
-than one that shares every step with seven others. Shortest remaining prompt first, but each prompt is passed
-by few; beside those that have begun, prompts are prefilled too that finish within this step or have at most a
-quarter of the others' remaining tokens. So a short prompt passes any number of long ones, and none starves.
+A step's chunks form one batch, a row for each prompt, padded to the longest: chunks of equal length cost
+least. Few prompts share a small budget, because a prompt that waits is prefilled sooner, on average, than one
+that shares every step with seven others. Shortest remaining prompt first, but a bounded number may pass each
+prompt. In addition to those that have begun, prompts are prefilled that finish within this step or have at
+most a quarter of the others' remaining tokens. So a short prompt passes any number of long ones, and none
+starves.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from dataclasses import dataclass
 from scheduler.engine.sequence import Sequence
 
 LEAST_CHUNK_TOKENS = 8
-"""Of one row: its progress has a floor, however many share a step."""
-_TURN_TOKENS = 96
-"""So much of the budget for each row that is prefilled at a time."""
+"""The least progress of one row, however many share a step."""
+_ROW_BUDGET_TOKENS = 96
+"""Budget for each row that is prefilled at a time."""
 MOST_PASSES = 16
-"""A prompt can be passed by the next so many that are shorter."""
+"""How many later, shorter prompts may pass a prompt."""
 _MUCH_SHORTER = 4
-"""A prompt with this fraction of what the others have left is prefilled beside them."""
+"""A prompt with at most 1/4 of the others' remaining tokens is prefilled beside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillLimits:
-    """What a back end's prefill can do. `padded`: a shorter chunk may be padded to a longer one; where
-    padding would run through a recurrent state, all rows of a step compute equally many tokens."""
+    """Limits of a back end's prefill. `padded`: a shorter chunk may be padded to a longer one. If padding
+    would run through a recurrent state, it is False, and all rows of a step compute the same number of
+    tokens."""
 
     rows: int
     chunk_tokens: int
@@ -37,8 +39,8 @@ class PrefillLimits:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that is not prefilled yet, without its last token. `begun`: it has its row in the back end's
-    prefill and takes part in every step from now on. `until_pause`: tokens to the next checkpoint."""
+    """What is left to prefill of a prompt, without its last token. `begun`: it has its row in the back end's
+    prefill and must take part in every step. `until_pause`: tokens to the next checkpoint."""
 
     request_id: int
     admission: int
@@ -48,7 +50,7 @@ class Prompt:
 
     @classmethod
     def of(cls, row: Sequence, begun: Container[int]) -> Prompt:
-        """`begun`: the rows that have, by request id."""
+        """`begun`: request ids of the rows whose prefill has begun."""
         return cls(
             row.request_id,
             row.admission,
@@ -67,8 +69,8 @@ class Chunk:
 
 
 def share(prompts: abc.Sequence[Prompt], budget_tokens: int, limits: PrefillLimits) -> tuple[Chunk, ...]:
-    """The chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, but for the floor
-    of LEAST_CHUNK_TOKENS a row."""
+    """The chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, except for the
+    floor of LEAST_CHUNK_TOKENS a row."""
     begun = [prompt for prompt in prompts if prompt.begun]
     waiting = [prompt for prompt in prompts if not prompt.begun]
     rows = begun + _joining(begun, waiting, budget_tokens, limits.rows)
@@ -81,7 +83,7 @@ def share(prompts: abc.Sequence[Prompt], budget_tokens: int, limits: PrefillLimi
 
 
 def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
-    """What the device computes for them."""
+    """Tokens that the device computes for them."""
     return len(chunks) * max((chunk.tokens for chunk in chunks), default=0)
 
 
@@ -90,7 +92,7 @@ def _joining(
 ) -> list[Prompt]:
     if most_rows == 1:
         return [] if begun else list(waiting[:1])
-    places = max(1, min(most_rows, budget_tokens // _TURN_TOKENS)) - len(begun)
+    places = max(1, min(most_rows, budget_tokens // _ROW_BUDGET_TOKENS)) - len(begun)
     first = min((prompt.admission for prompt in waiting), default=0)
     joining: list[Prompt] = []
     left = [prompt.left_tokens for prompt in begun]

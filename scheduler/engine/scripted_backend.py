@@ -162,7 +162,7 @@ class ScriptedBackend:
         lease = None
         if self._prefixes is not None:
             submit = sequence.submit
-            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
+            lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
         self._rows[sequence.request_id] = _Row(sequence, lease, digest(sequence.prompt()))
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = sequence.in_place_tokens = known
@@ -179,7 +179,7 @@ class ScriptedBackend:
 
     def _keep(self, row: _Row, tokens: int, session: str | None = None) -> None:
         if self._prefixes is not None and tokens:
-            self._prefixes.store(
+            self._prefixes.insert(
                 row.sequence.tokens[:tokens],
                 row.sequence.submit.salt,
                 lambda start, end: ScriptedRun(end - start),
@@ -214,7 +214,7 @@ class ScriptedBackend:
             self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
             self._forget(end.request_id)
         if self._prefixes is not None:
-            self._prefixes.reserve(self.kv_bytes())
+            self._prefixes.set_running_bytes(self.kv_bytes())
         seconds = self._plan.step_seconds
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0

@@ -1,4 +1,4 @@
-"""A request as the engine knows it, waiting or running: one record, one owner of each fact."""
+"""A request in the engine, waiting or running: one record, and one writer of each field."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class RequestRefused(Exception):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` is the only copy of its token ids in this process: prompt, then answer. Everything else names
+    """`tokens` is the only copy of its token ids in this process: prompt, then answer. All other fields are
     positions in it."""
 
     submit: Submit
-    """As it came, without the prompt's ids."""
+    """As received, without the prompt's ids."""
     tokens: array[int]
     prompt_tokens: int
-    """So many tokens are prefilled before the first is decoded. After a preemption, and for an answer that
-    goes on from another engine, the answer so far is among them."""
+    """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
+    another engine, they include the answer so far."""
     computed_tokens: int = 0
-    """So many tokens are in the row's KV cache. The back end counts them."""
+    """Tokens in the row's KV cache. The back end counts them."""
     cached_tokens: int = 0
-    """So many prompt tokens were a prefix hit."""
+    """Prompt tokens of the prefix hit."""
     in_place_tokens: int = 0
-    """So many tokens lie in the prefix cache only, where the running row attends to them."""
+    """Tokens that are in the prefix cache only, where the running row attends to them."""
     checkpoints: tuple[int, ...] = ()
-    """Positions at which prefill pauses and the row's state is kept, where some layer's cache cannot be
-    cut."""
+    """Positions at which prefill pauses and the row's state is kept, for models with layers whose cache
+    cannot be cut."""
     admission: int = 0
-    """Counts upwards with every admission."""
+    """Ordinal of its admission."""
     arrived_at: float = 0.0
     preemptions: int = 0
     _answer_start: int = 0
@@ -45,7 +45,7 @@ class Sequence:
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
-        """Raises RequestRefused for ids that no vocabulary has."""
+        """Raises RequestRefused for ids that do not fit 32 bits."""
         try:
             tokens = compact(submit.prompt)
         except OverflowError as error:
@@ -87,7 +87,7 @@ class Sequence:
 
     @property
     def resumed(self) -> bool:
-        """Whether a part of its answer is prefilled: after a preemption, or on another engine."""
+        """Whether part of its answer is prefilled: after a preemption, or a crash of another engine."""
         return self.prompt_tokens > self._answer_start
 
     @property
@@ -106,18 +106,18 @@ class Sequence:
     def until_checkpoint(self, position: int) -> int:
         """How many chunkable tokens there are from `position` to the next pause of the prefill."""
         end = self.prompt_tokens - 1
-        return next((stop for stop in self.checkpoints if position < stop < end), end) - position
+        return next((pause for pause in self.checkpoints if position < pause < end), end) - position
 
     def requeue(self) -> None:
-        """It was preempted: from now on its answer so far is part of what must be prefilled."""
+        """After a preemption: its answer so far becomes part of what must be prefilled."""
         self.prompt_tokens = len(self.tokens)
         self.computed_tokens = self.cached_tokens = self.in_place_tokens = 0
         self.preemptions += 1
         self._shared.clear()
 
     def shared_with(self, other: Sequence) -> int:
-        """How many first tokens both prompts have, short of this one's last, which it must compute itself.
-        Remembered: every step asks again while one waits and the other prefills."""
+        """Length of the common prefix of both prompts, without this one's last token, which it must compute
+        itself. Cached: every step needs it while one waits and the other prefills."""
         if other.request_id not in self._shared:
             same_salt = self.submit.salt == other.submit.salt
             limit = min(self.prompt_tokens - 1, other.prompt_tokens) if same_salt else 0

@@ -241,7 +241,7 @@ class Counters(_Message, frozen=True):
     """Of `row_tokens`: in the prefix cache, where the row attends to them."""
 
 
-class TrunkReport(_Message, frozen=True):
+class PrefixReport(_Message, frozen=True):
     """A prefix that came back: its length, how many stored continuations stand on it, its hits."""
 
     tokens: int
@@ -267,7 +267,7 @@ class CacheReport(_Message, frozen=True):
     hit_tokens: int
     stored_tokens: int
     evicted_tokens: dict[str, int]
-    trunks: list[TrunkReport]
+    trunks: list[PrefixReport]
     complaints: list[str]
 
 

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from scheduler.errors import Unavailable
-from scheduler.link.messages import CacheReport, Inspect, Inspection, TrunkReport
+from scheduler.link.messages import CacheReport, Inspect, Inspection, PrefixReport
 
 _ANSWER_SECONDS = 30.0
 """The engine answers between two steps; one of a large prompt takes seconds."""
@@ -98,10 +98,10 @@ def _answers(question: _Question, top: int, head_tokens: int, now: float) -> boo
 def _cut(inspection: Inspection, top: int, head_tokens: int) -> Inspection:
     if inspection.cache is None:
         return inspection
-    trunks = [_cut_trunk(trunk, head_tokens) for trunk in inspection.cache.trunks[:top]]
-    cache: CacheReport = msgspec.structs.replace(inspection.cache, trunks=trunks)
+    prefixes = [_cut_prefix(prefix, head_tokens) for prefix in inspection.cache.trunks[:top]]
+    cache: CacheReport = msgspec.structs.replace(inspection.cache, trunks=prefixes)
     return msgspec.structs.replace(inspection, cache=cache)
 
 
-def _cut_trunk(trunk: TrunkReport, head_tokens: int) -> TrunkReport:
-    return msgspec.structs.replace(trunk, head=trunk.head[:head_tokens])
+def _cut_prefix(prefix: PrefixReport, head_tokens: int) -> PrefixReport:
+    return msgspec.structs.replace(prefix, head=prefix.head[:head_tokens])

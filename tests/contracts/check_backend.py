@@ -121,7 +121,7 @@ def check_joining_changes_nobody(make: MakeBackend) -> None:
 
 def check_removal_in_every_stage(make: MakeBackend) -> None:
     """A row just admitted, in prefill at any chunk, decoding at any token, or before its last one is
-    gone at once: nothing more is heard of it, its cache is freed, its neighbours never notice."""
+    gone immediately: nothing more is heard of it, its cache is freed, its neighbours never notice."""
     victim = request(1, prompt_of(3 * CHUNK, 8), 4)
     neighbours = [request(2, prompt_of(2, 8), 3), request(3, prompt_of(4 * CHUNK, 8), 5)]
     expected = _tokens(answers(make(), neighbours))
@@ -230,29 +230,29 @@ def check_logprobs_are_for_whoever_asked(make: MakeBackend) -> None:
         courses = answers(backend, asking)
         assert _tokens(courses) == expected
         for course, top in zip(courses.values(), tops, strict=True):
-            assert all((told is None) == (top is None) for told in course.logprobs)
-            for token, told in zip(course.tokens, course.logprobs, strict=True):
-                if told is not None:
-                    _check_logprobs(token, told, top or 0)
+            assert all((found is None) == (top is None) for found in course.logprobs)
+            for token, found in zip(course.tokens, course.logprobs, strict=True):
+                if found is not None:
+                    _check_logprobs(token, found, top or 0)
     for top in (-1, MAX_TOP_LOGPROBS + 1):
         asks = msgspec.structs.replace(request(9, prompt_of(3, 13)), top_logprobs=top)
         with pytest.raises(RequestRefused, match="top_logprobs"):
             backend.check(Sequence.of(asks))
 
 
-def _check_logprobs(token: int, told: LogprobsOut, top: int) -> None:
-    values = [value for _, value in told.top]
+def _check_logprobs(token: int, found: LogprobsOut, top: int) -> None:
+    values = [value for _, value in found.top]
     assert len(values) == top
     assert values == sorted(values, reverse=True)
-    assert len({other for other, _ in told.top}) == top
-    assert -9999 <= told.chosen <= 0
-    likely = dict(told.top)
-    assert likely.get(token, told.chosen) == told.chosen
-    assert token in likely or not values or told.chosen <= values[-1]
+    assert len({other for other, _ in found.top}) == top
+    assert -9999 <= found.chosen <= 0
+    likely = dict(found.top)
+    assert likely.get(token, found.chosen) == found.chosen
+    assert token in likely or not values or found.chosen <= values[-1]
 
 
 def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> None:
-    """From wherever it goes on: none of what was told before, and of the rest what would have been told."""
+    """From wherever it goes on: no token that was emitted before, and the tokens that would have followed."""
     backend = make()
     for sampling in (GREEDY, SEEDED):
         whole = msgspec.structs.replace(
@@ -265,15 +265,15 @@ def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> N
             )
             found = answers(backend, [rest, request(3, prompt_of(5, 14), 4)])[2]
             assert found.tokens == course.tokens[done:]
-            for told, expected in zip(found.logprobs, course.logprobs[done:], strict=True):
-                assert told is not None
+            for logprobs, expected in zip(found.logprobs, course.logprobs[done:], strict=True):
+                assert logprobs is not None
                 assert expected is not None
-                assert told.chosen == pytest.approx(expected.chosen, abs=1e-4)
-                assert [other for other, _ in told.top] == [other for other, _ in expected.top]
+                assert logprobs.chosen == pytest.approx(expected.chosen, abs=1e-4)
+                assert [other for other, _ in logprobs.top] == [other for other, _ in expected.top]
 
 
 def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
-    """No stop token is among the first so many, one may be the next; those of an answer taken up again
+    """No stop token is among the first `min_tokens`, one may be the next; those of an answer taken up again
     count, and a neighbour with the same stop token ends where it would."""
     backend = make()
     prompt = prompt_of(5, 15)

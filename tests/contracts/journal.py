@@ -153,7 +153,7 @@ class Journal:
 
 
 def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:
-    """All of them at once, to the end."""
+    """All of them together, to the end."""
     journal = Journal(backend)
     for submit in submits:
         journal.admit(submit)

@@ -1,8 +1,9 @@
-"""What a prefix is called on disk: keys by content, chained, so that a name says all the tokens before it.
+"""How a prefix is named on disk: content keys, chained, so that a name depends on all the tokens before it.
 
 Pure arithmetic over token ids. A block is BLOCK_TOKENS consecutive tokens and its key depends on every token
 up to its end, on the salt and on the model; the key of a snapshot (the state right after any position)
-hangs on the chain at the block boundary before it. Nothing here knows files but the shape of their names.
+depends on the chain up to the block boundary before it. Of files, only the shape of their names is known
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scheduler.engine.prefix.radix_tree import compact
 BLOCK_TOKENS: Final = 256
 FORMAT_VERSION: Final = 1
 
-_KEY_BYTES = 20  # Someone else's block is met by chance never, on purpose with 2^160 trials.
+_KEY_BYTES = 20  # A collision takes 2^160 trials on purpose and never happens by chance.
 
 Key: TypeAlias = bytes
 Kind: TypeAlias = Literal["b", "s", "l"]
@@ -28,18 +29,18 @@ Kind: TypeAlias = Literal["b", "s", "l"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One file's place in a chain: all that its name says."""
+    """One file's place in a chain: all that its name contains."""
 
     key: Key
     parent: Key
-    """The chain at `stands_on`; of a lone snapshot, at the block boundary before it."""
+    """The chain's key at `parent_tokens`; for a lone snapshot, at the block boundary before it."""
     kind: Kind
     position: int
     """The tokens up to its end."""
 
     @property
-    def stands_on(self) -> int:
-        """The tokens whose blocks must be there, or this one is worth nothing."""
+    def parent_tokens(self) -> int:
+        """The number of tokens whose blocks must be there for this file to be of use."""
         match self.kind:
             case "b":
                 return self.position - BLOCK_TOKENS
@@ -61,7 +62,7 @@ _FILE_NAME = re.compile(
 
 
 def parse(file_name: str) -> Place | Literal["stranger", "other format"]:
-    """The place that a file's name says; or that the file is none of ours, or of another version of us."""
+    """The place in a file's name; or that the file is not ours, or of another format version."""
     found = _FILE_NAME.fullmatch(file_name)
     if found is None:
         return "stranger"
@@ -74,7 +75,7 @@ def parse(file_name: str) -> Place | Literal["stranger", "other format"]:
 
 
 class Chain:
-    """The keys of one token sequence under one salt, each computed once, when it is first asked for.
+    """The keys of one token sequence under one salt, each computed once, when first used.
 
     Takes a copy of the tokens (0.02 ms for 100k in an `array("I")`). One thread at a time uses it.
     """
@@ -82,13 +83,13 @@ class Chain:
     __slots__ = ("_keys", "_tokens", "tokens")
 
     def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int]) -> None:
-        """`fingerprint`: of the model (`model_fingerprint.py`). Token ids fit in 32 bits."""
-        self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine is that MLX runs on.
+        """`fingerprint`: the model's (`model_fingerprint.py`). Token ids fit in 32 bits."""
+        self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine that MLX runs on.
         self.tokens: int = len(tokens)
         self._keys = [_digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))]
 
     def key(self, blocks: int) -> Key:
-        """Of the first `blocks` blocks; of none: the root of everything with this salt and model."""
+        """The key of the first `blocks` blocks; of 0: the root for this salt and model."""
         assert 0 <= blocks * BLOCK_TOKENS <= self.tokens, "the chain is shorter"
         while len(self._keys) <= blocks:
             start = (len(self._keys) - 1) * BLOCK_TOKENS
@@ -114,7 +115,7 @@ class Chain:
 
 
 def _digest(kind: str, *parts: bytes) -> Key:
-    """Each part with its length before it: no two lists of parts are the same bytes."""
+    """Each part is preceded by its length: no two lists of parts give the same bytes."""
     digest = blake2b(digest_size=_KEY_BYTES, person=kind.encode())
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

@@ -1,8 +1,8 @@
 """The format of a file of the disk tier: safetensors, with a checksum over every byte of it.
 
-Pure: bytes in, bytes out; no file is touched here and no array is computed with. The checksum stands at a
-fixed place of the header and covers the whole file (with zeros in its own place), so that no flipped bit,
-be it in a length, a shape or a value, is ever taken for content. `mx.load` and the `safetensors` package
+Pure: bytes in, bytes out; no file is touched and nothing is computed. The checksum stands at a fixed place of
+the header and covers the whole file (with zeros in its own place), so that no flipped bit, be it in a
+length, a shape or a value, is ever taken for content. `mx.load` and the `safetensors` package
 can open what `encode` makes.
 """
 
@@ -36,7 +36,7 @@ _LENGTH_BYTES = 8
 
 
 class Damage(Exception):
-    """Why a file's content cannot be used."""
+    """A file's content cannot be used; `kind` is the reason."""
 
     def __init__(self, kind: DamageKind) -> None:
         super().__init__(kind)
@@ -53,7 +53,7 @@ class HostArray:
     data: Buffer
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the three do not fit together."""
+        """Raises ValueError where dtype, shape and size do not agree."""
         if self.dtype not in ITEM_BYTES or any(size < 0 for size in self.shape):
             raise ValueError(f"no array has dtype {self.dtype} and shape {self.shape}")
         if self.nbytes != prod(self.shape) * ITEM_BYTES[self.dtype]:
@@ -66,11 +66,11 @@ class HostArray:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one file holds. The tier never looks into it."""
+    """What one file holds; opaque to the tier."""
 
     arrays: Mapping[str, HostArray]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Small, and what JSON can hold: a tuple comes back as a list."""
+    """Small, and JSON: a tuple comes back as a list."""
 
     @property
     def nbytes(self) -> int:
@@ -79,9 +79,9 @@ class Content:
 
 def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
     """The file, in pieces to be written one after the other; the arrays' bytes are not copied."""
-    # As the safetensors package does: the widest first keeps every array aligned.
+    # Widest first, as the safetensors package does, keeps every array aligned.
     arrays = sorted(content.arrays.items(), key=lambda item: (-ITEM_BYTES[item[1].dtype], item[0]))
-    assert "__metadata__" not in content.arrays, "safetensors keeps this name for itself"
+    assert "__metadata__" not in content.arrays, "safetensors reserves this name"
     entries: dict[str, Any] = {
         "__metadata__": {
             "format": f"penstock-kv-{FORMAT_VERSION}",
@@ -107,8 +107,8 @@ def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
 def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
     """The content of a whole file; its arrays are views of `raw`.
 
-    Raises Damage: "truncated" for a file shorter than it says, "foreign" for one that is not ours, of
-    another model or of another place, "checksum" for every other difference to what was written.
+    Raises Damage: "truncated" for a file shorter than its header states, "foreign" for one that is not ours,
+    of another model or of another place, "checksum" for every other difference from what was written.
     """
     view = memoryview(raw)
     start, data = _split(view)
@@ -123,12 +123,12 @@ def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
             arrays = {name: _array(entry, data) for name, entry in entries.items()}
             return Content(arrays, json.loads(metadata["content"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass  # Written whole, but by no `encode` that we know.
+        pass  # Intact, but not written by this `encode`.
     raise Damage("foreign")
 
 
 def _split(view: memoryview) -> tuple[memoryview, memoryview]:
-    """The length with the header, and the arrays' bytes; the file is exactly as long as it says."""
+    """The length with the header, and the arrays' bytes; the file must be exactly as long as stated."""
     header_end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     if len(view) < max(header_end, _LENGTH_BYTES + 1):
         raise Damage("truncated")
@@ -142,7 +142,7 @@ def _split(view: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def _array(entry: Mapping[str, Any], data: memoryview) -> HostArray:
-    """Raises what a wrong entry leads to: ValueError, TypeError, KeyError."""
+    """Raises ValueError, TypeError or KeyError for a wrong entry."""
     begin, end = entry["data_offsets"]
     return HostArray(entry["dtype"], tuple(entry["shape"]), data[begin:end])
 
@@ -164,5 +164,5 @@ def _around_checksum(start: Buffer) -> tuple[bytes, bytes]:
 def _checksum(parts: list[Buffer]) -> bytes:
     digest = blake2b(digest_size=len(_NO_CHECKSUM) // 2)
     for part in parts:
-        digest.update(part)  # Lets go of the GIL: the engine's loop goes on meanwhile.
+        digest.update(part)  # Releases the GIL: the engine's loop continues.
     return digest.hexdigest().encode()

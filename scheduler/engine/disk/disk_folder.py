@@ -1,9 +1,9 @@
 """The disk tier's folder: its lock, its layout, and the calls to the file system.
 
 `FOLDER/3f/3f…-PARENT-b512.kv1.safetensors`: 256 subfolders, named after the first byte of the key. The name
-says what the index must know, so that a scan opens no file. What does not carry such a name is somebody
-else's and is never touched. Files come into being whole, by a rename; after a SIGKILL there may be a partial
-one beside, which the next scan removes: under the lock nobody else can be writing it.
+holds what the index needs, so that a scan opens no file. Files with other names are not ours and are never
+touched. Files are written whole, by a rename; after a SIGKILL a partial file may remain, which the next scan
+removes: under the lock nobody else can be writing it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTIAL = ".partial"
 
 
 class DiskTierUnavailable(Exception):
-    """Why there can be no disk tier in this folder, in words for the operator."""
+    """There can be no disk tier in this folder; the message gives the operator the reason."""
 
 
 class DiskFolder:
@@ -35,8 +35,8 @@ class DiskFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder, or closes one of ours to others (what prompts said can be computed from what is
-        kept), and takes it. Raises DiskTierUnavailable."""
+        """Makes the folder, or makes ours private (prompts can be computed from the cached values), and locks
+        it. Raises DiskTierUnavailable."""
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ class DiskFolder:
             raise DiskTierUnavailable(f"{path} cannot be used: {why}") from error
 
     def release(self) -> None:
-        """The folder is someone else's from now on. So it is also when the process ends, however it ends."""
+        """Unlock the folder. The end of the process does so, too, however it ends."""
         os.close(self._lock)
 
     def scan(self) -> tuple[list[FoundFile], int]:
-        """All files that are ours, by name alone, and how many of another version were deleted. Deletes
-        partial ones. 10,000 files: 0.1 s."""
+        """All our files, by name alone, and how many of another version were deleted. Deletes partial files.
+        10,000 files: 0.1 s."""
         found: list[FoundFile] = []
         other_formats = 0
         now = time.time()
@@ -72,7 +72,8 @@ class DiskFolder:
                 other_formats += not partial
             else:
                 status = file.stat(follow_symlinks=False)
-                # A file from the future (a clock was set back) would otherwise be the last to go, for ever.
+                # A file from the future (a clock was set back) would otherwise never be the least recently
+                # used.
                 found.append(FoundFile(place, status.st_size, min(status.st_mtime, now)))
         return found, other_formats
 
@@ -92,9 +93,9 @@ class DiskFolder:
             os.close(file)
 
     def write(self, place: Place, parts: Sequence[Buffer]) -> None:
-        """The file is there, whole and on the disk, or (OSError) not at all. Replaces one that is there.
+        """Write the whole file and sync it, or (OSError) leave nothing. Replaces an existing file.
 
-        The folder itself is not synchronised: should a loss of power undo the rename, that is a miss.
+        The folder itself is not synchronised: if a loss of power undoes the rename, that is a miss.
         """
         final = self._where(place)
         partial = os.path.join(os.path.dirname(final), f".{place.file_name}{_PARTIAL}")
@@ -118,12 +119,12 @@ class DiskFolder:
             raise
 
     def delete(self, place: Place) -> None:
-        """That it is gone already is fine."""
+        """Delete the file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(self._where(place))
 
     def stamp(self, place: Place) -> None:
-        """Note that it was used now, for the next process's scan."""
+        """Set its time of use, for the next process's scan."""
         with suppress(FileNotFoundError):
             os.utime(self._where(place))
 
@@ -141,7 +142,7 @@ class DiskFolder:
 
 
 def _tighten(folder: Path) -> None:
-    """Not others' folders, nor shared ones as /tmp, which root owns."""
+    """Not other users' folders, nor shared ones such as /tmp, which root owns."""
     status = folder.stat()
     is_shared = bool(status.st_mode & stat.S_ISVTX)
     if status.st_uid == os.geteuid() and not is_shared and status.st_mode & 0o077:

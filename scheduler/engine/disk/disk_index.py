@@ -1,8 +1,8 @@
-"""Which files the disk tier has, which of them stand on which, and which goes first.
+"""Which files the disk tier has, which of them need which, and the order of eviction.
 
 Host memory only: no file is touched here. `disk_store.py` alone calls it, under its lock. Two rules hold
-after every call: whatever an entry stands on is there too; and in the order of use an entry comes before
-what it stands on, so that the one used longest ago is always one that nothing stands on.
+after every call: the parent of an entry is there too; and in the order of use an entry comes before its
+parent, so that the least recently used entry never has children.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """What a scan sees of a file without opening it."""
+    """What a scan knows of a file without opening it."""
 
     place: Place
     nbytes: int
@@ -26,20 +26,20 @@ class FoundFile:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A file that is there."""
+    """A file on disk."""
 
     place: Place
     nbytes: int
-    stamped: float = float("-inf")  # When its use was last noted in the file system; the store's clock.
+    stamped: float = float("-inf")  # When its use was last written to the file system; the store's clock.
 
 
 class DiskIndex:
     """`nbytes` is the sum of the entries' sizes after every call."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()  # Used longest ago first.
-        self._children: dict[Key, set[Key]] = {}  # What stands on it.
-        self._snapshots: dict[Key, Counter[int]] = {}  # By parent: the positions of those that hang on it.
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()  # Least recently used first.
+        self._children: dict[Key, set[Key]] = {}  # By parent.
+        self._snapshots: dict[Key, Counter[int]] = {}  # By parent: the positions of its snapshots.
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -48,48 +48,50 @@ class DiskIndex:
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key)
 
-    def is_grounded(self, place: Place) -> bool:
-        """Whether what it stands on is there. A block can only stand on one that ends where it begins, so
-        that no set of names, however they came about, is a circle."""
-        if place.stands_on == 0:
+    def has_parent(self, place: Place) -> bool:
+        """Whether the parent that it needs is there. A block's parent must end where the block begins, so
+        that no set of file names, however it came about, forms a cycle."""
+        if place.parent_tokens == 0:
             return True
         parent = self._entries.get(place.parent)
-        return parent is not None and parent.place.kind == "b" and parent.place.position == place.stands_on
+        return (
+            parent is not None and parent.place.kind == "b" and parent.place.position == place.parent_tokens
+        )
 
     def add(self, entry: Entry) -> None:
-        """The newest. It is grounded and was not there."""
+        """Add the most recently used entry. Its parent is there, and it is new."""
         self._hold(entry)
         self.touch(entry.place.key)
 
     def restore(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Take over what a scan found; returns those that stand on nothing, or are there twice."""
+        """Take over what a scan found. Returns files without their parent, and duplicates."""
         used: dict[Key, float] = {}
         orphans: list[FoundFile] = []
-        for file in sorted(found, key=lambda file: file.place.stands_on):
-            if self.is_grounded(file.place) and file.place.key not in self._entries:
+        for file in sorted(found, key=lambda file: file.place.parent_tokens):
+            if self.has_parent(file.place) and file.place.key not in self._entries:
                 self._hold(Entry(file.place, file.nbytes))
                 used[file.place.key] = file.used
             else:
                 orphans.append(file)
-        # Only the end of a path is stamped when the path is used (see `touch`): the rest has it from there.
+        # Only the end of a path is stamped when the path is used (see `touch`): propagate it to the parents.
         for key in reversed(tuple(used)):
             place = self._entries[key].place
-            if place.stands_on:
+            if place.parent_tokens:
                 used[place.parent] = max(used[place.parent], used[key])
-        for key in sorted(used, key=lambda key: (used[key], -self._entries[key].place.stands_on)):
+        for key in sorted(used, key=lambda key: (used[key], -self._entries[key].place.parent_tokens)):
             self._entries.move_to_end(key)
         return orphans
 
     def touch(self, key: Key) -> Entry | None:
-        """Used now, it and the path below it: O(path). None where it is not there."""
+        """Mark an entry and its parents as used now: O(path). None where it is not there."""
         entry = above = self._entries.get(key)
         while above is not None:
             self._entries.move_to_end(above.place.key)
-            above = self._entries.get(above.place.parent) if above.place.stands_on else None
+            above = self._entries.get(above.place.parent) if above.place.parent_tokens else None
         return entry
 
     def remove(self, key: Key) -> list[Entry]:
-        """Forget an entry and all that stands on it; they come back deepest first, to be deleted so."""
+        """Forget an entry and its descendants. Returns them deepest first, the order to delete them in."""
         subtree, pending = [], [key]
         while pending:
             entry = self._entries.pop(pending.pop())
@@ -100,19 +102,19 @@ class DiskIndex:
         return subtree[::-1]
 
     def oldest(self) -> Entry | None:
-        """The one to evict: nothing stands on it."""
+        """The entry to evict, which has no children."""
         return next(iter(self._entries.values()), None)
 
     def path_bytes(self, place: Place) -> int:
-        """What all that it stands on weighs."""
-        weight = 0
-        while place.stands_on and (entry := self._entries.get(place.parent)) is not None:
-            weight += entry.nbytes
+        """The size of all its parents together."""
+        nbytes = 0
+        while place.parent_tokens and (entry := self._entries.get(place.parent)) is not None:
+            nbytes += entry.nbytes
             place = entry.place
-        return weight
+        return nbytes
 
     def match(self, chain: Chain, limit: int) -> int:
-        """The tokens of the leading blocks that are there, at most `limit`."""
+        """How many leading tokens are there as blocks, at most `limit`."""
         blocks, whole = 0, min(limit, chain.tokens) // BLOCK_TOKENS
         while blocks < whole and chain.key(blocks + 1) in self._entries:
             blocks += 1
@@ -129,18 +131,18 @@ class DiskIndex:
         return 0
 
     def check_integrity(self) -> list[str]:
-        """Complaints in words, best none. O(everything)."""
+        """Violated invariants in words, empty if none. O(files)."""
         complaints = (
             [] if self.nbytes == sum(e.nbytes for e in self._entries.values()) else ["nbytes is wrong"]
         )
         seen: set[Key] = set()
         for key, entry in self._entries.items():
             seen.add(key)
-            if not self.is_grounded(entry.place):
-                complaints.append(f"{entry.place.file_name} stands on nothing")
-            if entry.place.stands_on and entry.place.parent in seen:
-                complaints.append(f"{entry.place.file_name} would outlive what it stands on")
-        if {key for key in seen if self._entries[key].place.stands_on} != set().union(
+            if not self.has_parent(entry.place):
+                complaints.append(f"{entry.place.file_name} has no parent")
+            if entry.place.parent_tokens and entry.place.parent in seen:
+                complaints.append(f"{entry.place.file_name} would outlive its parent")
+        if {key for key in seen if self._entries[key].place.parent_tokens} != set().union(
             *self._children.values()
         ):
             complaints.append("children and entries are not the same")
@@ -150,14 +152,14 @@ class DiskIndex:
         place = entry.place
         assert place.key not in self._entries, "a file is indexed once"
         self._entries[place.key] = entry
-        if place.stands_on:
+        if place.parent_tokens:
             self._children.setdefault(place.parent, set()).add(place.key)
         if place.kind != "b":
             self._snapshots.setdefault(place.parent, Counter())[place.position] += 1
         self.nbytes += entry.nbytes
 
     def _unlink(self, place: Place) -> None:
-        if place.stands_on:
+        if place.parent_tokens:
             siblings = self._children[place.parent]
             siblings.remove(place.key)
             if not siblings:

@@ -1,4 +1,4 @@
-"""What the engine's loop holds of a read from disk: asked for in one thread, fulfilled in another."""
+"""A read from disk: requested by the engine's thread, performed by the reader thread."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scheduler.engine.disk.block_file import Content
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """What was there and whole."""
+    """What was found intact."""
 
     blocks: tuple[Content, ...] = ()
-    """Consecutive, from where the read began; fewer than asked for where one was damaged or gone."""
+    """Consecutive, from where the read began; fewer than requested where one was damaged or missing."""
     snapshot: Content | None = None
-    """Only with all the blocks that were asked for."""
+    """Only if all requested blocks were found."""
 
 
 class Reading:
-    """Comes to an end always: with an outcome, which after a cancel or an error is empty."""
+    """Always ends with an outcome, which is empty after a cancel or an error."""
 
     def __init__(
         self, blocks: tuple[Place, ...], snapshot: Place | None, when_done: Callable[[], None] | None
@@ -34,7 +34,7 @@ class Reading:
         self._done = threading.Event()
 
     def poll(self) -> ReadOutcome | None:
-        """None while it is under way. Never waits."""
+        """None while the read is under way. Never waits."""
         return self._outcome
 
     def wait(self, deadline_seconds: float) -> ReadOutcome | None:
@@ -43,11 +43,11 @@ class Reading:
         return self._outcome
 
     def cancel(self) -> None:
-        """Nobody wants it any more: it ends before the next file."""
+        """The read ends before its next file."""
         self.cancelled = True
 
     def finish(self, outcome: ReadOutcome) -> None:
-        """For the reader's thread, once."""
+        """Called once, by the reader's thread."""
         assert self._outcome is None, "a reading ends once"
         self._outcome = ReadOutcome() if self.cancelled else outcome
         self._done.set()

@@ -1,9 +1,9 @@
-"""The disk tier's files, bounded: what is there, what goes, and what a damaged one costs (a counted miss).
+"""The disk tier's files within a budget: loading, saving, eviction, and damage (a counted miss).
 
-Two threads share it beside the engine's, which only asks the index: a reader calls `load`, a writer calls
-`save` and `tidy`. The file system is changed by the writer's thread alone: what a load finds damaged leaves
-the index at once and is deleted by the next `tidy`, which every `save` begins with, so that no deletion
-ever meets the file that has taken the same name since. Nothing here raises for what a disk does.
+Three threads share it: the engine's only reads the index, a reader calls `load`, a writer calls `save` and
+`tidy`. Only the writer changes the file system: a file that `load` finds damaged leaves the index immediately
+and is deleted by the next `tidy`, with which every `save` begins, so that a deletion never hits a newer file
+of the same name. Nothing here raises for disk errors.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DiskStore:
         budget_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scans the folder and makes it fit: orphans go, then what was used longest ago. Raises
+        """Scans the folder and evicts down to the budget: orphans, then the least recently used. Raises
         DiskTierUnavailable."""
         self._folder = folder
         self._fingerprint = fingerprint
@@ -68,15 +68,15 @@ class DiskStore:
         self._index = DiskIndex()
         self._doomed: deque[Entry] = deque()
         self._unstamped: deque[Place] = deque()
-        self._leaving_bytes = 0  # In files out of the index that are not deleted yet, or would not be.
+        self._leaving_bytes = 0  # In files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
         self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
         self._errors = dict.fromkeys(ERROR_KINDS, 0)
-        self._settle_in()
+        self._scan()
 
     @property
     def paused(self) -> bool:
-        """Whether the disk refused lately: nothing is saved for a while."""
+        """Whether writes are paused after a disk error."""
         return self._clock() < self._resume_at
 
     @property
@@ -99,8 +99,8 @@ class DiskStore:
             return self._index.deepest_snapshot(chain, limit, alone)
 
     def touch(self, key: Key) -> None:
-        """Used now, and all that it stands on: it will go later. The file system learns of it by `tidy`,
-        at most once a minute for a path's end."""
+        """Mark an entry and its parents as used now. `tidy` writes that to the file system, at most once a
+        minute for a path's end."""
         with self._lock:
             entry = self._index.touch(key)
             if entry is not None and self._clock() - entry.stamped >= _STAMP_SECONDS:
@@ -108,7 +108,8 @@ class DiskStore:
                 self._unstamped.append(entry.place)
 
     def load(self, place: Place) -> Content | None:
-        """What was saved there, verified; None is a miss, and whatever stood on it is gone too."""
+        """The verified content; None is a miss. A damaged or missing file leaves the index with its
+        descendants."""
         with self._lock:
             entry = self._index.get(place.key)
         if entry is None:
@@ -129,13 +130,13 @@ class DiskStore:
             current = self._index.get(place.key) is entry
             if current:
                 self._doomed.extend(self._forget(place.key))
-        if current or kind != "missing":  # Else it was evicted while we were about to open it.
+        if current or kind != "missing":  # Else it was evicted before we could open it.
             self._count(kind, why)
         return None
 
     def save(self, place: Place, content: Content) -> bool:
-        """Whether it is kept: not, where what it stands on is gone, room cannot be made without that, or
-        the disk refuses. For the writer's thread; waits for the disk."""
+        """Write one file. False where its parent is gone, where room cannot be made without evicting the
+        parent, or after a disk error. Called by the writer's thread; waits for the disk."""
         self.tidy()
         parts = encode(content, place, self._fingerprint)
         nbytes = sum(len(part) for part in parts)
@@ -144,8 +145,8 @@ class DiskStore:
         try:
             self._folder.write(place, parts)
         except OSError as error:
-            self._refuse(error)
-            if _kind_of(error) == "full":  # By others, whatever the budget says: a cache is what gives way.
+            self._back_off(error)
+            if _kind_of(error) == "full":  # By other files, whatever our budget is: a cache makes room.
                 self._shrink(nbytes)
             return False
         self._pause_seconds = _FIRST_PAUSE_SECONDS
@@ -153,15 +154,15 @@ class DiskStore:
         with self._lock:
             self._writes += 1
             self._write_bytes += nbytes
-            if self._index.is_grounded(place):
+            if self._index.has_parent(place):
                 self._index.add(entry)
                 return True
             self._leaving_bytes += nbytes
-        self._delete(entry)  # A load found its parent damaged meanwhile.
+        self._delete(entry)  # Meanwhile a load found its parent damaged.
         return False
 
     def tidy(self) -> None:
-        """Delete what loads found damaged, note what was used. For the writer's thread."""
+        """Delete damaged files and write times of use. Called by the writer's thread."""
         while self._doomed:
             self._delete(self._doomed.popleft())
         while self._unstamped:
@@ -185,15 +186,15 @@ class DiskStore:
             )
 
     def check_integrity(self) -> list[str]:
-        """Complaints in words, best none: an alarm, never a crash. O(everything)."""
+        """Violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
         with self._lock:
             return self._index.check_integrity()
 
     def fail(self, error: Exception) -> None:
-        """Count what nobody expected."""
+        """Count an unexpected exception."""
         self._count("io", f"{type(error).__name__}: {error}")
 
-    def _settle_in(self) -> None:
+    def _scan(self) -> None:
         try:
             found, other_formats = self._folder.scan()
         except OSError as error:
@@ -207,18 +208,18 @@ class DiskStore:
         self._shrink(self._index.nbytes + self._leaving_bytes - self._budget_bytes)
 
     def _make_room(self, place: Place, nbytes: int) -> bool:
-        """Evict until the file fits, but not for a path that would not fit if it were alone."""
+        """Evict until the file fits, unless its path would not fit even alone."""
         with self._lock:
             needed = self._index.path_bytes(place) + nbytes + self._leaving_bytes
-            if needed > self._budget_bytes or not self._index.is_grounded(place):
+            if needed > self._budget_bytes or not self._index.has_parent(place):
                 return False
-            if place.stands_on:
-                self._index.touch(place.parent)  # Now all that is not its path goes before.
+            if place.parent_tokens:
+                self._index.touch(place.parent)  # So that everything else is evicted before its path.
             excess = self._index.nbytes + self._leaving_bytes + nbytes - self._budget_bytes
         return self._shrink(excess)
 
     def _shrink(self, nbytes: int) -> bool:
-        """Evict at least this much, or all that there is."""
+        """Evict at least this much, or everything."""
         while nbytes > 0:
             with self._lock:
                 victim = self._index.oldest()
@@ -232,24 +233,25 @@ class DiskStore:
         return True
 
     def _forget(self, key: Key) -> list[Entry]:
-        """Out of the index, with all that stands on it; the caller (under the lock) has them deleted."""
+        """Remove an entry and its descendants from the index; the caller (under the lock) deletes the
+        files."""
         forgotten = self._index.remove(key)
         self._leaving_bytes += sum(entry.nbytes for entry in forgotten)
         return forgotten
 
     def _delete(self, entry: Entry) -> bool:
-        """Whether its bytes are free. If not they count against the budget until the next start."""
+        """Whether its bytes are free. If not, they count against the budget until the next start."""
         try:
             self._folder.delete(entry.place)
         except OSError as error:
-            self._refuse(error)
+            self._back_off(error)
             return False
         with self._lock:
             self._leaving_bytes -= entry.nbytes
         return True
 
-    def _refuse(self, error: OSError) -> None:
-        """The disk does not do as it is told: do not try again at once, and each time later."""
+    def _back_off(self, error: OSError) -> None:
+        """Count an I/O error and pause writes: exponential backoff."""
         self._count(_kind_of(error), str(error))
         self._resume_at = self._clock() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
@@ -259,7 +261,7 @@ class DiskStore:
             self._errors[kind] += 1
             first = self._errors[kind] == 1
         if first:
-            print(f"disk tier: {kind}: {why} (counted from now on, not told)", file=sys.stderr)
+            print(f"disk tier: {kind}: {why} (further errors of this kind are only counted)", file=sys.stderr)
 
 
 def _kind_of(error: OSError) -> ErrorKind:

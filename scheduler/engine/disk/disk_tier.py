@@ -1,9 +1,9 @@
 """The prefix cache's disk tier, as the engine sees it: nothing here waits for a disk, and nothing raises.
 
 Owns two daemon threads: a writer, behind a queue that is bounded in bytes, and a reader. The engine's thread
-asks what is there (host memory only), hands over what is worth keeping, already detached from the device,
-and starts readings, which it polls between steps. What is in a file is opaque here. `disk_store.py` says
-what happens to damaged files and a full disk, `block_chain.py` what a file is called.
+looks up what is there (host memory only), hands over what is worth keeping, already detached from the device,
+and starts readings, which it polls between steps. What is in a file is opaque here. `disk_store.py` handles
+damaged files and a full disk, `block_chain.py` names the files.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class DiskStatistics:
     writes: int
     write_bytes: int
     dropped_writes: int
-    """The queue was full, its parent is not there, it does not fit, or the disk refuses for now."""
+    """The queue was full, the parent is missing, it does not fit, or writes are paused after an error."""
     evicted_files: int
     errors: Mapping[ErrorKind, int]
 
 
 class DiskTier:
-    """One thread (the engine's) calls it, but for `statistics` and `Reading.cancel`, which any may."""
+    """One thread (the engine's) calls it; any thread may call `statistics` and `Reading.cancel`."""
 
     def __init__(
         self,
@@ -54,10 +54,11 @@ class DiskTier:
         lone_snapshots: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Locks and scans the folder (0.3 s for 10,000 files) and makes it fit the budget. `lone_snapshots`:
-        the model has no layer that can be cut, so that no blocks are put and a snapshot needs none.
+        """Locks and scans the folder (0.3 s for 10,000 files) and evicts down to the budget.
+        `lone_snapshots`: the model has no layer that can be cut, so that no blocks are put and a snapshot
+        needs none.
 
-        Raises DiskTierUnavailable, which says why in words, also when another service uses the folder.
+        Raises DiskTierUnavailable, with the reason in words, also when another service uses the folder.
         """
         self._fingerprint = fingerprint
         self._lone_snapshots = lone_snapshots
@@ -68,7 +69,7 @@ class DiskTier:
         except DiskTierUnavailable:
             self._folder.release()
             raise
-        # Guards what follows; the writer waits on it for work, `settle` for the end of work. The store's
+        # Guards what follows; the writer waits on it for work, `flush` for the end of work. The store's
         # own lock may be taken under this one, never the other way round.
         self._changed = threading.Condition()
         self._queue: deque[tuple[Place, Content]] = deque()
@@ -82,12 +83,13 @@ class DiskTier:
         self._reader.start()
 
     def chain(self, tokens: Sequence[int], salt: str) -> Chain:
-        """These tokens as all other calls want them. Keys are computed once: keep it as long as they stay."""
+        """The keys of these tokens, which all other calls take. Computed once: keep the chain with the
+        tokens."""
         return Chain(self._fingerprint, salt, tokens)
 
     def match(self, chain: Chain, limit: int) -> int:
         """How many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
-        Changes nothing. About 7 µs a block that is found, where the chain is asked for the first time."""
+        Changes nothing. About 7 µs for each block found, the first time that the chain is used."""
         return self._store.match(chain, limit)
 
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
@@ -95,8 +97,8 @@ class DiskTier:
         return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
 
     def touch(self, chain: Chain) -> int:
-        """These tokens were used, if only in memory: their blocks go later. How many leading tokens are there
-        as blocks or on their way; the blocks after them are what `put_block_nowait` would take."""
+        """Mark these tokens as used, if only in memory, so that their blocks are evicted later. Returns how
+        many leading tokens are on disk or pending as blocks; `put_block_nowait` takes the blocks after."""
         there = self._store.match(chain, chain.tokens)
         with self._changed:
             if there:
@@ -106,19 +108,19 @@ class DiskTier:
         return there
 
     def has_snapshot(self, chain: Chain, position: int) -> bool:
-        """Whether the snapshot is there or on its way. Ask before you detach one."""
+        """Whether the snapshot is on disk or pending. Check it before copying one to the host."""
         with self._changed:
             return self._knows(chain.snapshot(position, self._lone_snapshots).key)
 
     def put_block_nowait(self, chain: Chain, end: int, content: Content) -> bool:
-        """Keep the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. False where it is
+        """Write the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. False if it was
         dropped, which is counted. The bytes must not change afterwards."""
         return self._put(chain.block(end), content)
 
     def put_snapshot_nowait(self, chain: Chain, position: int, content: Content) -> bool:
-        """Keep the state right after `position` tokens, after the blocks up to there. What layers that can
-        be cut hold between the last block's end and `position` belongs into it as well, or it cannot be
-        restored. False where it is dropped, which is counted. The bytes must not change afterwards."""
+        """Write the state right after `position` tokens, after the blocks up to there. It must also contain
+        what layers that can be cut hold between the last block's end and `position`, or it cannot be
+        restored. False if it was dropped, which is counted. The bytes must not change afterwards."""
         return self._put(chain.snapshot(position, self._lone_snapshots), content)
 
     def start_read(
@@ -132,7 +134,7 @@ class DiskTier:
     ) -> Reading:
         """Read the whole blocks in tokens [start, end) and, if not 0, the snapshot at that position.
 
-        `start` is a multiple of BLOCK_TOKENS. All of it lies in host memory when the reading ends: ask for a
+        `start` is a multiple of BLOCK_TOKENS. All of it is in host memory when the reading ends: read a
         long prefix piece by piece. `when_done` is called once, in the reader's thread; it must not raise.
         """
         assert start % BLOCK_TOKENS == 0, "a read begins where a block does"
@@ -144,7 +146,7 @@ class DiskTier:
             for place in (*blocks[-1:], *([state] if state else [])):
                 self._touch(place.key)
         if self._closing:
-            reading.finish(ReadOutcome())  # The reader is about to go, or gone.
+            reading.finish(ReadOutcome())  # The reader is ending or has ended.
         else:
             self._readings.put(reading)
         return reading
@@ -166,23 +168,22 @@ class DiskTier:
             )
 
     def check_integrity(self) -> list[str]:
-        """Complaints in words, best none: an alarm, never a crash. O(files)."""
+        """Violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
         return self._store.check_integrity()
 
-    def settle(self, deadline_seconds: float) -> bool:
-        """Wait until all that was put is written or dropped and what was damaged is deleted. Whether so."""
+    def flush(self, deadline_seconds: float) -> bool:
+        """Wait until everything put is written or dropped and damaged files are deleted. False on timeout."""
         with self._changed:
-            return self._changed.wait_for(self._is_settled, deadline_seconds)
+            return self._changed.wait_for(self._is_flushed, deadline_seconds)
 
     def close(self, deadline_seconds: float) -> bool:
-        """End it: what was put is written as far as the deadline allows, what is being read is cancelled.
-        Whether all was written. The folder is free once the writer is at its end: at the latest, should
-        the disk hang, when the process is."""
+        """Write what was put as far as the deadline allows, and cancel reads. Returns whether all was
+        written. The folder is unlocked when the writer ends: if the disk hangs, when the process does."""
         deadline = time.monotonic() + deadline_seconds
         with self._changed:
-            self._closing = True  # From here on nothing is taken.
+            self._closing = True  # From here on nothing is accepted.
         self._readings.put(None)
-        settled = self.settle(deadline_seconds)
+        flushed = self.flush(deadline_seconds)
         with self._changed:
             self._dropped_writes += len(self._queue)
             self._pending_bytes -= sum(content.nbytes for _, content in self._queue)
@@ -191,7 +192,7 @@ class DiskTier:
             self._changed.notify_all()
         for thread in (self._writer, self._reader):
             thread.join(max(0.0, deadline - time.monotonic()))
-        return settled
+        return flushed
 
     def _put(self, place: Place, content: Content) -> bool:
         nbytes = content.nbytes
@@ -199,9 +200,9 @@ class DiskTier:
             if self._knows(place.key):
                 self._touch(place.key)
                 return True
-            grounded = not place.stands_on or self._knows(place.parent)
+            has_parent = not place.parent_tokens or self._knows(place.parent)
             full = self._pending_bytes + nbytes > self._queue_bytes
-            if self._closing or full or not grounded or self._store.paused:
+            if self._closing or full or not has_parent or self._store.paused:
                 self._dropped_writes += 1
                 return False
             self._queue.append((place, content))
@@ -218,7 +219,7 @@ class DiskTier:
         if self._store.untidy:
             self._changed.notify_all()
 
-    def _is_settled(self) -> bool:
+    def _is_flushed(self) -> bool:
         return not (self._queue or self._working or self._store.untidy)
 
     def _write(self) -> None:
@@ -229,16 +230,16 @@ class DiskTier:
         self._folder.release()
 
     def _wait_for_work(self) -> bool:
-        """False when there will be no more."""
+        """False when the tier is closed and no work is left."""
         with self._changed:
             self._working = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closing or not self._is_settled())
-            self._working = not self._is_settled()
+            self._changed.wait_for(lambda: self._closing or not self._is_flushed())
+            self._working = not self._is_flushed()
             return self._working
 
     def _save_next(self) -> None:
-        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        """A function of its own, so that no local of the waiting thread keeps the bytes alive."""
         with self._changed:
             if not self._queue:
                 return
@@ -246,7 +247,7 @@ class DiskTier:
         kept = False
         try:
             kept = self._store.save(place, content)
-        except Exception as error:  # Not of the disk's making: the thread must outlive it all the same.
+        except Exception as error:  # Not an OSError: the thread must survive it, too.
             self._store.fail(error)
         with self._changed:
             self._pending.remove(place.key)
@@ -259,25 +260,25 @@ class DiskTier:
             pass
 
     def _read_next(self) -> bool:
-        """A call of its own, so that no name of the waiting thread keeps the bytes alive."""
+        """A function of its own, so that no local of the waiting thread keeps the bytes alive."""
         reading = self._readings.get()
         if reading is None:
             return False
         outcome = ReadOutcome()
         try:
-            outcome = self._fulfil(reading)
-        except Exception as error:  # No memory for it, say. Who waits for the reading must not for ever.
+            outcome = self._perform(reading)
+        except Exception as error:  # No memory, for example: the reading must still end.
             self._store.fail(error)
         with self._changed:
-            self._changed.notify_all()  # The writer has something to delete, perhaps.
+            self._changed.notify_all()  # The writer may have something to delete.
         try:
             reading.finish(outcome)
-        except Exception as error:  # `when_done` raised, which it must not.
+        except Exception as error:  # `when_done` raised, against its contract.
             self._store.fail(error)
         return True
 
-    def _fulfil(self, reading: Reading) -> ReadOutcome:
-        """Snapshot first: without it the blocks are of no use to who asked for both."""
+    def _perform(self, reading: Reading) -> ReadOutcome:
+        """Snapshot first: without it the blocks are useless where both were requested."""
         contents: list[Content] = []
         for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
             if self._closing or reading.cancelled or (content := self._store.load(place)) is None:

@@ -1,8 +1,8 @@
 """Which model computed a state: a digest over everything that the same tokens' state depends on.
 
 Called once at load, in a thread beside the loading of the weights, which reads the same bytes. A wrong "same"
-gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, times only
-where the contents are too much to read.
+gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, and times
+only where there is too much content to read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 _PIECE_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16
 _STRIDE_BYTES = 1 << 24
-_HEADER_BYTES = 1 << 26  # More than any header: a length beyond it is no safetensors file's.
+_HEADER_BYTES = 1 << 26  # More than any safetensors header.
 
 
 def fingerprint(
@@ -26,13 +26,13 @@ def fingerprint(
 ) -> str:
     """64 hex digits for the model in `folder` as it is run. Raises OSError where a file cannot be read.
 
-    `weights_dtype`: what they are converted to at load, as decided ("auto" would say nothing).
-    `adapter`: a folder or a file. `software`: versions of mlx-lm and of what else computes, the device too.
+    `weights_dtype`: what they are converted to at load, resolved (never "auto"). `adapter`: a folder or a
+    file. `software`: versions of mlx-lm and of everything else that computes, and the device.
 
     Up to `whole_bytes` of weights, every byte counts (a second a GB). Beyond, of each weights file: its
-    safetensors header, 64 KiB of every 16 MiB, its end, and its times of modification and of change. The
-    latter no program can set back, so that an edit between the samples shows too; a copy of a large model
-    is another one.
+    safetensors header, 64 KiB of every 16 MiB, its end, and its times of modification and of change. No
+    program can set back the latter, so that an edit between the samples is noticed, too; a copy of a large
+    model counts as another model.
     """
     digest = blake2b(digest_size=32)
     for part in (f"blocks of {BLOCK_TOKENS}", weights_dtype, software):
@@ -49,13 +49,13 @@ def fingerprint(
 
 
 def _shapes_the_model(file: Path) -> bool:
-    """config.json (the quantisation is in it) and a model's own code. The tokenizer's files are not: states
-    belong to token ids. Nor is the weights' index: it is what the weights say."""
+    """config.json (the quantisation is in it) and a model's own code. Not the tokenizer's files: states
+    belong to token ids. Nor the weights' index: it repeats the weights."""
     return file.suffix == ".py" or file.name == "config.json"
 
 
 def _add(digest: blake2b, part: bytes) -> None:
-    """With its length before it: no two lists of parts are the same bytes."""
+    """Preceded by its length: no two lists of parts give the same bytes."""
     digest.update(len(part).to_bytes(8, "little"))
     digest.update(part)
 
@@ -71,13 +71,13 @@ def _add_files(digest: blake2b, files: Iterable[Path], *, whole: bool) -> None:
             else:
                 _add(digest, f"{status.st_mtime_ns} {status.st_ctime_ns}".encode())
                 _add(digest, _samples(file, status.st_size))
-    _add(digest, b"")  # Where one group of files ends.
+    _add(digest, b"")  # Ends one group of files.
 
 
 def _contents(file: BinaryIO) -> bytes:
     contents = blake2b()
     while piece := file.read(_PIECE_BYTES):
-        contents.update(piece)  # Lets go of the GIL.
+        contents.update(piece)  # Releases the GIL.
     return contents.digest()
 
 

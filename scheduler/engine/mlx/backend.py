@@ -1,7 +1,6 @@
-"""The back end that runs a model: a batch (`rows/batch.py`), its ties to the prefix cache, its grammars and
-disk.
+"""The back end that runs a model: the batch (`batch.py`), the prefix cache, grammars and the disk tier.
 
-Metal and CUDA take the same path through this file; only the CPU build was run by us.
+Metal and CUDA take the same path through this file; we have run only the CPU build.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from scheduler.engine.backend import StepResult
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.memory_budget import default_budget_bytes, machine_memory_bytes, recommended_bytes
+from scheduler.engine.memory import default_budget_bytes, machine_memory_bytes, recommended_bytes
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.cpu import swiglu
@@ -50,13 +49,13 @@ swiglu.take_over()
 _PADDED_PREFILL_IS_EXACT = frozenset(
     {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
 )
-"""Model types with recurrent state that may prefill prompts of different lengths in one batch, each held
-by a test. mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs
-through the state, so that answers change with the neighbours. Others take chunks of one length."""
+"""Model types with recurrent state that may prefill prompts of different lengths in one batch, each tested.
+mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs through the state,
+so that answers depend on the neighbours. Other recurrent models take chunks of equal length."""
 
 
 class MlxBackend:
-    """A model and the BatchGenerator that runs it. Make it with `load`; one thread uses it."""
+    """A model and the BatchGenerator that runs it, made by `loading.load`; one thread uses it."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class MlxBackend:
     def restorable(self) -> Restorable:
         if self._prefixes is None:
             return "never"
-        return "at_stops" if self._needs_state else "anywhere"
+        return "at_checkpoints" if self._needs_state else "anywhere"
 
     @property
     def limits(self) -> PrefillLimits:
@@ -120,7 +119,7 @@ class MlxBackend:
         return self._batch.has_pending
 
     def check(self, sequence: Sequence) -> None:
-        """What would index outside an array on the device, where nothing checks."""
+        """Refuses ids that would index outside an array on the device, which does not check."""
         vocabulary, submit = self._description.vocabulary, sequence.submit
         if not sequence.tokens:
             raise RequestRefused("the prompt is empty")
@@ -149,13 +148,14 @@ class MlxBackend:
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
-                sequence.generated_tokens,
                 submit.top_logprobs,
                 submit.min_tokens,
                 [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
                 constraint,
             )
-        except Exception as error:  # Here, where it is this request's alone, and not inside the batch's step.
+        except (
+            Exception
+        ) as error:  # Here it fails this request alone; inside the step it would fail the batch.
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     @property
@@ -163,7 +163,7 @@ class MlxBackend:
         return self._disk
 
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and self._disk.warming(sequence)
+        reading = self._disk is not None and self._disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
@@ -187,7 +187,7 @@ class MlxBackend:
         self._rows.release(row)
 
     def _keep(self, row: Row, limit: int | None = None, session_end: bool = False) -> None:
-        """Keep the first `limit` tokens (or all) of what the row has computed itself."""
+        """Put the first `limit` tokens (or all) that the row has computed into the prefix cache."""
         computed = row.sequence.computed_tokens
         if row.joined and computed > row.sequence.cached_tokens:
             whole = limit is None or limit == computed
@@ -202,7 +202,8 @@ class MlxBackend:
             self._disk.note(kept, row.sequence.submit.salt)
 
     def _regroup(self) -> None:
-        """Rows have come, or a prompt is whole: what is worth it, they attend to in place from now on."""
+        """After rows joined or a prompt was completed: attend in place to the shared runs that are worth
+        it."""
         self._regrouping = False
         rows = list(self._batch.rows.values())
         leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
@@ -226,9 +227,9 @@ class MlxBackend:
         prefill_seconds = time.perf_counter() - started
         prefills = [self._progress(row) for row in sizes]
         if self._regrouping:
-            self._regroup()  # A whole prompt is in place before its row is one of the long ones.
+            self._regroup()  # Put a complete prompt in place before its row pads the others.
         starting = self._batch.starting()
-        # Rows join here, and prompts wait: no overlap while there are any.
+        # Prompts join between two steps: no overlap while there are any.
         overlap = not sizes and not starting
         started = time.perf_counter()
         sampled = self._batch.decode(overlap)
@@ -236,13 +237,13 @@ class MlxBackend:
         prefills += [self._progress(row) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
-        self._rows.reserve(self.kv_bytes())
+        self._rows.set_running_bytes(self.kv_bytes())
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
 
     def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
-        """The plan's chunks. A prefix hit may have turned out longer than planned, so no chunk passes its
-        row's next checkpoint."""
+        """The plan's chunks. The prefix hit may be longer than planned, so a chunk is cut at its row's next
+        checkpoint."""
         sizes: dict[Row, int] = {}
         for chunk in chunks:
             row = self._batch.rows[chunk.request_id]
@@ -268,17 +269,18 @@ class MlxBackend:
         return tokens, [*retired, *self._fail_rows()]
 
     def _fail_rows(self) -> list[Retired]:
-        """End the rows whose next token cannot be chosen; their KV is not kept."""
+        """Retire the rows whose next token cannot be chosen; their KV is not cached."""
         retired: list[Retired] = []
         for row in list(self._batch.rows.values()):
-            if (failure := row.sampling.end) is not None:
+            if (failure := row.sampling.failure_reason) is not None:
                 self._drop(row)
                 retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired
 
     def _progress(self, row: Row) -> PrefillOut:
-        """A chunk of a row's prompt is computed. Before its last token, and at a checkpoint, its state is
-        kept: the row can then begin its answer with its prompt in place, where it pads nobody."""
+        """A chunk of a row's prompt was computed. Before the prompt's last token, and at a checkpoint, it
+        goes to the prefix cache: the row can then decode with its prompt in place, where it pads no other
+        row."""
         sequence = row.sequence
         done = sequence.prefilled_tokens
         whole = done == sequence.prompt_tokens - 1

@@ -1,18 +1,17 @@
-"""The running rows, in mlx-lm's BatchGenerator: all that we take from it or override (written against
+"""The running rows in mlx-lm's BatchGenerator: everything that we use of it or override (written against
 0.32.2).
 
-What stays upstream's: the two batches (prompts in prefill, rows that decode), who is at which place in them,
-and how rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of
-their caches. Its lists of samplers hold our `Row`s, so upstream itself keeps each row at its place. What is
-ours: which tokens a step computes (a plan says so; upstream decodes first, then prefills with chunks of one
-size), how tokens are chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary
-and calls a sampler a row), and how a row ends. `tests/scheduler/engine/mlx/test_upstream.py` holds what we
-rely on.
+Upstream keeps: the two batches (prompts in prefill, rows that decode), the place of each row in them, and how
+rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of their
+caches. Its lists of samplers hold our `Row`s, so that upstream keeps them in order. We decide which tokens a
+step computes (by the plan; upstream decodes first, then prefills with chunks of one size), how tokens are
+chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary and calls one sampler
+per row), and how a row ends. `tests/scheduler/engine/mlx/test_upstream.py` tests what we rely on.
 
 **Overlap.** A step's draw is submitted, and the next model call built on it, before its tokens are read: the
-device computes while the host routes them (0.89 of the time a step, also on a CPU). So with overlap a step
+device computes while the host routes them (0.89 of the time per step, also on a CPU). So with overlap a step
 returns the previous step's tokens, and a sampled token is *pending* until then. While prompts are prefilled
-there is no overlap: rows join between two steps, and nobody's token waits for others' prompts.
+there is no overlap: rows join between two steps, and no token waits for another row's prompt.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.prefix.radix_tree import Lease
 
 _CLEARED_STEPS = 512
-"""After so many decode steps MLX gives its freed buffers back, as upstream does."""
+"""Decode steps between two calls of mx.clear_cache(), as upstream."""
 _EVALUATED_STEPS = 64
-"""After so many decode steps, what no token depends on is evaluated as well: mlx-lm's recurrent layers
-subtract 1 from their `left_padding` or `lengths` in each step (mlx-lm #1845), layers without rotary positions
-add 1 to `offset`. Else that is a graph which grows until the batch is empty. Each link holds a buffer, of
-which Metal has 499,000: with 36 recurrent layers 14,000 steps."""
+"""Decode steps between two evaluations of what no token depends on: mlx-lm's recurrent layers subtract 1 from
+their `left_padding` or `lengths` in each step (mlx-lm #1845), layers without rotary positions add 1 to
+`offset`. Unevaluated, that graph grows until the batch is empty. Each node holds a buffer, of which Metal has
+499,000: with 36 recurrent layers that is 14,000 steps."""
 _NO_STOPS = StopSequences()
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token of one row. `layers`: the row's caches, one view a layer, where it ended with this token."""
+    """A token of one row. `layers`: the row's caches, one view per layer, if it ended with this token."""
 
     row: Row
     token: int
@@ -55,7 +54,7 @@ class Sampled:
 
 
 class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has no types
-    """Rows in the middle of their prefill."""
+    """Rows whose prefill has begun."""
 
     samplers: list[Row]
     prompt_cache: list[Any]
@@ -65,8 +64,8 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         return self.samplers
 
     def compute(self, tokens: Mapping[Row, int]) -> None:
-        """A chunk of each row. As upstream's `prompt`, but MLX's freed buffers stay for the next chunk:
-        giving them back after each costs the page faults of all its activations again."""
+        """Compute a chunk of each row. As upstream's `prompt`, but MLX's freed buffers stay for the next
+        chunk: clearing them after each costs page faults for all activations again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
         lengths = [len(chunk) for chunk in chunks]
         longest = max(lengths)
@@ -83,7 +82,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
 
 
 class _Pending(NamedTuple):
-    """Sampled tokens that are not returned yet. `chosen` None: nobody has sampled them (prompts' last)."""
+    """Sampled tokens that are not returned yet. `chosen` None: they are the last tokens of prompts."""
 
     tokens: mx.array
     logprobs: Sequence[RowLogprobs | None]
@@ -91,8 +90,8 @@ class _Pending(NamedTuple):
 
 
 class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
-    """Rows of which each step computes a token. `has_pending`: their next inputs are sampled, or about to be,
-    and not returned yet; rows join only when there are none."""
+    """Rows for which each step computes a token. `has_pending`: their next inputs are sampled, or about to
+    be, and not returned yet; rows join only when none are pending."""
 
     samplers: list[Row]
     prompt_cache: list[Any]
@@ -100,7 +99,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _next_logprobs: list[RowLogprobs | None]
     has_pending: bool = False
     _undrawn: tuple[mx.array, mx.array] | None = None
-    """What the next inputs are still to be drawn from: logits, and their inputs."""
+    """Logits from which the next inputs are still to be drawn, and the inputs before them."""
     _chosen: Chosen | None = None
     """The next inputs as they were chosen."""
     _rows_sampler: RowsSampler | None = None
@@ -119,14 +118,14 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             assert pending is None, "rows were prefilled before pending tokens had been returned"
             return self.emit_pending()
         self.has_pending = True
-        # A grammar that has failed meanwhile allows no token after these.
+        # A grammar that failed meanwhile affects only the tokens after these.
         return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
 
     def emit_pending(self) -> list[Sampled]:
-        """Return the sampled tokens, and compute nothing. Rows whose draw has failed have none."""
+        """Return the sampled tokens, and compute nothing. Failed rows return none."""
         self._draw()
         self.has_pending = False
-        return self._emit(self._sampled(), lambda row: row.end is None)
+        return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
     def _submit(self, inputs: mx.array) -> None:
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
@@ -135,7 +134,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         self._undrawn = logits, inputs
         sampler = self._sampler()
         if sampler.draws_on_host and not sampler.constrained:
-            # The draw waits for the model: it is left to whoever needs the tokens.
+            # A draw on the host waits for the model: defer it until the tokens are needed.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
         else:
             self._draw()
@@ -146,20 +145,20 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         (logits, inputs), self._undrawn = self._undrawn, None
         sampler = self._sampler()
         if sampler.constrained:
-            # A grammar's next mask follows from the token before it: it is made while the model computes, and
-            # only the draw waits for it.
+            # A grammar's mask depends on the token before it: it is computed while the model runs, and only
+            # the draw waits for it.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._chosen = sampler(logits, inputs)
         self._next_tokens = self._chosen.tokens
-        self._next_logprobs, asked = sampler.logprobs.extract(logits, self._next_tokens)
-        mx.async_eval(self._next_tokens, self._chosen.scores, asked)  # type: ignore[no-untyped-call]
+        self._next_logprobs, requested = sampler.logprobs.extract(logits, self._next_tokens)
+        mx.async_eval(self._next_tokens, self._chosen.scores, requested)  # type: ignore[no-untyped-call]
 
     def _sampled(self) -> _Pending:
         return _Pending(self._next_tokens, self._next_logprobs, self._chosen)
 
     def _emit(self, pending: _Pending, may_emit: Callable[[RowSampling], bool]) -> list[Sampled]:
-        """`pending`: of the rows that are here. Those that may not emit their token stay, to be dropped."""
+        """`pending`: the tokens of the current rows. Rows that may not emit stay, and are dropped later."""
         tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
         if pending.chosen is not None:
             pending.chosen.verify()
@@ -178,7 +177,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return emitted
 
     def _sampler(self) -> RowsSampler:
-        """The rows' parameters lie side by side on the device until the rows change."""
+        """The sampler of the current rows, rebuilt when they change."""
         rows = tuple(row.sampling for row in self.rows)
         known = self._rows_sampler
         if known is None or known.rows != rows:  # They compare by identity.
@@ -188,7 +187,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return known
 
     def filter(self, keep: list[int]) -> None:
-        """Rows keep their places; the last ones move to those that have become free."""
+        """Rows keep their places; the last ones move to the free places."""
         keep = _in_place(keep)
         super().filter(keep)
         if self._undrawn is not None:
@@ -198,13 +197,13 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def _as_generation(prompts: PromptProcessingBatch) -> GenerationBatch:
-    """What `GenerationBatch.extend` takes over, without the model call that its `__init__` makes."""
+    """A batch that `GenerationBatch.extend` accepts, without the model call that its `__init__` makes."""
     batch = GenerationBatch.empty(prompts.model, None)
     rows: list[Row] = prompts.samplers
     batch.uids, batch.samplers, batch.prompt_cache = prompts.uids, rows, prompts.prompt_cache
     batch._next_tokens = mx.array([row.last_prompt_token for row in rows], dtype=mx.uint32)
     batch._next_logprobs = [None] * len(rows)
-    # The rest is upstream's own way to choose and to end, which nobody asks here.
+    # The rest is upstream's own sampling and stopping, which is not used.
     batch.tokens = [[] for _ in rows]
     batch.logits_processors = [[] for _ in rows]
     batch.max_tokens = [0] * len(rows)
@@ -223,14 +222,14 @@ def _in_place(keep: Sequence[int]) -> list[int]:
 
 
 def _counters(layers: Sequence[Any]) -> list[mx.array]:
-    """What caches count rows' positions with. Upstream's sliding windows see to their own."""
+    """The caches' position counters. Upstream evaluates those of sliding windows itself."""
     names = ("left_padding", "lengths", "offset")
     found = [getattr(layer, name, None) for layer in leaves(layers) for name in names]
     return [value for value in found if isinstance(value, mx.array)]
 
 
 class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
-    """All rows, in whatever stage. Those that have no chunk yet are not in BatchGenerator: it would prefill
+    """All rows, in any stage. Those without a first chunk are not in BatchGenerator yet: it would prefill
     them in its own order."""
 
     _prompt_batch: PrefillBatch
@@ -259,16 +258,17 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
 
     @property
     def nbytes(self) -> int:
-        """Of all rows' caches."""
+        """Bytes of all rows' caches."""
         waiting = sum(int(layer.nbytes) for row in self.rows.values() for layer in row.start_layers)
         return waiting + int(self.prompt_cache_nbytes)
 
     def add(self, row: Row) -> None:
-        """It joins a batch with its first chunk, or at once where only its last prompt token is left."""
+        """The row joins a batch with its first chunk, or with the next decode if only its last prompt token
+        is left."""
         self.rows[row.sequence.request_id] = row
 
     def drop(self, row: Row) -> None:
-        """Its caches are freed."""
+        """Remove the row and free its caches."""
         del self.rows[row.sequence.request_id]
         if row.joined:
             self.remove([row.uid])
@@ -279,8 +279,8 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
         return list(layers)
 
     def prefill(self, tokens: Mapping[Row, int]) -> None:
-        """Compute so many prompt tokens of each of these rows, which must be all that have begun, and new
-        ones."""
+        """Compute this number of prompt tokens of each row; they must include all rows whose prefill has
+        begun."""
         with mx.stream(self._stream):
             if new := [row for row in tokens if not row.joined]:
                 self._prompt_batch.extend(self._join(new))
@@ -288,7 +288,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
                 self._prompt_batch.compute(tokens)
 
     def decode(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row whose prompt is whole but for its last token, or beyond."""
+        """Compute a token of each row that has at most its last prompt token left to prefill."""
         with mx.stream(self._stream):
             self._begin_decoding()
             if not self.decoding:
@@ -312,7 +312,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
         return emitted
 
     def starting(self) -> list[Row]:
-        """The rows that the next `decode` takes up."""
+        """The rows that join the decode batch with the next `decode`."""
         return [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
@@ -325,7 +325,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
             self._generation_batch.extend(_as_generation(self._prompt_batch.split(ready)))
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:
-        """Into BatchGenerator with them. Of its prompt each row gives upstream the last token only."""
+        """Insert rows into BatchGenerator. Upstream gets only the last token of each prompt."""
         uids = self.insert_segments(
             [[[row.last_prompt_token]] for row in rows],
             max_tokens=[1] * len(rows),
@@ -333,7 +333,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
             samplers=rows,
         )
         batch = self._make_batch(len(rows))
-        self._currently_processing.clear()  # Upstream's account of its own prefill.
+        self._currently_processing.clear()  # Upstream's bookkeeping of its own prefill.
         for row, uid in zip(rows, uids, strict=True):
             row.uid, row.start_layers = uid, []
         return batch
@@ -341,7 +341,8 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     def rebase(
         self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
     ) -> None:
-        """Rows attend in place to the first so many pieces of their leases from now on."""
+        """From now on, rows attend in place to the first pieces of their leases, the number given for
+        each."""
         for batch in (self._prompt_batch, self._generation_batch):
             places = {at: leases[row] for at, row in enumerate(batch.rows) if row in leases}
             if places:

@@ -1,8 +1,8 @@
-"""What the engine's code chooses by the device that it runs on.
+"""What depends on the device that the engine runs on.
 
-One value a process: attention and the feed-forward gate are functions that mlx-lm's models call, so nothing
-could be passed to them. Whoever chooses asks `device()` when it is called, not when it is imported, so that
-tests on a CPU run the branches of Metal and CUDA (`forced`, tests/mlx/sixteen_bit).
+One value per process: mlx-lm's models call attention and the feed-forward gate, so that no argument can be
+passed. Callers read `device()` at each call, not at import, so that tests on a CPU can run the branches of
+Metal and CUDA (`forced`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import mlx.core as mx
 @dataclass(frozen=True, slots=True)
 class Device:
     exp_is_slow: bool
-    """MLX's exponential is one libm call a number, 11 to 20 ns: nine tenths of attention over a long prefix.
-    Then softmax and gate are computed by NumPy or from the bits of a power of two, all attention is ours, and
-    penalties, cut-offs and random numbers are NumPy's as well."""
+    """MLX's exponential is one libm call per number, 11 to 20 ns: nine tenths of attention over a long
+    prefix. Then NumPy or a power of two made from bits computes softmax and gate, all attention is ours, and
+    NumPy computes penalties, cut-offs and random numbers, too."""
 
 
 X86 = Device(exp_is_slow=True)
@@ -42,7 +42,7 @@ def device() -> Device:
 
 @contextmanager
 def forced(instead: Device) -> Iterator[None]:
-    """Run as on another device. Rows that began before keep how their tokens are chosen."""
+    """Run as if on another device. Rows made before keep their way of sampling."""
     global _device
     before, _device = _device, instead
     try:

@@ -1,6 +1,6 @@
-"""From a folder to a running back end: weights, their type, one warm-up token, the disk tier.
+"""From a folder to a running back end: weights, their type, one token to test it, the disk tier.
 
-Metal and CUDA take the same path through this file; only the CPU build was run by us.
+Metal and CUDA take the same path through this file; we have run only the CPU build.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 _ONE_ROW_ONLY = frozenset({"gemma2"})
-"""Model types whose attention takes no mask by row: with two rows a step raises, or is silently wrong."""
+"""Model types whose attention takes no mask per row: with two rows a step raises, or is silently wrong."""
 
 
 def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
@@ -41,7 +41,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
     model = _convert_weights(model, config, command.weights_dtype, report)
     mx.eval(model.parameters())
-    report("warming up")
+    report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
     mx.eval(logits)
@@ -64,23 +64,23 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
-    """Without a tokenizer, which is said, answers cannot be held to grammars, and all else works."""
+    """Without a usable tokenizer only structured output is unavailable, which is printed to stderr."""
     try:
         return Grammars(grammar_tokenizer(folder, vocabulary, config))
-    except Exception as error:  # Whatever transformers' parsers raise.
-        print(f"answers cannot be held to grammars: {error}", file=sys.stderr)
+    except Exception as error:  # transformers' parsers raise many types.
+        print(f"structured output is not available: {error}", file=sys.stderr)
         return Grammars(None)
 
 
 def _disk_tier(
     load: Load, config: dict[str, Any], model: Any, report: Callable[[str], None]
 ) -> DiskTier | None:
-    """Without one where it is not wanted, or not to be had, which is said."""
+    """None if it is not wanted, or not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
     report("reading what is kept on disk")
     layout = CacheLayout(model)
-    # What computes is part of what was computed: another MLX or device may round another way.
+    # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {_device_name()}, {load.weights_dtype}"
     name = fingerprint(Path(load.model_folder), _dtype_names(_arrays(model)), None, software)
     try:
@@ -108,10 +108,10 @@ def _device_name() -> str:
 def _convert_weights(
     model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
 ) -> Any:
-    """Weights as the device computes them best.
+    """Weights in the type that the device computes fastest.
 
-    "auto" keeps what is stored on a GPU. On the CPU it takes float32: there the BLAS has no fast path
-    for 16-bit or packed weights, and float32 decoded several times faster.
+    "auto" keeps the stored type on a GPU. On the CPU it is float32: there the BLAS has no fast path for
+    16-bit or packed weights, and float32 decoded several times faster.
     """
     if weights_dtype == "auto":
         weights_dtype = "float32" if _on_cpu() else "stored"

@@ -1,4 +1,4 @@
-"""Functions of mlx-lm that all its models call, in whose place ours are called."""
+"""Replaces functions of mlx-lm that all its models call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def replace(home: ModuleType, name: str, ordinary: Any, ours: Any) -> None:
-    """In models that are loaded later, and in those that are: they import the function by name, so they hold
-    the original themselves."""
+    """Replace `home.name`, for models imported later and for those imported already: they import the function
+    by name, so that each module holds the original."""
     setattr(home, name, ours)
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("mlx_lm.models.") and vars(module).get(name) is ordinary:

@@ -12,10 +12,10 @@ that a fused kernel could replace: it has no other input than queries, keys, val
 
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
 they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
-so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; nobody
-measured it on a GPU).
+so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; not
+measured on a GPU).
 
-Everything here is a composition of MLX operations and was run on the CPU build only.
+Everything here is composed of MLX operations; we have run it on the CPU build only.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.replacement import replace
 
 _PIECE_BYTES = 256 << 20
-"""At most as much for the scores of one product and what is made of them: a long chunk before a long run is
-done in pieces. On a Mac with 8 GB all that is left for activations is 0.8 GB (`memory_budget.py`)."""
+"""The most memory for the scores of one product and what is computed from them: a long chunk over a long run
+is computed in pieces. A Mac with 8 GB has 0.8 GB left for activations (`memory.py`)."""
 _PIECE_BYTES_CPU = 64 << 20
-"""Less, because several operations pass over them: nearer to the caches."""
+"""Less, because several operations pass over them: closer to the sizes of caches."""
 _SCORE_BYTES = 16
-"""Of one score at its worst: as a product, masked, as a weight, each in float32, and the weight as 16 bits;
-in float32 the buffer of one of them is used again."""
+"""Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
+in float32 one of the buffers is reused."""
 _MASKED = -1e30
-"""Finite, so that a part that is masked as a whole counts nothing instead of making NaN."""
+"""Finite, so that a fully masked part counts as nothing instead of making NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedGroup:
-    """One layer's run that some rows of the batch begin with, or go on with after a run before it."""
+    """One layer's run that some rows of the batch begin with, or continue with after another run."""
 
     keys: mx.array
     """(1, kv heads, tokens, head size), as are the values."""
@@ -142,7 +142,8 @@ def _most_scores() -> int:
 
 
 def _after(done: list[mx.array], queries: mx.array) -> mx.array:
-    """Piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at once."""
+    """Piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at the same
+    time."""
     return mx.depends(queries, done) if done else queries
 
 
@@ -164,7 +165,7 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
 
 
 def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
-    """All rows' queries against one run, as one product a head."""
+    """All rows' queries against one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
     most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))
@@ -191,7 +192,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
-    """A part of some rows as one of all: the others count nothing in it."""
+    """A part of some rows as a part of all, in which the others count as nothing."""
     most = mx.full(like.most.shape, _MASKED)
     total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
     most[index], total[index], weighted[index] = part.most, part.total, part.weighted
@@ -210,8 +211,8 @@ def _dispatch(
     mask: Any,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """What models call: the cache says whether its rows share. Where the ordinary way is the slower one (its
-    exponential), everything comes here."""
+    """What models call. `cache.groups` holds the runs that its rows share; where MLX's exponential is slow,
+    all attention is computed here."""
     groups = getattr(cache, "groups", ())
     if groups or (device().exp_is_slow and not hasattr(cache, "bits")):
         if isinstance(mask, str):
@@ -221,5 +222,5 @@ def _dispatch(
 
 
 def take_over() -> None:
-    """Make mlx-lm's models call us."""
+    """Make mlx-lm's models call `_dispatch`."""
     replace(base, "scaled_dot_product_attention", _ordinary, _dispatch)

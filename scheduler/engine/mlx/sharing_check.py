@@ -1,8 +1,8 @@
-"""Whether a model's attention lets rows share keys and values in place: asked by trying, at load.
+"""Tests at load whether a model's attention lets rows share keys and values in place.
 
 Families differ in what they do between the cache and the softmax: MLA adds part of the scores itself, some
-call their own kernel, some pass a window. What does not come out equal is left on the ordinary path. One row
-shares nothing: so the run is a part that is masked as a whole for it, and the others' own parts are padded.
+call their own kernel, some pass a window. A model whose results differ stays on the ordinary path. One row of
+the test shares nothing: for it the run is fully masked, and the others' private parts are padded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _RESTS = ([2, 19, 4], [23, 6, 29], [8, 31, 10])
 _SHARING_ROWS = 2
 _TOLERANCE = {mx.float32: 1e-3}
 _TOLERANCE_16_BIT = 0.05
-"""Of the largest logit: what summing in another order may change."""
+"""Fraction of the largest logit: the effect of another order of summation."""
 
 
 def shares_exactly(model: Any) -> bool:
-    """Two rows behind one prefix, once with copies and once in place, and a third beside them: the same
-    logits in prefill and in decode, or False and a line that says so."""
+    """Whether two rows behind one prefix, and a third beside them, get the same logits in prefill and in
+    decode with copies and in place. If not, prints the reason to stderr."""
     try:
         apart, together = _logits(model, in_place=False), _logits(model, in_place=True)
         mx.eval(apart, together)
-    except Exception as error:  # Whatever a model raises at a cache that it does not expect.
+    except Exception as error:  # Models raise many types for a cache that they do not expect.
         return _refuse(f"{type(error).__name__}: {error}")
     scale = float(mx.max(mx.abs(apart)))
     difference = float(mx.max(mx.abs(apart - together)))

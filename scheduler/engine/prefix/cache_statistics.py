@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from scheduler.engine.prefix.radix_tree import Held
+from scheduler.engine.prefix.radix_tree import CacheSize
 
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
-"""Why something was let go of."""
+"""Why something was evicted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trunk:
-    """A prefix that came back."""
+class SharedPrefix:
+    """A prefix that branches or was hit."""
 
     tokens: int
-    references: int  # Stored continuations that stand on it.
+    references: int  # Cached continuations.
     hits: int
     head: tuple[int, ...]  # The first token ids, as many as were asked for.
 
@@ -26,11 +26,11 @@ class Trunk:
 class CacheStatistics:
     """What is held now, and totals since the start."""
 
-    held: Held
+    size: CacheSize
     leases: int
     query_tokens: int
     hit_tokens: int
     stored_tokens: int
     evicted_tokens: Mapping[Reason, int]
     evicted_bytes: int
-    top_trunks: tuple[Trunk, ...]
+    top_prefixes: tuple[SharedPrefix, ...]

@@ -1,13 +1,12 @@
-"""The prefix cache's policy: what is kept, what is shared, and what goes when room is needed.
+"""The prefix cache: what is kept, what is shared, and what is evicted when room is needed.
 
-Owns the radix tree and every decision about it. It must not know MLX, models or requests: a `Segment` and a
-`Snapshot` have sizes, that is all. The engine's one thread calls it between steps; all of it is host work.
+Owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment` and
+a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-What goes first when room is needed (what a lease stands on never does):
+Order of eviction (leased paths are never evicted):
 1. leaves of a superseded turn, and leaves that no hit can restore (no snapshot where the model needs one);
-2. then what was used longest ago: leaves, and snapshots in the middle of a path. What was used again (by a
-   continuation, two hits, several branches) counts as used `protected_seconds` later than it was: as in a
-   segmented LRU it outlives tails used once, but yesterday's agents do not keep out today's.
+2. then the least recently used: leaves, and snapshots inside a path. What was used again (a continuation,
+   two hits, several branches) counts as used `protected_seconds` later, as in a segmented LRU.
 """
 
 from __future__ import annotations
@@ -19,12 +18,29 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from typing import Generic, TypeAlias
 
-from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, Trunk
+from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
 from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease, Match, Node, RadixTree, SegmentT, SnapshotT
-from scheduler.engine.prefix.retention import Retention
 
 Tokens: TypeAlias = Sequence[int]
 SessionKey: TypeAlias = tuple[str, str]  # salt, session
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The bounds of the eviction policy."""
+
+    continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
+    continuation_share: float = 0.5  # exo #1817: of the prompt.
+    protecting_hits: int = 2  # SGLang's slru threshold.
+    protected_seconds: float = 600.0  # A tool call or a person answers within this.
+    snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
+    branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
+    sessions: int = 4096  # The turns of a forgotten session age like any others.
+
+    def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
+        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
+        least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
+        return hit_tokens >= least
 
 
 @dataclass(slots=True)
@@ -37,12 +53,12 @@ class _Mark:
     superseded: bool = False
     snapshot_used: float = 0.0
     snapshot_hits: int = 0
-    turns: set[SessionKey] = field(default_factory=set)  # Sessions of which a newest turn ends here.
+    turns: set[SessionKey] = field(default_factory=set)  # Sessions whose newest turns end here.
     ticket: int = 0  # The one valid entry in the queue.
 
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
-    """Holds at most budget - running bytes, but for what leases stand on. Exact after every call."""
+    """Holds at most budget - running bytes, except for leased paths. Exact after every call."""
 
     def __init__(
         self,
@@ -52,8 +68,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         clock: Callable[[], float],
         retention: Retention | None = None,
     ) -> None:
-        """`token_bytes`: what a Segment costs a token, to make room before it is cut; 0 where no layer can
-        be cut. `needs_snapshot`: the model has layers that cannot be cut."""
+        """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 where no layer can be
+        cut. `needs_snapshot`: the model has layers that cannot be cut."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
@@ -68,7 +84,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._sessions: OrderedDict[SessionKey, list[Node[SegmentT, SnapshotT]]] = OrderedDict()
         self.query_tokens = self.hit_tokens = self.stored_tokens = 0
         self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
-        self.evicted_bytes = 0  # Only grows: much of it at once, and the device should have it back.
+        self.evicted_bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -82,16 +98,18 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def room(self) -> int:
         return max(0, self.budget_bytes - self._running_bytes)
 
-    def peek(self, tokens: Tokens, salt: str) -> int:
-        """How many tokens a lookup would find. Changes and counts nothing: for planning."""
+    def match_length(self, tokens: Tokens, salt: str) -> int:
+        """How many tokens `match_and_lease` would find. Changes and counts nothing: for planning."""
         return self._find(tokens, salt).length
 
-    def lookup(self, tokens: Tokens, salt: str, system_tokens: int = 0) -> Lease[SegmentT, SnapshotT]:
-        """The longest prefix that can be restored, at most one token short of the prompt: that one must be
-        computed, or there is nothing to sample from. Give the lease back with `release`."""
+    def match_and_lease(
+        self, tokens: Tokens, salt: str, system_tokens: int = 0
+    ) -> Lease[SegmentT, SnapshotT]:
+        """The longest prefix that can be restored, at most one token short of the prompt: the last must be
+        computed, or there are no logits to sample from. End the lease with `release`."""
         found = self._find(tokens, salt)
         if found.inside and found.length < len(tokens) - 1:
-            # The prompt leaves the edge here. Cut it now: a store would have to, under this very lease.
+            # The prompt leaves the edge here. Split it now: `insert` would have to, under this lease.
             self._tree.boundary(found)
             found = self._find(found.tokens, salt)
         continuation = self._retention.continues(found.length, len(tokens), system_tokens)
@@ -112,7 +130,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return lease
 
     def pin(self, tokens: Tokens, salt: str) -> Lease[SegmentT, SnapshotT]:
-        """A lease on what there is of a prefix that is running anyway: counts nothing, changes no recency."""
+        """A lease on what is cached of a running row's prefix: counts nothing, changes no recency."""
         return self._tree.lease(self._tree.match(tokens, salt))
 
     def states(self, tokens: Tokens, salt: str) -> list[tuple[int, SnapshotT]]:
@@ -125,7 +143,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         ]
 
     def pinned_bytes(self) -> int:
-        """What leases keep from being evicted. O(leases * depth)."""
+        """Bytes that leases keep from being evicted. O(leases * depth)."""
         nodes: set[Node[SegmentT, SnapshotT]] = set()
         for lease in self._tree.leases:
             if lease.node is not None and lease.node not in nodes:
@@ -133,14 +151,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.replaced_bytes + sum(node.nbytes for node in nodes)
 
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
-        """The prefix is no longer in use. What had stayed over the budget for its sake may go now."""
+        """End a lease. What exceeded the budget because of it is evicted now."""
         node = lease.node
         self._tree.release(lease)
         if node is not None:
             self._file(node)
         self._make_room(0)
 
-    def store(
+    def insert(
         self,
         tokens: Tokens,
         salt: str,
@@ -148,10 +166,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         session: str | None = None,
         system_tokens: int = 0,
     ) -> int:
-        """Keep what was computed for `tokens`; the bytes added.
+        """Keep what was computed for `tokens`. Returns the bytes added.
 
         `cut(start, end)` is called at most once, for what is missing and fits: the shallow part where room
-        is short. When it raises, nothing was added. What only an older turn of `session` needed goes first.
+        is short. When it raises, nothing was added. What only an older turn of `session` used goes first.
         """
         if not tokens:
             return 0
@@ -177,7 +195,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> bool:
         """Keep the state right after `tokens`. False where it is not kept: not needed, the tokens are not
-        stored, one is there already, there is no room, or its path has better ones."""
+        cached, one is there already, there is no room, or its path has better ones."""
         match = self._tree.match(tokens, salt)
         known = not match.inside and match.path and match.path[-1].snapshot is not None
         if not self._needs_snapshot or not match.path or match.length < len(tokens) or known:
@@ -194,44 +212,43 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
-    def reserve(self, bytes_running: int) -> None:
-        """Leave this much of the budget to running requests, from now on."""
-        self._running_bytes = bytes_running
+    def set_running_bytes(self, running_bytes: int) -> None:
+        """The part of the budget that running requests use from now on."""
+        self._running_bytes = running_bytes
         self._make_room(0)
 
     def clear(self) -> int:
-        """Let go of everything that is not in use. The bytes freed."""
+        """Evict everything that is not in use. Returns the bytes freed."""
         before = self.evicted_bytes
         while (victim := self._victim()) is not None:
             self._evict(victim, "cleared")
         return self.evicted_bytes - before
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """For operators. Trunks take a walk of all nodes: for a page now and then, not for every step."""
+        """For operators. `top` shared prefixes take a walk of all nodes: not for every step."""
         return CacheStatistics(
-            held=self._tree.held(),
+            size=self._tree.size(),
             leases=len(self._tree.leases),
             query_tokens=self.query_tokens,
             hit_tokens=self.hit_tokens,
             stored_tokens=self.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
             evicted_bytes=self.evicted_bytes,
-            top_trunks=tuple(self._top_trunks(top, head_tokens)) if top else (),
+            top_prefixes=tuple(self._top_prefixes(top, head_tokens)) if top else (),
         )
 
-    def _top_trunks(self, top: int, head_tokens: int) -> Iterator[Trunk]:
-        came_back = [
+    def _top_prefixes(self, top: int, head_tokens: int) -> Iterator[SharedPrefix]:
+        shared = [
             (self._marks[node].hits, node.end, leaves, node)
             for node, leaves in self._tree.leaves_below().items()
             if len(node.children) > 1 or self._marks[node].hits
         ]
-        for hits, tokens, leaves, node in nlargest(top, came_back, key=lambda trunk: trunk[:2]):
-            yield Trunk(tokens, leaves, hits, self._tree.head(node, head_tokens))
+        for hits, tokens, leaves, node in nlargest(top, shared, key=lambda prefix: prefix[:2]):
+            yield SharedPrefix(tokens, leaves, hits, self._tree.head(node, head_tokens))
 
     def check_integrity(self) -> list[str]:
-        """Complaints in words, best none: an alarm, never a crash. O(everything)."""
-        complaints = self._tree.check_integrity()
-        nodes = set(self._tree.walk())
+        """Violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
+        complaints, nodes = self._tree.check_integrity(), set(self._tree.walk())
         if nodes != self._marks.keys():
             return [*complaints, "nodes and marks are not the same"]
         queued = {node for *entry, ticket, node in self._queue if self._is_valid(ticket, node)}
@@ -243,7 +260,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if turns != {(key, node) for node in nodes for key in self._marks[node].turns}:
             complaints.append("sessions and turns are not the same")
         if self.nbytes > self.room and self._victim() is not None:
-            complaints.append(f"{self.nbytes} bytes in a room of {self.room}, and not all in use")
+            complaints.append(f"{self.nbytes} bytes exceed the room of {self.room}, and some are evictable")
         return complaints
 
     def _find(self, tokens: Tokens, salt: str) -> Match[SegmentT, SnapshotT]:
@@ -251,7 +268,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return match.restorable() if self._needs_snapshot else match
 
     def _pass(self, end: Node[SegmentT, SnapshotT]) -> None:
-        """A request was stored along this path."""
+        """Something was inserted along this path."""
         now = self._clock()
         for node in (end, *self._tree.parents(end)):
             mark = self._marks[node]
@@ -260,7 +277,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._file(node)
 
     def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
-        """The tree cut an edge in two: both have its past."""
+        """The tree split an edge: both nodes inherit its mark."""
         mark = self._marks[lower]
         self._marks[upper] = _Mark(mark.last_used, mark.hits, mark.protected, mark.superseded)
         self._file(upper)
@@ -269,8 +286,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def _supersede(
         self, key: SessionKey, end: Node[SegmentT, SnapshotT] | None, length: int, system_tokens: int
     ) -> None:
-        """A turn of `length` tokens has come, known up to `end`: what its session had before is over. But
-        where the old one is longer, or shares only the system prompt, this is a branch and both stay."""
+        """A turn of `length` tokens, cached up to `end`, supersedes the session's older turns. An older turn
+        that is longer, or shares only the system prompt, is a branch: both stay."""
         path = set() if end is None else {end, *self._tree.parents(end)}
         for old in tuple(self._sessions.get(key, ())):
             above = (old, *self._tree.parents(old))
@@ -279,7 +296,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             if old not in path and not (good and length >= old.end):
                 continue
             self._forget(key, old)
-            for node in above:  # What others use, and what stands below that, is no turn's alone.
+            for node in above:  # Not what others use, nor what is above that.
                 used = node in path or node.pins or self._marks[node].turns
                 if used or not all(self._marks[child].superseded for child in node.children.values()):
                     break
@@ -306,16 +323,16 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             del self._sessions[key]
 
     def _thin(self, node: Node[SegmentT, SnapshotT]) -> None:
-        """Drop snapshots until no path through `node` has too many: the one whose loss leaves the smallest
-        gap, of those that nobody came back to; the deepest, which the next turn needs, at last."""
+        """Drop snapshots until no path through `node` has too many: first those that were not hit again, by
+        the smallest gap that they leave; the deepest, which the next turn needs, last."""
         while len(path := self._tree.fullest_path(node)) > self._retention.snapshots_per_path:
             ends = [0, *(held.end for held in path)]
             gaps = {held: ends[i + 2] - ends[i] for i, held in enumerate(path[:-1])}
             free = [held for held in path if not held.pins]
-            plain = [held for held in free if not self._comes_back(held)]
+            plain = [held for held in free if not self._is_reused(held)]
             self._drop_snapshot(min(plain or free, key=lambda held: gaps.get(held, held.end)))
 
-    def _comes_back(self, node: Node[SegmentT, SnapshotT]) -> bool:
+    def _is_reused(self, node: Node[SegmentT, SnapshotT]) -> bool:
         return len(node.children) > 1 or self._marks[node].snapshot_hits >= self._retention.protecting_hits
 
     def _drop_snapshot(self, node: Node[SegmentT, SnapshotT]) -> None:
@@ -323,7 +340,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._file(node)
 
     def _make_room(self, need: int) -> int:
-        """Evict until `need` more bytes fit or nothing more can go. The room that there is then."""
+        """Evict until `need` more bytes fit or nothing is evictable. Returns the room that there is then."""
         while self.nbytes + need > self.room and (victim := self._victim()) is not None:
             self._evict(victim, "budget")
         return self.room - self.nbytes
@@ -333,7 +350,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             *_, ticket, node = self._queue[0]
             if self._is_valid(ticket, node) and not node.pins:
                 return node
-            heappop(self._queue)  # A pinned one is filed again when it is released.
+            heappop(self._queue)  # A pinned node is queued again on release.
         return None
 
     def _evict(self, node: Node[SegmentT, SnapshotT], reason: Reason) -> None:
@@ -353,19 +370,19 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._file(parent)
 
     def _file(self, node: Node[SegmentT, SnapshotT]) -> None:
-        """Put a node where it belongs in the queue; called after every change of it or of its mark."""
+        """Queue a node at its place; called after every change of it or of its mark."""
         mark, leaf = self._marks[node], not node.children
         if not leaf and node.snapshot is None:
             mark.ticket = 0
             return
         hopeless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
         age = mark.last_used if leaf else mark.snapshot_used
-        if mark.protected if leaf else self._comes_back(node):
+        if mark.protected if leaf else self._is_reused(node):
             age += self._retention.protected_seconds
         self._tickets += 1
         mark.ticket = self._tickets
         heappush(self._queue, (0 if hopeless else 1, age, leaf, mark.ticket, node))
-        if len(self._queue) > 64 + 4 * len(self._marks):  # Mostly invalid by now: paid for by their pushes.
+        if len(self._queue) > 64 + 4 * len(self._marks):  # Mostly invalid: amortised by the pushes.
             self._queue = [entry for entry in self._queue if self._is_valid(*entry[3:])]
             heapify(self._queue)
 
@@ -374,7 +391,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     @contextmanager
     def _pinned(self, node: Node[SegmentT, SnapshotT]) -> Iterator[None]:
-        """Nothing of this path goes while room is made for what joins it."""
+        """Nothing of this path is evicted while room is made for what is added to it."""
         node.pins += 1
         try:
             yield

@@ -1,9 +1,9 @@
-"""A radix tree over token ids: which tokens are held, what belongs to them, and what is in use.
+"""A radix tree over token ids: which tokens are cached, what was computed for them, and what is leased.
 
 One tree per salt under one object. An edge owns what was computed for its own tokens (a `Segment`) and
 may carry what cannot be cut (a `Snapshot`, the state right after its last token). A lease keeps its path:
-leaves go first, and a pinned one does not go. The tree knows no budget, no recency and no device: every
-decision is `prefix_cache.py`'s, which alone calls it, and nothing here reads an array. Tokens lie in
+only leaves are removed, and never a leased one. The tree knows no budget, no recency and no device:
+`prefix_cache.py`, its only caller, makes every decision, and nothing here reads an array. Tokens are kept in
 `array("I")`; runs are compared slice by slice, so that the number of Python operations grows with the
 edges of a path and the logarithm of the tokens, never with the tokens.
 """
@@ -47,7 +47,7 @@ SnapshotT = TypeVar("SnapshotT", bound=Snapshot)
 
 
 def compact(tokens: Sequence[int]) -> array[int]:
-    """The tokens as edges keep them. A caller that asks often should compact once: then this is free."""
+    """The tokens as edges keep them; free if they are compact already."""
     return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
 
 
@@ -86,7 +86,7 @@ class Node(Generic[SegmentT, SnapshotT]):
         self.end: int = len(tokens) + (0 if parent is None else parent.end)
         self.snapshot: SnapshotT | None = None
         self.children: dict[int, Node[SegmentT, SnapshotT]] = {}
-        self.pins = 0  # Of leases that end here: what is above has a child, so it stays anyway.
+        self.pins = 0  # Leases that end here. The nodes above have a child, so they stay anyway.
         self._segment = segment
 
     @property
@@ -95,8 +95,8 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def segment(self) -> SegmentT:
-        """What was computed for the edge. A root and a removed node have none."""
-        assert self._segment is not None, "a root or a removed node was asked for its segment"
+        """What was computed for the edge. Roots and removed nodes have none."""
+        assert self._segment is not None, "a root or a removed node has no segment"
         return self._segment
 
     @property
@@ -133,16 +133,16 @@ class Match(Generic[SegmentT, SnapshotT]):
 
 @dataclass(slots=True, eq=False)
 class Lease(Generic[SegmentT, SnapshotT]):
-    """A prefix in use. Until it is released its pieces may be held, not mutated, and are accounted."""
+    """A prefix in use. Until it is released, its pieces must not be mutated and count as held."""
 
     length: int
-    pieces: tuple[tuple[SegmentT, int], ...]  # In order, with the tokens taken; the last perhaps in part.
+    pieces: tuple[tuple[SegmentT, int], ...]  # In order, with the tokens used of each.
     snapshot: SnapshotT | None  # The state at `length`, if one is kept there.
     node: Node[SegmentT, SnapshotT] | None  # Where it ends; None when nothing matched.
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CacheSize:
     """What a tree holds now, exactly."""
 
     nodes: int
@@ -151,11 +151,11 @@ class Held:
     segment_bytes: int
     snapshot_bytes: int
     key_bytes: int  # The token ids themselves.
-    replaced_bytes: int  # Segments that were split while leased: leases may still hold them whole.
+    replaced_bytes: int  # Segments split while leased, which leases may still hold whole.
 
 
 OnSplit = Callable[[Node[SegmentT, SnapshotT], Node[SegmentT, SnapshotT]], None]
-"""Told (upper, lower): `upper` is new, `lower` is the node that was there."""
+"""Called with (upper, lower): `upper` is new, `lower` is the node that was there."""
 
 
 class RadixTree(Generic[SegmentT, SnapshotT]):
@@ -165,9 +165,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self._roots: dict[str, Node[SegmentT, SnapshotT]] = {}
         self._on_split = on_split
         self.leases: set[Lease[SegmentT, SnapshotT]] = set()
-        self._replaced: dict[
-            int, tuple[SegmentT, int]
-        ] = {}  # By id: the segment and how many leases hold it.
+        # By id: the segment and how many leases hold it.
+        self._replaced: dict[int, tuple[SegmentT, int]] = {}
         self.nodes = 0
         self.tokens = 0
         self.segment_bytes = 0
@@ -179,8 +178,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
     def nbytes(self) -> int:
         return self.segment_bytes + self.snapshot_bytes + self.replaced_bytes + KEY_BYTES * self.tokens
 
-    def held(self) -> Held:
-        return Held(
+    def size(self) -> CacheSize:
+        return CacheSize(
             nodes=self.nodes,
             tokens=self.tokens,
             snapshots=self.snapshots,
@@ -223,7 +222,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         if match.length == len(key):
             return match.path[-1]
         segment = cut(match.length, len(key))
-        assert segment.tokens == len(key) - match.length, "cut returned another length than it was asked for"
+        assert segment.tokens == len(key) - match.length, "cut returned the wrong length"
         parent = self.boundary(match) or self._roots.setdefault(salt, Node(salt, None, array("I"), None))
         node = Node(salt, parent, key[match.length :], segment)
         parent.children[node.tokens[0]] = node
@@ -250,7 +249,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return node
 
     def detach(self, node: Node[SegmentT, SnapshotT]) -> int:
-        """Let go of a node's snapshot, if it has one; its bytes."""
+        """Drop a node's snapshot, if it has one. Returns its bytes."""
         if node.snapshot is None:
             return 0
         freed, node.snapshot = node.snapshot.nbytes, None
@@ -259,7 +258,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return freed
 
     def remove(self, node: Node[SegmentT, SnapshotT]) -> None:
-        """Let go of a leaf and of all that it holds; a salt goes with its last node."""
+        """Remove a leaf and all that it holds; a salt is removed with its last node."""
         assert not node.children, "only a leaf can be removed"
         assert not node.pins, "a leased path cannot be removed"
         assert node.parent is not None, "a root or a removed node cannot be removed"
@@ -269,7 +268,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.tokens -= len(node.tokens)
         self.segment_bytes -= node.segment.nbytes
         del parent.children[node.tokens[0]]
-        # Cut loose, so that its bytes are free now and not when the collector comes, whoever still knows it.
+        # Drop the references, so that its bytes are free now, even if something still refers to the node.
         node.parent, node._segment, node.tokens = None, None, array("I")
         if parent.parent is None and not parent.children:
             del self._roots[node.salt]
@@ -286,8 +285,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return lease
 
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
-        """The lease is empty afterwards, so that nobody holds bytes by way of it."""
-        assert lease in self.leases, "a lease is released once, to whom it came from"
+        """The lease is empty afterwards, so that it keeps no bytes alive."""
+        assert lease in self.leases, "a lease is released once, to the tree that made it"
         self.leases.remove(lease)
         for segment, _ in lease.pieces:
             if (replaced := self._replaced.pop(id(segment), None)) is not None:
@@ -325,7 +324,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             pending.extend(node.children.values())
 
     def leaves_below(self) -> dict[Node[SegmentT, SnapshotT], int]:
-        """Every node with the number of leaves that stand on it, itself if it is one."""
+        """Every node with the number of leaves below it, itself included if it is one."""
         leaves = {node: int(not node.children) for node in self.walk()}
         for node in reversed(leaves):
             if node.parent in leaves:
@@ -343,7 +342,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return path[::-1]
 
     def check_integrity(self) -> list[str]:
-        """Complaints in words, best none: an alarm for operators and a gate in tests. O(nodes)."""
+        """Violated invariants in words, empty if none; operators and tests read them. O(nodes)."""
         complaints = ["a salt has no nodes" for root in self._roots.values() if not root.children]
         pins = Counter(lease.node for lease in self.leases)
         held = Counter(id(segment) for lease in self.leases for segment, _ in lease.pieces)
@@ -366,11 +365,11 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
                 complaints.append(f"{where} is not its parent's child")
         for name, count in counted.items():
             if getattr(self, name) != count:
-                complaints.append(f"{name} says {getattr(self, name)}, the tree holds {count}")
+                complaints.append(f"{name} is {getattr(self, name)}, the tree holds {count}")
         if self.replaced_bytes != sum(segment.nbytes for segment, _ in self._replaced.values()):
-            complaints.append(f"replaced_bytes says {self.replaced_bytes}")
+            complaints.append(f"replaced_bytes is wrong: {self.replaced_bytes}")
         if any(count != held[key] for key, (_, count) in self._replaced.items()):
-            complaints.append("a replaced segment is not held by as many leases as it says")
+            complaints.append("a replaced segment has the wrong lease count")
         return complaints
 
     def _split(self, node: Node[SegmentT, SnapshotT], at: int) -> Node[SegmentT, SnapshotT]:
@@ -393,7 +392,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             self._replaced[id(whole)] = (whole, len(holders))
             self.replaced_bytes += whole.nbytes
         for lease in self.leases:
-            if lease.node is node and lease.length <= upper.end:  # It needs nothing of the lower part.
+            if lease.node is node and lease.length <= upper.end:  # It uses nothing of the lower part.
                 lease.node, upper.pins, node.pins = upper, upper.pins + 1, node.pins - 1
         if self._on_split is not None:
             self._on_split(upper, node)

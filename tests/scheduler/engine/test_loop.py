@@ -16,7 +16,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import RequestRefused
+from scheduler.engine.sequence import RequestRefused, Slots
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
@@ -188,7 +188,7 @@ def test_every_schedule_keeps_the_promises(
     slots: int, turns: list[list[tuple[Kind, int, int] | int]]
 ) -> None:
     """Exactly one Retired for each Submit, in whatever way it ends; never more rows than slots; no
-    request waits while a slot is free; the counters are what happened; whoever was not cancelled has the
+    request waits while a slot is free; the counters are what happened; requests not cancelled have the
     tokens it would have had alone, admitted in order of arrival."""
     run, ids = _Run(slots), count()
     for turn in turns:
@@ -238,7 +238,7 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
-    """Whoever waits takes the slot in the very turn that cancels."""
+    """A waiting request takes the slot in the turn that cancels."""
     run = _Run(slots=1)
     run.turn([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
     output = run.turn([Cancel(1)])
@@ -295,3 +295,39 @@ def test_an_idle_loop_is_silent() -> None:
     run = _Run(slots=2)
     assert run.loop.idle
     assert run.turn([]) is None
+
+
+def _sequence(request_id: int) -> EngineSequence:
+    return EngineSequence.of(request(request_id, [1, 2, 3]))
+
+
+@settings(derandomize=True, deadline=None)
+@given(limit=st.integers(1, 5), moves=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
+def test_slots_are_a_bounded_table(limit: int, moves: list[tuple[bool, int]]) -> None:
+    """Any order of taking and releasing agrees with a plain dict: what is there, in which order, and
+    how much is free."""
+    slots, model = Slots(limit), dict[int, EngineSequence]()
+    for take, request_id in moves:
+        if take and request_id not in model and len(model) < limit:
+            model[request_id] = _sequence(request_id)
+            slots.take(model[request_id])
+        elif not take:
+            assert slots.release(request_id) is model.pop(request_id, None)
+        assert list(slots) == list(model.values())
+        assert len(slots) == len(model)
+        assert slots.free == limit - len(model)
+        assert all((request_id in slots) == (request_id in model) for request_id in range(10))
+        assert all(slots[request_id] is slot for request_id, slot in model.items())
+
+
+def test_taking_more_than_there_are_is_our_own_mistake() -> None:
+    """Slots do not grow, and a request has one of them."""
+    slots = Slots(2)
+    slots.take(_sequence(1))
+    with pytest.raises(AssertionError, match="twice"):
+        slots.take(_sequence(1))
+    slots.take(_sequence(2))
+    with pytest.raises(AssertionError, match="than there are slots"):
+        slots.take(_sequence(3))
+    with pytest.raises(KeyError):
+        slots[3]

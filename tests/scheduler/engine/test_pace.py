@@ -69,7 +69,7 @@ def test_before_anything_is_known_it_is_careful() -> None:
 
 
 def test_it_follows_a_device_that_slows_down() -> None:
-    """Heat, or another program: what was learnt is forgotten by and by."""
+    """Heat, or another program: old measurements are forgotten gradually."""
     pace = _taught(PrefillPace(2048, 0.1), 8, [0] * 3)
     before = pace.budget(8, 1, 0).tokens
     for _ in range(40):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 from hypothesis import given, settings
@@ -10,7 +11,17 @@ from hypothesis import strategies as st
 
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Admit, EngineState, Keep, Restorable, StepPlan, plan
+from scheduler.engine.plan import (
+    CHECKPOINT_EVERY_TOKENS,
+    LEAST_GAP_TOKENS,
+    Admit,
+    EngineState,
+    Keep,
+    Restorable,
+    StepPlan,
+    checkpoints_of,
+    plan,
+)
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
@@ -68,7 +79,7 @@ def _ids(todo: StepPlan) -> list[int]:
 @given(
     ids=st.lists(st.integers(0, 99), unique=True, max_size=40),
     free=st.integers(-2, 40),
-    restorable=st.sampled_from(["anywhere", "at_stops", "never"]),
+    restorable=st.sampled_from(["anywhere", "at_checkpoints", "never"]),
 )
 def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, restorable: Restorable) -> None:
     """min(waiting, free) requests that share nothing, the oldest first; none where no slot is free."""
@@ -146,15 +157,15 @@ def test_a_decoding_row_is_no_leader() -> None:
 def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
     """It pauses where they part, they wait for that checkpoint, and for none beyond it."""
     waiting = [_behind_trunk(number) for number in range(4)]
-    todo = _plan(waiting, restorable="at_stops")
+    todo = _plan(waiting, restorable="at_checkpoints")
     leader = waiting[0]
     assert todo.admit == (Admit(leader, checkpoints=(100,)),)
     leader.checkpoints = (100,)
     leader.computed_tokens = 64
-    todo = _plan(waiting[1:], [leader], restorable="at_stops")
+    todo = _plan(waiting[1:], [leader], restorable="at_checkpoints")
     assert (todo.keep, todo.admit) == ((), ())
     leader.computed_tokens = 100
-    todo = _plan(waiting[1:], [leader], restorable="at_stops", known=100)
+    todo = _plan(waiting[1:], [leader], restorable="at_checkpoints", known=100)
     assert (todo.keep, _ids(todo)) == ((), [1, 2, 3])
 
 
@@ -162,7 +173,7 @@ def test_where_the_leader_does_not_pause_nobody_waits() -> None:
     """Who comes after the leader has been given its checkpoints has nothing to wait for."""
     leader = _behind_trunk(0)
     leader.checkpoints = (120,)
-    assert _ids(_plan([_behind_trunk(1)], [leader], restorable="at_stops")) == [1]
+    assert _ids(_plan([_behind_trunk(1)], [leader], restorable="at_checkpoints")) == [1]
 
 
 def test_pending_tokens_are_returned_before_prompts_are_prefilled() -> None:
@@ -289,3 +300,37 @@ def test_the_fewest_are_preempted_until_the_rest_fits(
         assert all(row.preemptions < 3 for row in todo.preempt)
         movable = [row.generated_tokens for row in stay if row.preemptions < 3]
         assert last.generated_tokens <= min(movable, default=last.generated_tokens)
+
+
+_positions = st.lists(st.integers(0, 12_000), max_size=40)
+
+
+@settings(derandomize=True, deadline=None)
+@given(boundaries=_positions, shared=_positions, start=st.integers(0, 6000), rest=st.integers(1, 6000))
+def test_stops_lie_inside_in_order_and_never_far_apart(
+    boundaries: list[int], shared: list[int], start: int, rest: int
+) -> None:
+    """Whatever is asked for: ascending, after what is known, before the end, no stretch without one."""
+    length = start + rest
+    stops = checkpoints_of(boundaries, [position for position in shared if position < length], start, length)
+    assert list(stops) == sorted(set(stops))
+    assert all(start < stop < length for stop in stops)
+    edges = [start, *stops, length]
+    assert all(right - left <= CHECKPOINT_EVERY_TOKENS for left, right in pairwise(edges))
+    inside = [position for position in boundaries if start < position < length]
+    if inside:
+        assert {min(inside), max(inside)} <= set(stops)
+
+
+def test_a_conversation_stops_at_its_ends_and_now_and_then() -> None:
+    """Two hundred short turns do not make two hundred short chunks."""
+    turns = range(100, 4100, 20)
+    stops = checkpoints_of(tuple(turns), [], 0, 4100)
+    assert stops[0] == 100
+    assert stops[-1] == turns[-1]
+    assert len(stops) <= 2 + 4100 // LEAST_GAP_TOKENS
+
+
+def test_prompts_that_part_within_a_few_tokens_share_one_stop() -> None:
+    """The shallowest serves them all."""
+    assert checkpoints_of((), [503, 500, 501, 900], 0, 1000) == (500, 900)

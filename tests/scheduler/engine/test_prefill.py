@@ -89,7 +89,7 @@ def test_a_prompt_is_passed_by_few() -> None:
 
 
 def test_a_small_budget_is_for_few() -> None:
-    """A turn for each 96 tokens; whoever has begun goes on, however small the budget becomes."""
+    """A row for each 96 tokens; prompts that have begun continue, however small the budget becomes."""
     reading = _Prompts(PrefillLimits(4, 2048))
     for _ in range(6):
         reading.arrive(600)

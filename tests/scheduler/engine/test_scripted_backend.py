@@ -59,7 +59,7 @@ def test_it_dies_at_its_step() -> None:
 
 
 def test_it_hangs_at_its_step() -> None:
-    """A hang is not a death: whoever runs the back end can tell them apart."""
+    """A hang is not a death: the caller can distinguish them."""
     journal = Journal(_faulty(hang_at_step=1))
     journal.admit(request(1, [1], 9))
     with pytest.raises(EngineHang):

@@ -27,6 +27,7 @@ from scheduler.link.messages import (
     Load,
     Loading,
     PrefillOut,
+    PrefixReport,
     Ready,
     Retired,
     Sampling,
@@ -36,7 +37,6 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
-    TrunkReport,
 )
 from tests.fakes.mutation import mutations
 
@@ -97,7 +97,7 @@ cache_reports = st.builds(
     CacheReport,
     *[numbers] * 13,
     st.dictionaries(words, numbers, max_size=3),
-    st.lists(st.builds(TrunkReport, numbers, numbers, numbers, st.lists(numbers, max_size=3)), max_size=2),
+    st.lists(st.builds(PrefixReport, numbers, numbers, numbers, st.lists(numbers, max_size=3)), max_size=2),
     st.lists(words, max_size=2),
 )
 from_engine: st.SearchStrategy[FromEngine] = st.one_of(

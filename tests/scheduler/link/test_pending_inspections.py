@@ -8,12 +8,12 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.link.messages import CacheReport, Inspect, Inspection, TrunkReport
+from scheduler.link.messages import CacheReport, Inspect, Inspection, PrefixReport
 from scheduler.link.pending_inspections import PendingInspections
 
 
 def report(trunks: int) -> CacheReport:
-    held = [TrunkReport(10, 2, 1, [1, 2, 3, 4]) for _ in range(trunks)]
+    held = [PrefixReport(10, 2, 1, [1, 2, 3, 4]) for _ in range(trunks)]
     return CacheReport(*(0,) * 13, {}, held, [])
 
 

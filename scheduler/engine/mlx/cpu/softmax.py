@@ -1,12 +1,12 @@
 """The exponential and the parts of a softmax, as the device computes them best.
 
-MLX's exp is one libm call a number on x86 CPUs, 11 to 20 ns: nine tenths of attention over a long prefix.
+MLX's exp is one libm call per number on x86 CPUs, 11 to 20 ns: nine tenths of attention over a long prefix.
 There
 - many scores are evaluated and handed to NumPy where they lie, whose loops use the processor's vectors: of
   786,432 scores, exp takes 0.3 ms instead of 16, maximum, difference and sum 0.6 instead of 1.4;
 - few stay in MLX's graph, which no step waits for, and 2**x is made from its bits and a polynomial (3.4 ms of
   the same scores).
-Elsewhere (Metal, CUDA, Apple's CPUs) all of it is MLX's own. `engine/device.py` says which.
+Elsewhere (Metal, CUDA, Apple's CPUs) all of it is MLX's own. See `mlx/device.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _COEFFICIENTS = (
 _ROUNDING = 12582912.0
 """1.5 * 2**23: added to a float32, it leaves the nearest integer in the lowest bits."""
 _LEAST = -100.0
-"""2**-100 is nothing, for a weight, and times a value it is still a normal float32. With 2**-126, the least,
-the products were not, and where padding held anything, 32 rows took ten times as long for them (x86)."""
+"""2**-100 counts as nothing for a weight, and times a value it is still a normal float32. With 2**-126, the
+least, products were subnormal, and with values in the padding 32 rows took ten times as long (x86)."""
 _FARTHEST = -87.0
 """e**-87 is about the least normal float32. At -1e30 a GPU's fast exponential promises nothing, and NaN
 times a weight of 0 would be NaN."""
 _MANY_SCORES = 1 << 15
-"""From so many on the host is faster, though the step waits for what has been asked so far: about 32 rows of
-6 heads at 170 tokens."""
+"""From this number on the host is faster, although the step waits for pending work: about 32 rows of 6 heads
+at 170 tokens."""
 
 
 def power_of_two(x: mx.array) -> mx.array:
@@ -58,13 +58,13 @@ def weight(x: mx.array) -> mx.array:
 
 
 def merge_weight(x: mx.array) -> mx.array:
-    """e**x for the maximum of a part less that of all, which is -1e30 where the part is masked as a whole."""
+    """e**x for the maximum of a part less that of all, which is -1e30 where the part is fully masked."""
     return weight(mx.maximum(x, _FARTHEST))
 
 
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must be the
-    caller's own and is gone afterwards: many of them are overwritten."""
+    """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
+    belong to the caller and must not be used afterwards: large ones are overwritten."""
     if device().exp_is_slow and scores.size >= _MANY_SCORES:
         return _on_host(scores)
     most = mx.max(scores, axis=-1, keepdims=True)

@@ -1,8 +1,9 @@
 """The gate of the feed-forward layers, `silu(gate) * x`, where MLX's exponential is slow (`softmax.py`).
 
-One libm call a number, 0.5 ms for 32 rows of 1,152. In the graph, from the bits of a power of two, it takes a
-fourth of that; on the host, by NumPy, a fourteenth, but the step waits. With the 13M benchmark model a chunk
-of 128 tokens takes 0.8 of the time that it took, a step of 32 rows 0.92. Elsewhere mlx-lm's own stays.
+One libm call per number, 0.5 ms for 32 rows of 1,152. In the graph, from the bits of a power of two, it takes
+a fourth of that; on the host, by NumPy, a fourteenth, but the step waits. With the 13M benchmark model a
+chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92. Elsewhere mlx-lm's own stays. A file of its
+own because it replaces one function of mlx-lm, as `shared_attention.py` does.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.replacement import replace
 
 _MANY = 1 << 16
-"""Numbers: more than decode steps have, whose graph is built while the last one is computed."""
+"""More numbers than a decode step has, whose graph is built while the last step is computed."""
 _ordinary: Callable[[mx.array, mx.array], mx.array] = activations.swiglu
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """Both of one shape, which is the answer's, too. Equal to mlx-lm's within 1e-6 of it in float32."""
+    """Both have one shape, which is the result's. Equal to mlx-lm's within 1e-6 in float32."""
     if gate.size >= _MANY and gate.dtype == x.dtype == mx.float32:
         return _on_host(gate, x)
     # Beyond 126 there is no float32 left, and nothing of the gate.
@@ -36,7 +37,7 @@ def _on_host(gate: mx.array, x: mx.array) -> mx.array:
     answer = mx.negative(gate)
     mx.eval(answer, gate, x)
     numbers = np.array(answer, copy=False)  # MLX's own memory, as its documentation promises, or an error.
-    with np.errstate(over="ignore"):  # Then it is infinite, and nothing is left of the gate.
+    with np.errstate(over="ignore"):  # Infinite: the gate is 0.
         np.exp(numbers, out=numbers)
     numbers += 1.0
     np.divide(np.array(gate, copy=False), numbers, out=numbers)
@@ -50,5 +51,5 @@ def _dispatch(gate: mx.array, x: mx.array) -> mx.array:
 
 
 def take_over() -> None:
-    """Make mlx-lm's models call us."""
+    """Make mlx-lm's models call `_dispatch`."""
     replace(activations, "swiglu", _ordinary, _dispatch)

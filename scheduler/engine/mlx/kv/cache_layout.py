@@ -1,7 +1,7 @@
 """Which layers of a model can be cut at any token, and which keep a state that cannot.
 
-Plain key-value layers can: what one token adds to them never changes again. Sliding windows forget, and
-recurrent states fold everything into one: for those a whole copy of the state is kept at chosen positions.
+Plain key-value layers can: what one token adds to them never changes. Sliding windows drop old tokens, and
+recurrent layers fold all tokens into one state: for those the whole state is copied at checkpoints.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scheduler.engine.row_bytes import RowBytes, Window
 
 
 class RowState:
-    """The layers that cannot be cut, of one row right after one token. Owns its arrays; never mutated
+    """The state of one row's layers that cannot be cut, right after one token. Owns its arrays; never mutated
     (mlx-lm's `merge` copies out of it)."""
 
     __slots__ = ("layers", "nbytes")
 
     def __init__(self, layers: Sequence[Any]) -> None:
-        """`layers`: mlx-lm's caches of one row, as its `extract` gives them; they are copied."""
+        """`layers`: mlx-lm's caches of one row, from its `extract`; they are copied."""
         self.layers = tuple(_detached(layer) for layer in layers)
         arrays = [array for layer in self.layers for array in _arrays(layer)]
         mx.eval(arrays)
@@ -36,12 +36,12 @@ class RowState:
 
 
 class CacheLayout:
-    """Made once per model. `needs_state`: at least one layer cannot be cut."""
+    """One per model. `needs_state`: at least one layer cannot be cut."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         layers = make_prompt_cache(model)
-        # The very type: a subclass may forget, and a CacheList may hold a layer that does.
+        # The exact type: a subclass may drop tokens, and a CacheList may hold such a layer.
         self._cuttable = tuple(index for index, layer in enumerate(layers) if type(layer) is KVCache)
         self._stateful = tuple(index for index, layer in enumerate(layers) if type(layer) is not KVCache)
 
@@ -56,8 +56,8 @@ class CacheLayout:
     def start(
         self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
     ) -> list[Any]:
-        """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces
-        stay where they are."""
+        """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces are
+        shared in place, the others copied."""
         layers: list[Any] = make_prompt_cache(self._model)
         path = () if lease is None else _path(lease)
         geometry = BatchGeometry((path[:shared_runs],), (0,))
@@ -72,31 +72,31 @@ class CacheLayout:
     def rebase(
         self, batch: Sequence[Any], leases: Mapping[int, tuple[Lease[KvSegment, RowState], int]]
     ) -> None:
-        """Rows of a batch, by their place in it, begin with the first so many pieces of a lease, in place."""
+        """Make rows of a batch, by their place in it, attend in place to the first pieces of their leases."""
         paths = {row: _path(lease)[:runs] for row, (lease, runs) in leases.items()}
         for index in self._cuttable:
             rows: BatchRows = batch[index]
             rows.rebase(paths)
 
     def cut(self, row: Sequence[Any], start: int, end: int) -> KvSegment:
-        """Keep positions [start, end) of a row that BatchGenerator extracted."""
+        """A copy of positions [start, end) of a row that BatchGenerator extracted."""
         views: list[RowView] = [row[index] for index in self._cuttable]
         return KvSegment([view.cut(start, end) for view in views], end - start)
 
     def state(self, row: Sequence[Any]) -> RowState:
-        """Keep the row's state as it is now."""
+        """A copy of the row's current state."""
         return RowState([row[index] for index in self._stateful])
 
 
 def row_bytes(used: Iterable[Any]) -> RowBytes:
-    """What a row holds, by the layers of one that the model has run with."""
+    """The bytes of a row, measured on the caches of a row that the model has run with."""
     token_bytes, state_bytes, windows = 0, 0, Counter[int]()
     for layer in leaves(used):
         if not hasattr(layer, "keys"):
             state_bytes += layer.nbytes
-        elif layer.keys is not None:  # Else no layer of the model writes here.
+        elif layer.keys is not None:  # Otherwise no layer of the model writes here.
             one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]
-            # A window, as the two kinds of caches that have one name it.
+            # A sliding window, as the two kinds of caches with one name it.
             if (window := getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)) is not None:
                 windows[window] += one
             else:
@@ -105,7 +105,7 @@ def row_bytes(used: Iterable[Any]) -> RowBytes:
 
 
 def leaves(layers: Iterable[Any]) -> Iterator[Any]:
-    """mlx-lm's caches without the lists that some layers have of them."""
+    """mlx-lm's caches, with CacheLists flattened."""
     for layer in layers:
         if isinstance(layer, CacheList):
             yield from leaves(layer.caches)

@@ -82,7 +82,7 @@ class CachedRows:
         """A row with the longest prefix that can be restored."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None:
-            lease = self._prefixes.lookup(sequence.tokens, submit.salt, submit.system_tokens)
+            lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = known
         sequence.in_place_tokens = 0
@@ -126,7 +126,7 @@ class CachedRows:
                 row.lease = kept
 
     def restart(self, row: Row, runs: int) -> None:
-        """A row that has not joined a batch yet will share so many pieces of its lease in place."""
+        """A row that has not joined a batch yet will share `runs` pieces of its lease in place."""
         sequence = row.sequence
         row.start_layers = self._layout.start(
             row.lease, runs, sequence.prompt_tokens - sequence.cached_tokens
@@ -145,7 +145,7 @@ class CachedRows:
         if self._layout.needs_state and not whole:
             return  # Nothing could be restored here.
         submit = row.sequence.submit
-        self._prefixes.store(
+        self._prefixes.insert(
             tokens,
             submit.salt,
             lambda start, end: self._layout.cut(layers, start, end),
@@ -161,11 +161,11 @@ class CachedRows:
             self._prefixes.release(row.lease)
             row.lease = None
 
-    def reserve(self, running_bytes: int) -> None:
+    def set_running_bytes(self, running_bytes: int) -> None:
         """Leave room for what the rows hold now; what was evicted goes back to the device when it is much."""
         if self._prefixes is None:
             return
-        self._prefixes.reserve(running_bytes)
+        self._prefixes.set_running_bytes(running_bytes)
         if self._prefixes.evicted_bytes - self._cleared_at_bytes >= _CLEAR_AT_BYTES:
             self._cleared_at_bytes = self._prefixes.evicted_bytes
             mx.clear_cache()

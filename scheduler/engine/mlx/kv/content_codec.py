@@ -1,4 +1,4 @@
-"""Arrays of the device to bytes of the host and back: what the disk tier writes of segments and states."""
+"""Converts segments and states between device arrays and the bytes that the disk tier writes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _LAYERS: dict[str, Any] = {
         mlx_caches.RotatingKVCache,
     )
 }
-"""What a file may name: whoever can write there must not choose what is called."""
+"""The only classes that a file may name: a forged file must not choose what is called."""
 
 Pieces = Sequence[tuple[KvSegment, int]]
 """Consecutive segments with the tokens taken of each, as a lease has them."""
 
 
 def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
-    """Keys and values of positions [start, end) of a path, by layer. Copies in host memory: no operation
-    of MLX is queued behind the running step (16-bit brain floats need one)."""
+    """Keys and values of positions [start, end) of a path, by layer. Copies in host memory: no MLX operation
+    is queued behind the running step (except for bfloat16, which needs one)."""
     parts: dict[str, list[np.ndarray[Any, Any]]] = {}
     dtypes: dict[str, str] = {}
     position = 0
@@ -75,7 +75,7 @@ def layers_of(content: Content) -> list[KeysValues]:
 
 
 def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
-    """A state, with what layers that can be cut hold since the last whole block."""
+    """A state, with the keys and values that layers that can be cut hold since the last whole block."""
     arrays: dict[str, HostArray] = dict(tail)
 
     def stored(leaf: Any) -> Any:
@@ -90,7 +90,7 @@ def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
 
 
 def state_of(content: Content) -> RowState:
-    """The inverse of `state_content`. Raises whatever a content of another making brings about."""
+    """The inverse of `state_content`. Raises various exceptions for content that it did not make."""
 
     def restored(leaf: Any) -> Any:
         if isinstance(leaf, dict):
@@ -103,9 +103,10 @@ def state_of(content: Content) -> RowState:
 
 
 def _layer(name: Any, state: Any) -> Any:
-    """Raises ValueError for a name that is no cache's. A CacheList takes its parts' names from its state."""
+    """Raises ValueError for a name that is not a cache class. A CacheList's state names the classes of its
+    parts."""
     if name not in _LAYERS:
-        raise ValueError(f"{name!r} is no kind of cache")
+        raise ValueError(f"{name!r} is not a cache class")
     if name == mlx_caches.CacheList.__name__:
         for part_state, part in state:
             _layer(part, part_state)
@@ -113,7 +114,7 @@ def _layer(name: Any, state: Any) -> Any:
 
 
 def _host_view(array: mx.array) -> np.ndarray[Any, Any]:
-    """The array's own memory, which nobody writes to."""
+    """A view of the array's own memory; read-only by convention."""
     if array.dtype == mx.bfloat16:
         array = array.view(mx.uint16)
     return np.array(array, copy=False)

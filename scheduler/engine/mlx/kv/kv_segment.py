@@ -1,6 +1,6 @@
-"""What the prefix cache keeps of consecutive tokens: their keys and values in the layers that can be cut.
+"""Keys and values of consecutive tokens in the prefix cache, in the layers that can be cut.
 
-Run on the CPU build only; Metal and CUDA take the same calls.
+We have run it on the CPU build only; Metal and CUDA take the same calls.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ class KvSegment:
     __slots__ = ("layers", "nbytes", "tokens")
 
     def __init__(self, layers: Sequence[KeysValues], tokens: int) -> None:
-        """`layers` may be views and may be lazy: what is kept is a copy. It may be empty, for a model whose
-        layers all keep states."""
+        """`layers` may be lazy views; they are copied. Empty for a model whose layers all keep states."""
         self.layers = tuple((mx.contiguous(keys), mx.contiguous(values)) for keys, values in layers)
         self.tokens = tokens
-        # Now, or the row's whole buffer stays alive behind a lazy copy, and the next step's write into that
-        # buffer becomes a copy of all rows (MLX writes in place only where nobody else holds the array).
+        # Now: a lazy copy would keep the row's whole buffer alive, and the next step's write into that buffer
+        # would copy all rows (MLX writes in place only if there is no other reference to the array).
         mx.eval(self.layers)
         self.nbytes = sum(keys.nbytes + values.nbytes for keys, values in self.layers)
 

@@ -1,13 +1,13 @@
-"""Keys and values of rows of different lengths side by side: where they lie, and what moves when.
+"""Keys and values of rows of different lengths side by side: their layout, and what is copied when.
 
 All rows end at one column, where the next token of each is written; a shorter row has padding before it. The
 arrays have room for more tokens and places for more rows than there are, so that
 - a step writes its tokens in place,
 - a row that joins is written into a free place,
 - a row that leaves has the last one moved to its place,
-and nothing else is copied. mlx-lm's BatchKVCache copies the whole batch at each of the latter two. Here the
-whole is copied when room or places run out, when a row joins that is longer than all others, and when much
-has become nobody's.
+and nothing else is copied. mlx-lm's BatchKVCache copies the whole batch for each of the latter two. Here all
+rows are copied when room or places run out, when a row joins that is longer than all others, and when much of
+the arrays is unused.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import mlx.core as mx
 
 _LEAST_ROOM_TOKENS = 32
 _ROOM_PART = 8
-"""Room for a further eighth, and as much padding common to all rows before it is taken out: so the copies
-are eight tokens' worth a step, and the waste is an eighth."""
+"""Spare room is 1/8 of the tokens, and padding common to all rows is removed at 1/8: so copying costs about
+eight tokens a step, and an eighth is wasted."""
 _SPARE_PLACES = 4
 
 
 class PaddedRows:
-    """`padding` has an entry for each row, in the order of their places; what is in the arrays behind `end`,
-    beyond the last row and in the padding means nothing, but in the padding it is finite."""
+    """`padding` has an entry for each row, in the order of their places. Array content behind `end`, beyond
+    the last row and in the padding is meaningless, but finite in the padding."""
 
     def __init__(self, padding: Sequence[int], end: int = 0, coming_tokens: int = 0) -> None:
-        """`coming_tokens`: where the rows will end soon; room is made for it once."""
+        """`coming_tokens`: the length that the rows will have soon, for which room is made once."""
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.padding = list(padding)
@@ -40,7 +40,7 @@ class PaddedRows:
         return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write (rows, heads, tokens, size) behind what each row has; all that there is now."""
+        """Append (rows, heads, tokens, size) to each row. Returns all keys and values."""
         start, self.end = self.end, self.end + keys.shape[2]
         if self.keys is None or self.values is None:
             self.keys, self.values = self._new(keys), self._new(values)
@@ -59,21 +59,21 @@ class PaddedRows:
         self.values[row : row + 1, :, start : start + keys.shape[2]] = values
 
     def row(self, row: int) -> tuple[mx.array | None, mx.array | None]:
-        """(1, heads, columns, size) of one row as it is now, padding and room included. Slices, not our
-        arrays: those are written into as soon as the row leaves and another takes its place."""
+        """(1, heads, columns, size) of one row as it is now, with padding and spare room. Slices: our arrays
+        are overwritten as soon as the row leaves and another takes its place."""
         if self.keys is None or self.values is None:
             return None, None
         return self.keys[row : row + 1], self.values[row : row + 1]
 
     def twin(self) -> PaddedRows:
-        """The same rows; what they hold is shared until one of the two writes."""
+        """A copy-on-write copy."""
         twin = PaddedRows(self.padding, self.end, self._coming_tokens)
         twin.keys = None if self.keys is None else self.keys[:]
         twin.values = None if self.values is None else self.values[:]
         return twin
 
     def roll(self, right_padding: list[int]) -> None:
-        """A chunk was written whose shorter rows are padded at their right ends: justify them again."""
+        """Right-justify the rows again, after a chunk whose shorter rows are padded at their right ends."""
         if self.keys is not None and self.values is not None:
             by = mx.array(right_padding)[:, None, None, None]
             columns = (mx.arange(self.keys.shape[2])[None, None, :, None] - by) % self.keys.shape[2]
@@ -83,7 +83,7 @@ class PaddedRows:
         self.padding = [own + more for own, more in zip(self.padding, right_padding, strict=True)]
 
     def join(self, other: PaddedRows) -> None:
-        """All rows of the other, behind our own."""
+        """Append all rows of the other batch."""
         rows, more = len(self.padding), len(other.padding)
         unused = min(other.padding)
         length = other.end - unused
@@ -99,13 +99,13 @@ class PaddedRows:
                 assert self.keys is not None
                 assert self.values is not None
                 self.keys[place], self.values[place] = other.keys[theirs], other.values[theirs]
-                # A row that failed may have left NaN there, and a weight of 0 times NaN is NaN.
+                # A failed row may have left NaN there, and a weight of 0 times NaN is NaN.
                 before = (slice(rows, rows + more), slice(None), slice(0, end - length))
                 self.keys[before], self.values[before] = 0.0, 0.0
         self.padding += [own - unused + end - length for own in other.padding]
 
     def select(self, order: list[int]) -> None:
-        """Keep these rows, in this order. Cheap where most of them stay at their places."""
+        """Keep these rows, in this order. Cheap if most of them keep their places."""
         self.padding = [self.padding[row] for row in order]
         if self.keys is None or self.values is None:
             return
@@ -118,14 +118,14 @@ class PaddedRows:
         elif moved:
             rows = mx.array([row for _, row in moved])
             keys, values = self.keys[rows, :, : self.end], self.values[rows, :, : self.end]
-            # Asked for now, so that nobody reads the arrays any more when the next step wants to write them.
+            # Evaluated now, so that nothing reads the arrays when the next step writes to them.
             mx.async_eval(keys, values)  # type: ignore[no-untyped-call]
             for at, (place, _) in enumerate(moved):
                 self.keys[place, :, : self.end] = keys[at]
                 self.values[place, :, : self.end] = values[at]
 
     def forget(self, tokens: Sequence[int]) -> None:
-        """Of each row its first so many tokens."""
+        """Drop the first tokens of each row, the number given for each."""
         self.padding = [own + more for own, more in zip(self.padding, tokens, strict=True)]
         least = min(self.padding)
         if self.keys is None or self.values is None or not self._is_much(least):
@@ -143,7 +143,7 @@ class PaddedRows:
     def _rebuild(
         self, keys: mx.array, values: mx.array, order: list[int], places: int, trim: int, end: int
     ) -> None:
-        """New arrays like `keys` and `values`, and in them our rows, without their first `trim` columns."""
+        """New arrays like `keys` and `values` with our rows, without their first `trim` columns."""
         self.keys, self.values = (
             self._copied(own, like, order, places, trim, end)
             for own, like in ((self.keys, keys), (self.values, values))

@@ -1,8 +1,8 @@
-"""Between the prefix cache in memory and its disk tier: what is written behind, and what is read on a miss.
+"""Between the prefix cache in memory and its disk tier: writes behind, reads on a miss.
 
 The engine's thread calls it between steps; no call waits for a disk. A request whose prefix is on disk waits
-(others go on) until it is read into the prefix cache, and then joins as any hit does. Writing copies a block
-at a time out of kept segments, so that a long prompt's 100 blocks cost no step much.
+(others run) until it is read into the prefix cache, and is then admitted with a prefix hit. Writing copies
+one block at a time from cached segments, so that the 100 blocks of a long prompt delay no step much.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from scheduler.engine.prefix.radix_tree import common_run
 from scheduler.engine.sequence import Sequence
 
 _SLICE_TOKENS = 16 * BLOCK_TOKENS
-"""Of one reading: it lies in host memory, beside what it becomes."""
+"""Of one read: it is in host memory, next to the arrays made from it."""
 _MOST_PATHS = 64
-"""Paths that wait to be written; the oldest are given up for newer ones, which mostly go on from them."""
+"""Paths that wait to be written; the oldest are dropped for newer ones, which mostly extend them."""
 _BLOCKS_WHILE_IDLE = 8
 
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A waiting request's prefix, on its way from disk."""
+    """The read of a waiting request's prefix."""
 
     tokens: array[int]
     salt: str
@@ -40,7 +40,7 @@ class _Fetch:
     end: int
     """Blocks are read up to here."""
     snapshot: int
-    """The position of the state to read at last; 0: none is needed."""
+    """The position of the state, which is read last; 0: none is needed."""
     start: int
     reading: Reading
 
@@ -53,7 +53,7 @@ class _Path:
 
 
 class PrefixDisk:
-    """`disk_tokens` counts what came back from disk."""
+    """`disk_tokens` counts the tokens restored from disk."""
 
     def __init__(
         self, tier: DiskTier, prefixes: PrefixCache[KvSegment, RowState], layout: CacheLayout
@@ -68,22 +68,22 @@ class PrefixDisk:
 
     # --- reading
 
-    def warming(self, sequence: Sequence) -> bool:
-        """Whether what is on disk of a waiting request's prompt is still on its way. Asked in every turn;
-        the first time decides whether anything is worth reading."""
+    def preparing(self, sequence: Sequence) -> bool:
+        """Whether a waiting request's prefix is still being read from disk. Called in every turn; the first
+        call decides whether anything is worth reading."""
         number = sequence.request_id
         if (fetch := self._fetches.get(number)) is not None:
-            return self._go_on(number, fetch)
+            return self._continue(number, fetch)
         if number in self._considered:
             return False
         chain = self.tier.chain(sequence.tokens, sequence.submit.salt)
-        known = self._prefixes.peek(sequence.tokens, sequence.submit.salt)
-        end, snapshot = self._there(chain, len(sequence.tokens) - 1)
+        known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt)
+        end, snapshot = self._readable(chain, len(sequence.tokens) - 1)
         if max(end, snapshot) < known + BLOCK_TOKENS and not (snapshot > known and self._layout.needs_state):
             self._considered.add(number)
             return False
         if any(self._covers(fetch, sequence, max(end, snapshot)) for fetch in self._fetches.values()):
-            return True  # Another request fetches the same: it will be in memory when that is done.
+            return True  # Another request's read covers it: then it will be in memory.
         start = known // BLOCK_TOKENS * BLOCK_TOKENS
         self._considered.add(number)
         salt = sequence.submit.salt
@@ -92,13 +92,13 @@ class PrefixDisk:
         return True
 
     def forget(self, request_id: int) -> None:
-        """The request has joined or is gone."""
+        """The request was admitted, cancelled or refused."""
         self._considered.discard(request_id)
         if (fetch := self._fetches.pop(request_id, None)) is not None:
             fetch.reading.cancel()
 
-    def _there(self, chain: Chain, limit: int) -> tuple[int, int]:
-        """How far blocks are worth reading, and the state that a model needs at the end of them."""
+    def _readable(self, chain: Chain, limit: int) -> tuple[int, int]:
+        """Where the blocks worth reading end, and the position of the state that the model needs there."""
         if not self._layout.needs_state:
             return self.tier.match(chain, limit), 0
         snapshot = self.tier.deepest_snapshot(chain, limit)
@@ -113,7 +113,7 @@ class PrefixDisk:
         last = min(end, start + _SLICE_TOKENS)
         return self.tier.start_read(chain, start, last, snapshot=snapshot if last == end else 0)
 
-    def _go_on(self, number: int, fetch: _Fetch) -> bool:
+    def _continue(self, number: int, fetch: _Fetch) -> bool:
         if (outcome := fetch.reading.poll()) is None:
             return True
         expected = min(fetch.end, fetch.start + _SLICE_TOKENS)
@@ -125,26 +125,26 @@ class PrefixDisk:
         return False
 
     def _take(self, fetch: _Fetch, outcome: ReadOutcome) -> int:
-        """Into memory with it. Where the blocks end that have come."""
+        """Insert it into the prefix cache. Returns where the inserted blocks end."""
         start = fetch.start
         try:
             layers: list[KeysValues] = []
             for block in outcome.blocks:
                 end = start + BLOCK_TOKENS
                 layers = layers_of(block)
-                if not self._store(fetch, layers, start, end):
+                if not self._insert(fetch, layers, start, end):
                     return start
                 start = end
             if outcome.snapshot is not None:
-                self._store(fetch, layers_of(outcome.snapshot), start, fetch.snapshot)
+                self._insert(fetch, layers_of(outcome.snapshot), start, fetch.snapshot)
                 tokens = fetch.tokens[: fetch.snapshot]
                 self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
-        except Exception as error:  # Verified bytes of another making: a miss, whatever is wrong with them.
+        except Exception as error:  # Intact bytes that another program made: a miss.
             print(f"prefix cache on disk: {type(error).__name__}: {error}", file=sys.stderr)
         return start
 
-    def _store(self, fetch: _Fetch, layers: list[KeysValues], start: int, end: int) -> bool:
-        """Whether all of it is in memory now: less, where there is no room."""
+    def _insert(self, fetch: _Fetch, layers: list[KeysValues], start: int, end: int) -> bool:
+        """Whether all of it is in memory now; not if there is no room."""
 
         def cut(first: int, last: int) -> KvSegment:
             span = slice(first - start, last - start)
@@ -155,9 +155,9 @@ class PrefixDisk:
         tokens = fetch.tokens[:end]
         known = self._length(tokens, fetch.salt)
         if known < start:
-            return False  # What came before was evicted meanwhile.
+            return False  # The prefix before it was evicted meanwhile.
         self.disk_tokens += end - known
-        self._prefixes.store(tokens, fetch.salt, cut)
+        self._prefixes.insert(tokens, fetch.salt, cut)
         return self._length(tokens, fetch.salt) == end
 
     def _length(self, tokens: array[int], salt: str) -> int:
@@ -169,18 +169,19 @@ class PrefixDisk:
     # --- writing
 
     def note(self, tokens: array[int], salt: str) -> None:
-        """These tokens were kept in memory: write what is not on disk of them, by and by."""
+        """These tokens are in the prefix cache: queue what is not on disk of them for writing."""
         self._paths.append(_Path(tokens, salt, self.tier.chain(tokens, salt)))
 
     def advance(self, idle: bool) -> bool:
-        """Hand over a block or a state, several where nothing else is to do. Whether there is more."""
+        """Hand over one block or state, several while idle. Returns whether there is more."""
         for _ in range(_BLOCKS_WHILE_IDLE if idle else 1):
             if self._paths and not self._write_next(self._paths[0]):
                 self._paths.popleft()
         return bool(self._paths or self._fetches)
 
     def _write_next(self, path: _Path) -> bool:
-        """The next missing piece of a path. False where none is left, or it was dropped or evicted."""
+        """Hand over the next missing piece of a path. False where none is left, or it was dropped or
+        evicted."""
         lease = self._prefixes.pin(path.tokens, path.salt)
         try:
             there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0

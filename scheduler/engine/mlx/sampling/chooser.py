@@ -1,4 +1,5 @@
-"""What both ways to choose tokens share: in MLX's graph (`choice.py`) and by NumPy (`host_choice.py`).
+"""The seam between the two ways to choose tokens: MLX's graph (`graph_chooser.py`), NumPy
+(`host_chooser.py`).
 
 `tests/scheduler/engine/mlx/sampling/test_choosers.py` holds both to one contract.
 """
@@ -22,16 +23,16 @@ NOT_FINITE = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One token for each row of a batch, on the device until somebody reads them."""
+    """One token for each row of a batch, on the device until they are read."""
 
     rows: Sequence[RowSampling]
     tokens: mx.array
     """(rows,) uint32. Always ids of the vocabulary: they may be the next step's input before `verify`."""
     scores: mx.array
-    """(rows,) float32: the score that won, which is finite unless the row had nothing to choose from. Costs a
-    gather, where a search of all logits for NaN costs as much as an argmax (4 % of a step on a CPU)."""
+    """(rows,) float32: the winning score, which is finite unless the row had nothing to choose from. It
+    costs a gather; a search of all logits for NaN costs as much as an argmax (4 % of a step on a CPU)."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """By place in the batch, of rows whose own parameters raised."""
+    """By place in the batch: rows whose parameters raised."""
 
     def verify(self) -> None:
         """Mark the rows whose token must not be emitted as failed. Waits for `scores`."""
@@ -44,10 +45,10 @@ class Chosen:
 
 
 class Chooser(Protocol):
-    """Penalties, cut-offs and draws of the rows of one batch; made anew when rows join or leave."""
+    """Penalties, cut-offs and draws for the rows of one batch. Rebuilt when rows join or leave."""
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        """One token for each row. `logits`: (rows, vocabulary) float32, -inf where a token is held back;
+        """One token for each row. `logits`: (rows, vocabulary) float32, -inf where a token is masked;
         `inputs`: (rows,), the tokens that they follow.
 
         No row's logits or parameters raise, or change what another row gets. A row is failed (`verify`) if
@@ -57,5 +58,5 @@ class Chooser(Protocol):
         ...
 
     def leave(self) -> None:
-        """Give the rows their token counts back."""
+        """Write the token counts back to the rows."""
         ...

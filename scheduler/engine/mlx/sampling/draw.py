@@ -1,11 +1,11 @@
-"""One token for each row that samples: its cut-offs, its temperature, its own random numbers.
+"""Draws one token for each row that samples: cut-offs, temperature, and random numbers of its own.
 
 Random numbers are keyed by (seed, position), not drawn from a stream: the same request gives the same tokens
 alone, among 31 others, and when it is computed again from the middle. Every operation works row by row, so
 neighbours and their order change nothing.
 
 The cut-offs are mlx-lm's (top-p, min-p and top-k, on the untempered distribution), each as the least logit
-that is kept. Tokens of exactly equal probability there are all kept, where mlx-lm drops some.
+that is kept. Of tokens with exactly this logit all are kept, where mlx-lm drops some.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from scheduler.link.messages import Sampling
 _MASK_64 = (1 << 64) - 1
 _MASK_32 = (1 << 32) - 1
 _SPAN = 32.0
-"""Below the best token's logit; what lies deeper has no weight in float32's sum."""
+"""Logits this far below the best have no weight in a float32 sum."""
 _BISECTIONS = 25
-"""Of the span: to 1e-6, the resolution of a log-probability in float32."""
+"""They divide the span to 1e-6, the resolution of a log-probability in float32."""
 _NEVER = -math.inf
 
 
@@ -49,7 +49,7 @@ Noise: TypeAlias = Callable[[Sequence[int], int], mx.array]
 
 
 class Draw:
-    """How rows that sample draw; made anew when they change."""
+    """Draws for rows that sample. Rebuilt when they change."""
 
     def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
         self._rows = rows
@@ -61,7 +61,7 @@ class Draw:
         self._cuts = _Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
     def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:
-        """As `best_of`, of float32 (rows, vocabulary), by the Gumbel-max rule."""
+        """`best_of` float32 (rows, vocabulary) with Gumbel noise (the Gumbel-max rule)."""
         noise = self._noise(
             [position_key(row.params.seed, row.position) for row in self._rows], logits.shape[-1]
         )
@@ -75,24 +75,24 @@ class Draw:
 
 
 def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
-    """Of (rows, vocabulary): the best token of each row, (rows,) uint32, and its score."""
+    """The best token of each row of (rows, vocabulary): (rows,) uint32, and its score."""
     tokens = mx.argmax(scores, axis=-1, keepdims=True)
     return tokens[:, 0].astype(mx.uint32), mx.take_along_axis(scores, tokens, axis=-1)[:, 0]
 
 
 class _Cuts:
     """Top-p, min-p and top-k of some rows, as one threshold each: the deepest prefix of the order that
-    reaches `top_k` tokens or `top_p` of the mass ends there, or where `min_p` says."""
+    reaches `top_k` tokens or `top_p` of the mass ends there, or at `min_p`."""
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
-        # What never cuts: more tokens than there are, more mass than there is.
+        # Values that cut nothing: more tokens than there are, more mass than there is.
         self._most = column([p.top_k if 0 < p.top_k < vocabulary else vocabulary + 1 for p in rows])
         self._mass = column([p.top_p if 0.0 < p.top_p < 1.0 else 2.0 for p in rows])
         self._least = column([math.log(min(p.min_p, 1.0)) if p.min_p > 0.0 else _NEVER for p in rows])
         self._ordered = any(0 < p.top_k < vocabulary or 0.0 < p.top_p < 1.0 for p in rows)
 
     def floor(self, logits: mx.array) -> mx.array:
-        """The least logit that is kept, (rows, 1). Without a sort, which the devices are bad at: one
+        """The least logit that is kept, (rows, 1). No sort, which is slow on these devices: one
         bisection over the threshold serves all three."""
         best = mx.max(logits, axis=-1, keepdims=True)
         floor = best + self._least
@@ -108,5 +108,5 @@ class _Cuts:
             count = mx.sum(inside, axis=-1, keepdims=True)
             reached = (count >= self._most) | (mass >= wanted)
             low, high = mx.where(reached, middle, low), mx.where(reached, high, middle)
-        # Never reached: everything is kept, also what lies below the span.
+        # Never reached: keep everything, also below the span.
         return mx.maximum(floor, mx.where(low > best - _SPAN, low, _NEVER))

@@ -1,4 +1,7 @@
-"""Penalties, and then the best token of each row or a draw, in MLX's graph."""
+"""Penalties, then the argmax or a draw for each row, in MLX's graph.
+
+A file of its own because it is the counterpart of `cpu/host_chooser.py`; one test suite runs both.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 
 
-class GraphChoice:
-    """A `Chooser`: the rows of one batch, their parameters side by side on the device."""
+class GraphChooser:
+    """A `Chooser` for the rows of one batch, their parameters side by side on the device."""
 
     def __init__(self, rows: Sequence[RowSampling], noise: Noise) -> None:
         self._rows = tuple(rows)
-        self._said = [row for row in rows if row.said is not None]
-        said = [(i, row.params, row.said) for i, row in enumerate(rows) if isinstance(row.said, TokenCounts)]
-        assert len(said) == len(self._said), "counts on the host are for the other choice"
-        self._penalties = Penalties(said) if said else None
+        self._counted = [row for row in rows if row.counts is not None]
+        counted = [
+            (i, row.params, row.counts) for i, row in enumerate(rows) if isinstance(row.counts, TokenCounts)
+        ]
+        assert len(counted) == len(self._counted), "host counts belong to HostChooser"
+        self._penalties = Penalties(counted) if counted else None
         self._sampled = [row for row in rows if row.sampled]
         drawn = [i for i, row in enumerate(rows) if row.sampled]
         self._drawn = mx.array(drawn) if 0 < len(drawn) < len(rows) else None
@@ -34,7 +39,7 @@ class GraphChoice:
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
         if self._penalties is not None:
-            logits = self._penalties.apply(logits, inputs, [row.has_said for row in self._said])
+            logits = self._penalties.apply(logits, inputs, [row.has_output for row in self._counted])
         if self._draw is not None and self._drawn is None:
             return Chosen(self._rows, *self._draw(logits))
         tokens, scores = best_of(logits)

@@ -1,8 +1,8 @@
-"""Log-probabilities, for the rows that asked for them: one batched extraction a step, read a step later.
+"""Log-probabilities for the rows that request them: one batched extraction per step, read a step later.
 
 Of the model's own distribution: the log-softmax in float32 of its logits as they are, before bias,
-penalties, masks, temperature and cut-offs (vLLM's default, `raw_logprobs`). They say what the model thinks of
-a token, however it was chosen.
+penalties, masks, temperature and cut-offs (vLLM's default, `raw_logprobs`): the model's opinion of a token,
+however it was chosen.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LEAST = -9999.0
 
 
 class StepLogprobs:
-    """One step's, of all rows that asked, on the device until the first of them is read."""
+    """One step's log-probabilities of all rows that request them, on the device until the first is read."""
 
     def __init__(self, chosen: mx.array, ids: mx.array | None, values: mx.array | None) -> None:
-        """`chosen`: (asked,); `ids` and `values`: (asked, MAX_TOP_LOGPROBS) in no order, or None where
-        nobody asked for others than the chosen tokens'."""
+        """`chosen`: (requesting rows,); `ids` and `values`: (requesting rows, MAX_TOP_LOGPROBS) in no order,
+        or None where no row requests alternatives."""
         self._chosen, self._ids, self._values = chosen, ids, values
         self._read: list[tuple[float, list[tuple[int, float]]]] | None = None
 
@@ -53,7 +53,7 @@ class StepLogprobs:
 
 
 def _spelled(value: float) -> float:
-    return max(_LEAST, value)  # In this order: of two, max keeps the first where the second is no number.
+    return max(_LEAST, value)  # In this order: max keeps the first if the second is NaN.
 
 
 def _best_first(entry: tuple[int, float]) -> tuple[float, int]:
@@ -73,18 +73,18 @@ class RowLogprobs:
         return self.step.of(self.place, self.top)
 
 
-class LogprobsAsked:
-    """Which rows of a batch asked. Made anew when rows join or leave."""
+class LogprobsRequested:
+    """The rows of a batch that request log-probabilities. Rebuilt when rows join or leave."""
 
     def __init__(self, tops: Sequence[int | None]) -> None:
-        """`tops`: of each row, how many of the likeliest tokens it wants beside the chosen one, or None."""
+        """`tops`: for each row, how many of the likeliest tokens it wants beside the chosen one, or None."""
         self._rows = len(tops)
-        self._asked = [(row, top) for row, top in enumerate(tops) if top is not None]
-        self._index = mx.array([row for row, _ in self._asked]) if self._asked else None
+        self._requested = [(row, top) for row, top in enumerate(tops) if top is not None]
+        self._index = mx.array([row for row, _ in self._requested]) if self._requested else None
 
     def extract(self, logits: mx.array, tokens: mx.array) -> tuple[list[RowLogprobs | None], list[mx.array]]:
-        """Of `tokens`, (rows,), chosen by `logits`, (rows, vocabulary): each row's share, or None, and what
-        is to be evaluated with the tokens. Where nobody asked nothing is computed."""
+        """For `tokens`, (rows,), chosen from `logits`, (rows, vocabulary): each row's share, or None, and the
+        arrays to evaluate with the tokens. Without requests nothing is computed."""
         shares: list[RowLogprobs | None] = [None] * self._rows
         if self._index is None:
             return shares, []
@@ -93,13 +93,13 @@ class LogprobsAsked:
         total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))
         chosen = mx.take_along_axis(scores, tokens[self._index][:, None], axis=-1) - total
         ids = values = None
-        if any(top for _, top in self._asked):
-            # For whoever asks for any, however few: which of several equally likely tokens are among the best
-            # must not depend on what a neighbour asked.
+        if any(top for _, top in self._requested):
+            # Always the maximum: which of several equally likely tokens are among the best must not depend on
+            # what a neighbour requests.
             most = min(MAX_TOP_LOGPROBS, scores.shape[-1])
             ids = mx.argpartition(scores, kth=-most, axis=-1)[:, -most:]
             values = mx.take_along_axis(scores, ids, axis=-1) - total
         step = StepLogprobs(chosen[:, 0], ids, values)
-        for place, (row, top) in enumerate(self._asked):
+        for place, (row, top) in enumerate(self._requested):
             shares[row] = RowLogprobs(step, place, top)
         return shares, step.arrays

@@ -2,7 +2,7 @@
 and multiplies negative logits of every token in prompt or output; the others subtract by the output's counts.
 
 `Penalties` stays in MLX's graph. `HostCounts` is for processors whose vectors NumPy uses and MLX does not
-(`host_choice.py`): of each row only the tokens that it has seen are looked at.
+(`host_chooser.py`): it looks only at the tokens that occur in a row's prompt or output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def penalises(params: Sampling) -> bool:
 
 @dataclass(slots=True, eq=False)
 class TokenCounts:
-    """What one row has said; both (vocabulary,) float32."""
+    """The tokens of one row's prompt and output; both (vocabulary,) float32."""
 
     seen: mx.array
     """1 for each token of prompt or output."""
@@ -43,11 +43,11 @@ def _counted(tokens: Sequence[int], vocabulary: int) -> mx.array:
 
 
 class Penalties:
-    """Of those rows of a batch that have any; made anew when rows join or leave. `save` gives the rows their
-    counts back."""
+    """The rows of a batch that have penalties. Rebuilt when rows join or leave; `save` writes the counts back
+    to the rows."""
 
     def __init__(self, rows: Sequence[tuple[int, Sampling, TokenCounts]]) -> None:
-        """`rows`: of each its place in the batch, its parameters and what it has said."""
+        """`rows`: each row's place in the batch, its parameters and its counts."""
         self._rows = [known for _, _, known in rows]
         self._index = mx.array([place for place, _, _ in rows])
         self._order = mx.arange(len(rows))
@@ -61,11 +61,11 @@ class Penalties:
         for i, known in enumerate(self._rows):
             known.counts, known.seen = self._counts[i], self._seen[i]
 
-    def apply(self, logits: mx.array, inputs: mx.array, said: Sequence[bool]) -> mx.array:
-        """`inputs`: of the whole batch, the tokens that (rows, vocabulary) float32 `logits` follow; `said`:
-        of our rows, whether that is a new token of their output."""
+    def apply(self, logits: mx.array, inputs: mx.array, is_output: Sequence[bool]) -> mx.array:
+        """`inputs`: for the whole batch, the tokens that (rows, vocabulary) float32 `logits` follow.
+        `is_output`: for each row with penalties, whether its input is a new output token."""
         inputs = inputs[self._index]
-        self._counts = self._counts.at[self._order, inputs].add(mx.array(list(said), dtype=mx.float32))
+        self._counts = self._counts.at[self._order, inputs].add(mx.array(list(is_output), dtype=mx.float32))
         self._seen = mx.maximum(self._seen, mx.minimum(self._counts, 1.0))
         chosen = logits[self._index]
         # -inf stays -inf: the factor is a positive normal number (`RowSampling`), and the others are finite.
@@ -77,7 +77,7 @@ class Penalties:
 
 @dataclass(slots=True, eq=False)
 class HostCounts:
-    """What one row has said."""
+    """The tokens of one row's prompt and output."""
 
     seen: npt.NDArray[np.intp]
     """The tokens of prompt and output, each once."""
@@ -95,10 +95,10 @@ class HostCounts:
         self.counts[token] += 1.0
 
     def penalise(self, logits: npt.NDArray[np.float32], params: Sampling) -> None:
-        """In place, where logits are finite: what is held back stays so. Python's numbers leave float32 as
+        """In place, where logits are finite: a masked token stays masked. Python's numbers leave float32 as
         it is."""
-        own, said = logits[self.seen], self.counts[self.seen]
+        own, counts = logits[self.seen], self.counts[self.seen]
         chosen = np.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
-        chosen = chosen - params.frequency_penalty * said - params.presence_penalty * (said > 0)
+        chosen = chosen - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
         finite = np.isfinite(own)
         logits[self.seen] = chosen if finite.all() else np.where(finite, chosen, own)

@@ -1,9 +1,9 @@
-"""How one row's tokens are chosen, and where it stands."""
+"""How one row's tokens are chosen: its parameters, and the state that they need from step to step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import mlx.core as mx
 import numpy as np
@@ -32,29 +32,33 @@ _NUMBERS = (
 
 @dataclass(slots=True, eq=False)
 class RowSampling:
-    """How one row's tokens are chosen, and where it stands; penalties count `prompt` and `output`."""
+    """Parameters and state of one row. It keeps no token ids: `prompt` and `output` (the answer so far) are
+    counted at construction, for penalties."""
 
     params: Sampling
     vocabulary: int
-    prompt: Sequence[int]
-    output: Sequence[int] = ()
-    position: int = 0
+    prompt: InitVar[Sequence[int]]
+    output: InitVar[Sequence[int]] = ()
     top_logprobs: int | None = None
     min_tokens: int = 0
     stop_token_ids: Sequence[int] = ()
-    """What cannot be chosen before `min_tokens` are, but where the grammar allows no other."""
+    """Masked until the answer has `min_tokens` tokens, unless the grammar allows no other token."""
     constraint: Constraint | None = None
-    """The grammar that the answer is held to, as far as `output` goes."""
+    """The answer's grammar, which has consumed `output`."""
     bias: mx.array | None = field(init=False, default=None)
     on_host: bool = field(default_factory=lambda: device().exp_is_slow)
-    """NumPy is faster than MLX at what comes after the model: tokens are chosen by `host_choice.py`."""
-    said: TokenCounts | HostCounts | None = field(init=False, default=None)
+    """NumPy is faster than MLX at what comes after the model: `host_chooser.py` chooses the tokens."""
+    position: int = field(init=False)
+    """The next token's position in the output."""
+    counts: TokenCounts | HostCounts | None = field(init=False, default=None)
     """For penalties, if there are any."""
     failure: str | None = field(init=False, default=None)
     """Why its last token must not be emitted, and the row ends."""
+    _first_position: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Raises whatever is wrong with the parameters, before the row is anybody's neighbour."""
+    def __post_init__(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """Raises ValueError or TypeError for parameters that cannot be used, before the row joins a batch."""
+        self.position = self._first_position = len(output)
         params = self.params
         _check(params)
         if params.logit_bias:
@@ -63,11 +67,11 @@ class RowSampling:
             self.bias = mx.zeros((self.vocabulary,), mx.float32).at[ids].add(values)
         if penalises(params):
             counts = HostCounts if self.on_host else TokenCounts
-            self.said = counts.of(self.prompt, self.output, self.vocabulary)
+            self.counts = counts.of(prompt, output, self.vocabulary)
 
     @property
-    def end(self) -> str | None:
-        """Why the row fails: its last token cannot be used, or its grammar allows no next one."""
+    def failure_reason(self) -> str | None:
+        """Why the row fails: its last token cannot be used, or its grammar allows no next token."""
         return self.failure or (None if self.constraint is None else self.constraint.failure)
 
     @property
@@ -83,9 +87,10 @@ class RowSampling:
         )
 
     @property
-    def has_said(self) -> bool:
-        """Whether the row's input is new: its first is its prompt's last token, or the last of `output`."""
-        return self.position > len(self.output)
+    def has_output(self) -> bool:
+        """Whether the row's input is a token sampled since construction. Its first input is already counted:
+        the last token of the prompt or of `output`."""
+        return self.position > self._first_position
 
 
 def _check(params: Sampling) -> None:

@@ -1,8 +1,8 @@
 """From logits to tokens, all rows in one pass, and each row as if it were alone.
 
-Every operation works row by row, so neighbours and their order change nothing. The order is: bias, ends that
-may not come yet (`held_ends.py`), grammars, and then penalties and the best token or a draw (`choice.py`,
-`host_choice.py`), which choose nothing that was held back.
+Every operation works row by row, so neighbours and their order change nothing. The order is: bias, the mask
+of stop tokens (`min_tokens`), grammars, then penalties and the argmax or a draw (`graph_chooser.py`,
+`host_chooser.py`), which never choose a masked token.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from scheduler.engine.constraint import allowed_tokens, hold_ends
-from scheduler.engine.mlx.cpu.host_chooser import HostChoice, host_gumbel
+from scheduler.engine.constraint import allowed_tokens, mask_stops
+from scheduler.engine.mlx.cpu.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
 from scheduler.engine.mlx.sampling.draw import gumbel
-from scheduler.engine.mlx.sampling.graph_chooser import GraphChoice
-from scheduler.engine.mlx.sampling.logprobs import LogprobsAsked
-from scheduler.engine.mlx.sampling.min_tokens import HeldEnds
+from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
+from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 
@@ -26,32 +25,32 @@ _NEVER = -math.inf
 
 
 class RowsSampler:
-    """The rows of one batch, their parameters side by side. Made anew when rows join or leave; `leave`
-    gives the rows their counts back."""
+    """The rows of one batch, their parameters side by side. Rebuilt when rows join or leave; `leave`
+    writes the token counts back to the rows."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self.rows = tuple(rows)
         self._constrained = _Constrained([(i, row) for i, row in enumerate(rows) if row.constraint])
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
-        self._held_ends = HeldEnds(
+        self._min_tokens_mask = MinTokensMask(
             [
-                # With a grammar, which may allow nothing but an end, its mask sees to it.
+                # With a grammar its own mask does it: the grammar may allow nothing but a stop token.
                 (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
                 for row in rows
             ]
         )
-        self.logprobs = LogprobsAsked([row.top_logprobs for row in rows])
+        self.logprobs = LogprobsRequested([row.top_logprobs for row in rows])
         self._biased = mx.array([i for i, _ in biased]) if biased else None
         self._bias = mx.stack([bias for _, bias in biased]) if biased else None
         on_host = any(row.on_host for row in rows)
-        self.draws_on_host = on_host and any(row.said is not None or row.cuts for row in rows)
-        """Whether a call waits for the logits, and the device's pipeline stands still meanwhile: so rows
-        without penalties and cut-offs stay in the graph, but for their random numbers."""
+        self.draws_on_host = on_host and any(row.counts is not None or row.cuts for row in rows)
+        """Whether a call waits for the logits, which stalls the device's pipeline: therefore rows without
+        penalties and cut-offs stay in the graph, except for their random numbers."""
         self._chooser: Chooser
         if self.draws_on_host:
-            self._chooser = HostChoice(self.rows)
+            self._chooser = HostChooser(self.rows)
         else:
-            self._chooser = GraphChoice(self.rows, host_gumbel if on_host else gumbel)
+            self._chooser = GraphChooser(self.rows, host_gumbel if on_host else gumbel)
 
     def leave(self) -> None:
         self._chooser.leave()
@@ -62,25 +61,62 @@ class RowsSampler:
         return bool(self._constrained)
 
     def advance(self, inputs: Sequence[int]) -> None:
-        """Tell the grammars which tokens the next call's logits follow."""
+        """Advance the grammars by `inputs`, the tokens that the next call's logits follow."""
         self._constrained.advance(inputs)
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
         """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
-        all but the first of a row are its output. Where rows are `constrained`, after `advance`."""
-        # Whatever the rows ask for: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens
-        # would depend on whether a neighbour's bias made all logits float32.
+        all but the first of a row are its output. Where rows are `constrained`, call `advance` before."""
+        # Always: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens would depend on whether
+        # a neighbour's bias made all logits float32.
         logits = logits.astype(mx.float32)
         if self._biased is not None and self._bias is not None:
             logits = logits.at[self._biased].add(self._bias)
-        chosen = self._chooser(self._constrained.apply(self._held_ends.apply(logits)), inputs)
+        chosen = self._chooser(self._constrained.apply(self._min_tokens_mask.apply(logits)), inputs)
         for row in self.rows:
             row.position += 1
         return chosen
 
 
+class MinTokensMask:
+    """`min_tokens`: masks the stop tokens of rows whose answer is still too short, as vLLM does. Rebuilt when
+    rows join or leave.
+
+    Rows with a grammar are masked on the host instead, where it is known whether the grammar allows any other
+    token (`constraint.py`). A batch without such rows costs nothing.
+    """
+
+    def __init__(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """`rows`: for each row, how many more tokens must not be stop tokens, and its stop token ids."""
+        self._masked = [
+            (place, tokens, stops) for place, (tokens, stops) in enumerate(rows) if tokens > 0 and stops
+        ]
+        self._steps = 0
+        self._index()
+
+    def _index(self) -> None:
+        pairs = [(place, stop) for place, _, stops in self._masked for stop in stops]
+        self._places = mx.array([place for place, _ in pairs])
+        self._stops = mx.array([stop for _, stop in pairs])
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """Called once a step with (rows, vocabulary)."""
+        if not self._masked:
+            return logits
+        if any(tokens <= self._steps for _, tokens, _ in self._masked):
+            self._masked = [entry for entry in self._masked if entry[1] > self._steps]
+            self._index()
+        self._steps += 1
+        if not self._masked:
+            return logits
+        logits = logits[:]
+        logits[self._places, self._stops] = _NEVER
+        return logits
+
+
 class _Constrained:
-    """The grammars of some rows, as one mask. Last of all that changes logits: nothing may undo it."""
+    """The grammars of some rows, as one mask. Applied after every other change of the logits, so that nothing
+    undoes it."""
 
     def __init__(self, rows: Sequence[tuple[int, RowSampling]]) -> None:
         self._rows = rows
@@ -93,13 +129,13 @@ class _Constrained:
     def advance(self, inputs: Sequence[int]) -> None:
         for i, row in self._rows:
             assert row.constraint is not None
-            if row.has_said:
+            if row.has_output:
                 row.constraint.accept(inputs[i])
         constraints = [row.constraint for _, row in self._rows if row.constraint is not None]
         allowed = allowed_tokens(constraints, self._rows[0][1].vocabulary)
         for mask, (_, row) in zip(allowed, self._rows, strict=True):
             if row.position < row.min_tokens:
-                hold_ends(mask, row.stop_token_ids)
+                mask_stops(mask, row.stop_token_ids)
         self._allowed = mx.array(allowed)
 
     def apply(self, logits: mx.array) -> mx.array:

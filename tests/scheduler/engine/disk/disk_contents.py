@@ -1,4 +1,5 @@
-"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows at once.
+"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows
+immediately.
 
 Only the standard library: the processes that are killed import this too.
 """
@@ -23,7 +24,8 @@ SOON = 20.0
 
 
 def content_of(place: Place, rows: int = 1) -> Content:
-    """Two layers and a flag, of sizes that need care with alignment; and a place of its own to be told by."""
+    """Two layers and a flag, of sizes that need care with alignment; and a place of its own to be recognised
+    by."""
     key = place.key
     return Content(
         {

@@ -107,7 +107,8 @@ def test_any_bytes_are_damage_and_no_other_error(raw: bytes) -> None:
 
 @given(mutations(st.just(FILE)))
 def test_a_file_with_anything_changed_is_damage_or_the_file(raw: bytes) -> None:
-    """Runs of bytes replaced, lost or put in, several at once: never another content, never another error."""
+    """Runs of bytes replaced, lost or put in, several together: never another content, never another
+    error."""
     try:
         assert decode(raw, PLACE, MODEL) == decode(FILE, PLACE, MODEL)
         assert raw == FILE

@@ -49,7 +49,7 @@ while True:
     put_all(tier, chain, {ROWS})
     put_snapshot(tier, chain, chain.tokens)
     tier.start_read(chain, 0, tier.match(chain, chain.tokens)).wait(SOON)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
 """
 
 

@@ -29,14 +29,14 @@ def test_a_reading_is_pending_until_its_thread_is_through(
 ) -> None:
     chain = tier.chain(spelt("ab"), "")
     put_all(tier, chain)
-    assert tier.settle(SOON)
-    gate, told = Gate(monkeypatch, "read"), threading.Event()
-    reading = tier.start_read(chain, 0, 512, when_done=told.set)
+    assert tier.flush(SOON)
+    gate, done = Gate(monkeypatch, "read"), threading.Event()
+    reading = tier.start_read(chain, 0, 512, when_done=done.set)
     assert gate.reached.wait(SOON)
     assert reading.poll() is None
-    assert not told.is_set()
+    assert not done.is_set()
     gate.opened.set()
-    assert told.wait(SOON)
+    assert done.wait(SOON)
     outcome = reading.poll()
     assert outcome is not None
     assert len(outcome.blocks) == 2
@@ -49,7 +49,7 @@ def test_a_cancelled_reading_ends_before_the_next_file(
 ) -> None:
     chain = tier.chain(spelt("ab"), "")
     put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     gate = Gate(monkeypatch, "read")
     reading = tier.start_read(chain, 0, 512)
     assert gate.reached.wait(SOON)
@@ -62,7 +62,7 @@ def test_a_cancelled_reading_ends_before_the_next_file(
 def test_only_the_blocks_that_are_asked_for_are_read(tier: DiskTier) -> None:
     chain = tier.chain(spelt("abcd", 5), "")
     put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     outcome = tier.start_read(chain, 256, 1000).wait(SOON)
     assert outcome == ReadOutcome((content_of(chain.block(512)), content_of(chain.block(768))))
     assert tier.start_read(chain, 0, 255).wait(SOON) == ReadOutcome()
@@ -75,14 +75,14 @@ def test_blocks_before_a_damaged_one_are_read_but_no_snapshot_after_it(
     chain = tier.chain(spelt("ab", 9), "")
     put_all(tier, chain)
     put_snapshot(tier, chain, 521)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     os.truncate(files_in(tmp_path)[chain.block(512).file_name], 20)
     assert tier.deepest_snapshot(chain, 520) == 0
     assert tier.deepest_snapshot(chain, 521) == 521
     outcome = tier.start_read(chain, 0, 512, snapshot=521).wait(SOON)
     assert outcome == ReadOutcome((content_of(chain.block(256)),))
     assert tier.deepest_snapshot(chain, 521) == 0
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert set(files_in(tmp_path)) == {chain.block(256).file_name}
 
 
@@ -90,7 +90,7 @@ def test_where_the_snapshot_is_damaged_no_block_is_read(tier: DiskTier, tmp_path
     chain = tier.chain(spelt("a", 9), "")
     put_all(tier, chain)
     put_snapshot(tier, chain, 265)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     os.truncate(files_in(tmp_path)[chain.snapshot(265, alone=False).file_name], 20)
     assert tier.start_read(chain, 0, 256, snapshot=265).wait(SOON) == ReadOutcome()
     assert tier.statistics().reads == 0
@@ -105,7 +105,7 @@ def test_an_error_that_nobody_expected_ends_the_reading_and_not_the_reader(
 
     chain = tier.chain(spelt("a"), "")
     put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     with monkeypatch.context() as patched:
         patched.setattr(DiskFolder, "read", too_large)
         assert read_all(tier, chain) == ReadOutcome()

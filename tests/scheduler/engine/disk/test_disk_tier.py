@@ -42,7 +42,7 @@ def test_what_one_service_wrote_the_next_one_reads(tmp_path: Path) -> None:
 
 def test_another_salt_and_another_model_find_nothing(tmp_path: Path, tier: DiskTier) -> None:
     put_all(tier, tier.chain(spelt("ab"), "one"))
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.match(tier.chain(spelt("ab"), "two"), 512) == 0
     assert tier.close(SOON)
     other = DiskTier(tmp_path, "0" * 64, PLENTY)
@@ -51,7 +51,7 @@ def test_another_salt_and_another_model_find_nothing(tmp_path: Path, tier: DiskT
 
 
 def test_a_disk_that_hangs_does_not_hold_the_caller(tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call but `settle` and `close` returns while the writer hangs in a write."""
+    """Every call but `flush` and `close` returns while the writer hangs in a write."""
     gate = Gate(monkeypatch, "write")
     chain = tier.chain(spelt("ab"), "")
     assert put_all(tier, chain)
@@ -62,9 +62,9 @@ def test_a_disk_that_hangs_does_not_hold_the_caller(tier: DiskTier, monkeypatch:
     assert tier.deepest_snapshot(chain, 512) == 0
     assert tier.statistics().pending_bytes > 0
     assert read_all(tier, chain) == ReadOutcome()
-    assert not tier.settle(0)
+    assert not tier.flush(0)
     gate.opened.set()
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.match(chain, 512) == 512
 
 
@@ -79,7 +79,7 @@ def test_a_full_queue_drops_the_newest_and_what_would_stand_on_it(
     statistics = tier.statistics()
     assert (statistics.pending_bytes, statistics.dropped_writes) == (room, 2)
     gate.opened.set()
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.match(chain, chain.tokens) == 512
     assert put_all(tier, chain), "there is room again"
     assert tier.close(SOON)
@@ -89,9 +89,9 @@ def test_what_is_there_or_on_its_way_is_not_written_again(tier: DiskTier) -> Non
     chain = tier.chain(spelt("ab"), "")
     assert put_all(tier, chain)
     assert put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.statistics().writes == 2
     assert tier.statistics().dropped_writes == 0
 
@@ -112,13 +112,13 @@ def test_while_the_disk_refuses_nothing_is_taken(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(DiskFolder, "write", refuse)
         put_all(tier, chain)
-        assert tier.settle(SOON)
+        assert tier.flush(SOON)
         assert not put_all(tier, chain)
     assert tier.statistics().errors["full"] == 1
     assert tier.statistics().pending_bytes == 0
     now = 1.0
     assert put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.match(chain, 512) == 512
     tier.close(SOON)
 
@@ -126,11 +126,11 @@ def test_while_the_disk_refuses_nothing_is_taken(tmp_path: Path, monkeypatch: py
 def test_content_that_cannot_be_written_is_counted_and_the_next_is_written(tier: DiskTier) -> None:
     chain = tier.chain(spelt("ab"), "")
     assert tier.put_block_nowait(chain, 256, Content({}, {"not JSON": object()}))
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     statistics = tier.statistics()
     assert (statistics.errors["io"], statistics.dropped_writes, statistics.pending_bytes) == (1, 1, 0)
     assert put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert tier.match(chain, 512) == 512
 
 
@@ -141,10 +141,10 @@ def test_a_touched_path_outlives_what_was_used_since(tmp_path: Path) -> None:
     old, young, new = (tier.chain(spelt(letter), "") for letter in "abc")
     for chain in (old, young):
         put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     tier.touch(old)
     put_all(tier, new)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert [tier.match(chain, 256) for chain in (old, young, new)] == [256, 0, 256]
     assert tier.close(SOON)
 
@@ -155,7 +155,7 @@ def test_two_snapshots_at_one_position_are_told_apart(tmp_path: Path) -> None:
     put_all(tier, chains[0])
     for chain in chains[:2]:
         assert put_snapshot(tier, chain, 257)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert [tier.deepest_snapshot(chain, 257) for chain in chains] == [257, 257, 0]
     os.truncate(files_in(tmp_path)[chains[0].snapshot(257, alone=False).file_name], 3)
     assert tier.start_read(chains[0], 0, 0, snapshot=257).wait(SOON) == ReadOutcome()
@@ -171,7 +171,7 @@ def test_what_was_written_or_read_is_let_go(tier: DiskTier) -> None:
     written = weakref.ref(data)
     tier.put_block_nowait(chain, 256, Content({"a": HostArray("U8", (64,), data)}))
     del data
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     assert written() is None
     (content,) = read_all(tier, chain).blocks
     read = weakref.ref(content.arrays["a"].data)
@@ -214,7 +214,7 @@ def test_closing_ends_readings_under_way_and_to_come(tmp_path: Path, monkeypatch
     tier = DiskTier(tmp_path, MODEL, PLENTY)
     chain = tier.chain(spelt("ab"), "")
     put_all(tier, chain)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     gate = Gate(monkeypatch, "read")
     readings = [tier.start_read(chain, 0, 512) for _ in range(3)]
     assert gate.reached.wait(SOON)

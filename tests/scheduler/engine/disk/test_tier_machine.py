@@ -65,7 +65,7 @@ class TierMachine(RuleBasedStateMachine):
 
     def observe(self, expected: dict[tuple[str, str, tuple[int, ...]], Place]) -> None:
         """With room for all, exactly what is expected is there; else some of it."""
-        assert self.tier.settle(SOON)
+        assert self.tier.flush(SOON)
         names = files_in(self.path)
         self.held = {key: place for key, place in expected.items() if place.file_name in names}
         assert self.budget < PLENTY or self.held == expected
@@ -138,9 +138,9 @@ class TierMachine(RuleBasedStateMachine):
         ).wait(SOON)
         assert outcome == ReadOutcome()
         assert sum(self.tier.statistics().errors.values()) == errors + 1
-        self.observe({other: its for other, its in self.held.items() if not self.stands_on(other, key)})
+        self.observe({other: its for other, its in self.held.items() if not self.parent_tokens(other, key)})
 
-    def stands_on(
+    def parent_tokens(
         self, upper: tuple[str, str, tuple[int, ...]], lower: tuple[str, str, tuple[int, ...]]
     ) -> bool:
         below = lower[0] == "b" and (upper[0] == "b" or not self.lone)

@@ -1,4 +1,4 @@
-"""What an engine of these tests is told to load."""
+"""The Load commands of these tests."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class ReuseEngine:
         raise AssertionError("it never ended")
 
     def ask(self, *submits: Submit) -> list[Heard]:
-        """All at once; what was heard of each, after checking its tokens against the oracle."""
+        """All together; what was heard of each, after checking its tokens against the oracle."""
         self.turn(submits)
         self.finish()
         for submit in submits:

@@ -36,7 +36,7 @@ class _Broken:
 def test_where_the_library_fails_one_request_fails(
     panics: bool, model: GrammarModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says why and has told of its tokens until then; its neighbours' answers are what they are."""
+    """It gives the reason after the tokens up to there; its neighbours' answers do not change."""
     engine = model.engine()
     requests = [asked(PERSON, seed, 400) for seed in range(4)]
     healthy = [answer.tokens for answer in model.engine().run(*requests)]

@@ -48,7 +48,7 @@ def _together(
     prefill_rows: int = 8,
 ) -> tuple[dict[int, list[int]], int]:
     """All of them through one engine: each submitted and each cancelled in its turn. Their tokens, and
-    the most that ran at once."""
+    the most that ran together."""
     backend = tiny.backend(max_slots=slots, prefill_chunk_tokens=_CHUNK, prefill_rows=prefill_rows)
     loop = EngineLoop(backend, slots, PrefillPace(512))
     tokens: dict[int, list[int]] = {submit.request_id: [] for _, submit in arrivals}

@@ -136,7 +136,7 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     stages: list[str] = []
     model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     converted = ["reading weights", "converting weights to float32"]
-    assert stages == [*converted, "warming up", "reading the tokenizer"]
+    assert stages == [*converted, "running one token", "reading the tokenizer"]
 
 
 def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
@@ -256,7 +256,7 @@ def test_an_engine_starts_where_few_files_may_be_open() -> None:
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
         "from scheduler.engine.__main__ import _file_limits_kept\n"
-        "with _file_limits_kept():\n    from scheduler.engine import model_loading\n"
+        "with _file_limits_kept():\n    from scheduler.engine.mlx import loading as model_loading\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_loading.load.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

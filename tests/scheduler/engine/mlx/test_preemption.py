@@ -1,4 +1,4 @@
-"""A request that gave way and came back says what it would have said: greedy, sampled, penalised."""
+"""A preempted request has the tokens that it would have had: greedy, sampled, penalised."""
 
 from __future__ import annotations
 

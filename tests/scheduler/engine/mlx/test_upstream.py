@@ -84,7 +84,7 @@ def _by_itself(tiny: Tiny, prompt: list[int], max_tokens: int) -> list[int]:
 
 def test_the_version_is_the_one_we_wrote_against() -> None:
     """Any other release: its `insert` renamed the stop argument in each of the last three lines, and a
-    fix may change tokens. Whoever raises the pin reads the change log with the tests below."""
+    fix may change tokens. Before raising the pin, read the change log with the tests below."""
     assert importlib.metadata.version("mlx-lm") == "0.32.2"
     requirements = importlib.metadata.requires("penstock") or []
     assert "mlx-lm==0.32.2" in requirements
@@ -287,8 +287,8 @@ def test_chunk_and_rows_are_read_at_each_step(generator: Any) -> None:
     generator.prefill_batch_size, generator.prefill_step_size = 1, 7
     assert [(prompt.uid, prompt.progress) for prompt in generator.next()[0]] == [(second, (7, 60))]
     generator.prefill_batch_size, generator.prefill_step_size = 2, 5
-    told = [(prompt.uid, prompt.progress) for prompt in generator.next()[0]]
-    assert told == [(second, (12, 60)), (first, (5, 60))]
+    reported = [(prompt.uid, prompt.progress) for prompt in generator.next()[0]]
+    assert reported == [(second, (12, 60)), (first, (5, 60))]
     assert generator._find_uids([first, second]) == {second: (1, 0), first: (1, 1)}
 
 
@@ -296,10 +296,10 @@ def test_a_segment_s_end_is_told(generator: Any) -> None:
     """Catches a chunk across a boundary: states are kept at segments' ends, and before the last token."""
     generator.prefill_step_size = 16
     (uid,) = generator.insert_segments([[prompt_of(20, 1), prompt_of(5, 2)]], max_tokens=[2])
-    told: list[tuple[int, bool, bool]] = []
-    while not told or not told[-1][2]:
-        told += [(p.progress[0], p.end_of_segment, p.end_of_prompt) for p in generator.next()[0]]
-    assert told == [
+    reported: list[tuple[int, bool, bool]] = []
+    while not reported or not reported[-1][2]:
+        reported += [(p.progress[0], p.end_of_segment, p.end_of_prompt) for p in generator.next()[0]]
+    assert reported == [
         (16, False, False),
         (20, True, False),
         (24, True, False),

@@ -8,9 +8,8 @@ from __future__ import annotations
 from array import array
 from itertools import count
 
-from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache, Retention
 from scheduler.engine.prefix.radix_tree import KEY_BYTES
-from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES
@@ -24,7 +23,7 @@ def words(start: int, length: int) -> array[int]:
 def cache_of(
     tokens: int = PLENTY, needs_snapshot: bool = False, retention: Retention | None = None
 ) -> PrefixCache[Run, State]:
-    """Room for so many tokens; a second passes with every look at the clock."""
+    """Room for `tokens` tokens; a second passes with every look at the clock."""
     ticks = count(1)
     return PrefixCache(tokens * TOKEN_BYTES, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), retention)
 
@@ -32,14 +31,14 @@ def cache_of(
 def keep(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
-    return cache.store(tokens, "", cut_of(tokens), session, system)
+    return cache.insert(tokens, "", cut_of(tokens), session, system)
 
 
 def serve(
     cache: PrefixCache[Run, State], tokens: array[int], session: str | None = None, system: int = 0
 ) -> int:
     """A whole request: look up, compute, store, release. The tokens that were found."""
-    lease = cache.lookup(tokens, "", system)
+    lease = cache.match_and_lease(tokens, "", system)
     found = lease.length
     keep(cache, tokens, session, system)
     cache.release(lease)

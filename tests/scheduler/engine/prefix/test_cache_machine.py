@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefix_cache import PrefixCache, Retention
 from scheduler.engine.prefix.radix_tree import KEY_BYTES, Lease
-from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,
@@ -66,7 +65,7 @@ class CacheMachine(RuleBasedStateMachine):
         missing = len(tokens) - longest(self.held, salt, tokens, len(tokens))
         fits = self.cache.nbytes + missing * TOKEN_BYTES <= self.room
         before, totals = self.held, self.totals()
-        added = self.cache.store(tokens, salt, cut_of(tokens, self.grain), session, system)
+        added = self.cache.insert(tokens, salt, cut_of(tokens, self.grain), session, system)
         self.observe()
         new = self.held - before
         assert new <= prefixes(tokens, salt), "only what was stored is new"
@@ -89,7 +88,7 @@ class CacheMachine(RuleBasedStateMachine):
 
         before = self.held
         try:
-            self.cache.store(tokens, salt, cut)
+            self.cache.insert(tokens, salt, cut)
         except MemoryError:
             assert (salt, tuple(tokens)) not in before
         self.observe()
@@ -99,9 +98,9 @@ class CacheMachine(RuleBasedStateMachine):
     def lookup(self, tokens: list[int], salt: str, system: int) -> None:
         usable = set(self.states) if self.needs_snapshot else self.held
         expected = longest(usable, salt, tokens, len(tokens) - 1)
-        assert self.cache.peek(tokens, salt) == expected
+        assert self.cache.match_length(tokens, salt) == expected
         before = self.held
-        lease = self.cache.lookup(tokens, salt, system)
+        lease = self.cache.match_and_lease(tokens, salt, system)
         assert lease.length == expected
         assert all(taken > 0 for _, taken in lease.pieces)
         state = self.states[salt, tuple(tokens[:expected])] if self.needs_snapshot and expected else None
@@ -147,7 +146,7 @@ class CacheMachine(RuleBasedStateMachine):
     def reserve(self, running: int) -> None:
         self.running, before = running, self.held
         enough = self.cache.nbytes <= self.room
-        self.cache.reserve(running)
+        self.cache.set_running_bytes(running)
         self.observe()
         assert self.held <= before
         assert not enough or self.held == before
@@ -208,7 +207,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.check_integrity() == []
         statistics = self.cache.statistics()
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
-        assert (statistics.held.tokens, statistics.leases) == (len(self.held), len(self.leases))
+        assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
         assert len(self.cache._sessions) <= SMALL.sessions
         assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._sessions.values())
 

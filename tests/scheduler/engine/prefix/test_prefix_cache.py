@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.prefix.cache_statistics import Trunk
+from scheduler.engine.prefix.cache_statistics import SharedPrefix
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES, cache_of, keep, serve, words
@@ -22,10 +22,10 @@ def test_an_exact_repeat_leaves_one_token_to_compute() -> None:
     """There must be a forward pass to sample from; a prompt of one token finds nothing."""
     cache = cache_of()
     keep(cache, words(0, 500))
-    assert cache.lookup(words(0, 500), "").length == 499
-    assert cache.lookup(words(0, 501), "").length == 500
-    assert cache.lookup(words(0, 1), "").length == 0
-    assert cache.lookup(words(0, 0), "").length == 0
+    assert cache.match_and_lease(words(0, 500), "").length == 499
+    assert cache.match_and_lease(words(0, 501), "").length == 500
+    assert cache.match_and_lease(words(0, 1), "").length == 0
+    assert cache.match_and_lease(words(0, 0), "").length == 0
 
 
 def test_thirty_two_conversations_on_one_trunk_hold_one_trunk() -> None:
@@ -34,11 +34,11 @@ def test_thirty_two_conversations_on_one_trunk_hold_one_trunk() -> None:
     trunk = words(0, 4096)
     for agent in range(32):
         assert serve(cache, trunk + words(10_000 + 200 * agent, 200)) == (4096 if agent else 0)
-    held = cache.statistics().held
+    held = cache.statistics().size
     assert held.tokens == 4096 + 32 * 200
     assert held.nodes == 33
     assert cache.nbytes == held.tokens * TOKEN_BYTES
-    assert cache.statistics().top_trunks[0] == Trunk(tokens=4096, references=32, hits=31, head=())
+    assert cache.statistics().top_prefixes[0] == SharedPrefix(tokens=4096, references=32, hits=31, head=())
 
 
 def test_a_branch_never_destroys_a_longer_trunk() -> None:
@@ -48,9 +48,9 @@ def test_a_branch_never_destroys_a_longer_trunk() -> None:
     long, title = words(0, 6000), words(0, 2000) + words(50_000, 15)
     serve(cache, long, session="s")
     assert serve(cache, title, session="s") == 2000
-    assert cache.peek(long, "") == 5999
-    assert cache.peek(title, "") == 2014
-    cache.reserve((PLENTY - 5000) * TOKEN_BYTES)
+    assert cache.match_length(long, "") == 5999
+    assert cache.match_length(title, "") == 2014
+    cache.set_running_bytes((PLENTY - 5000) * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
@@ -59,17 +59,17 @@ def test_a_shorter_branch_of_a_long_conversation_costs_nothing() -> None:
     cache = cache_of()
     keep(cache, words(0, 6000))
     assert keep(cache, words(0, 2000)) == 0
-    assert (cache.statistics().held.nodes, cache.statistics().held.tokens) == (1, 6000)
-    assert cache.peek(words(0, 6000), "") == 5999
+    assert (cache.statistics().size.nodes, cache.statistics().size.tokens) == (1, 6000)
+    assert cache.match_length(words(0, 6000), "") == 5999
 
 
 def test_salts_isolate() -> None:
     """One tenant's prefix is another tenant's miss, also in what is counted and cleared by name."""
     cache = cache_of()
-    cache.store(words(0, 100), "red", cut_of(words(0, 100)))
-    assert (cache.peek(words(0, 100), "red"), cache.peek(words(0, 100), "blue")) == (99, 0)
-    cache.store(words(0, 100), "blue", cut_of(words(0, 100)))
-    assert cache.statistics().held.tokens == 200
+    cache.insert(words(0, 100), "red", cut_of(words(0, 100)))
+    assert (cache.match_length(words(0, 100), "red"), cache.match_length(words(0, 100), "blue")) == (99, 0)
+    cache.insert(words(0, 100), "blue", cut_of(words(0, 100)))
+    assert cache.statistics().size.tokens == 200
 
 
 def test_what_fits_is_stored_shallow_first() -> None:
@@ -81,45 +81,45 @@ def test_what_fits_is_stored_shallow_first() -> None:
         asked.append((start, end))
         return Run(tuple(words(start, end - start)))
 
-    assert cache.store(words(0, 1000), "", cut) == 100 * TOKEN_BYTES
-    assert cache.store(words(0, 1000), "", cut) == 0
+    assert cache.insert(words(0, 1000), "", cut) == 100 * TOKEN_BYTES
+    assert cache.insert(words(0, 1000), "", cut) == 0
     assert asked == [(0, 100)]
-    assert cache.peek(words(0, 1000), "") == 100
+    assert cache.match_length(words(0, 1000), "") == 100
 
 
 def test_segments_larger_than_announced_do_not_burst_the_budget() -> None:
-    """Sizes are measured after the cut, and the excess goes at once; nothing added is reported then."""
+    """Sizes are measured after the cut, and the excess goes immediately; nothing added is reported then."""
     cache = cache_of(10)
     tokens = words(0, 10)
-    assert cache.store(tokens, "", cut_of(tokens, grain=64)) == 0
+    assert cache.insert(tokens, "", cut_of(tokens, grain=64)) == 0
     assert cache.nbytes == 0
     assert cache.check_integrity() == []
 
 
 def test_halves_that_are_larger_than_the_whole_do_not_burst_the_budget() -> None:
-    """Buffers are rounded up; a cut that costs more makes room at once, also when a lookup makes it."""
+    """Buffers are rounded up; a cut that costs more makes room immediately, also when a lookup makes it."""
     cache = cache_of(8)
     tokens = words(0, 8)
-    cache.store(tokens, "", cut_of(tokens, grain=4))
-    lease = cache.lookup(words(0, 3) + words(100, 9), "")
+    cache.insert(tokens, "", cut_of(tokens, grain=4))
+    lease = cache.match_and_lease(words(0, 3) + words(100, 9), "")
     assert (lease.length, cache.nbytes) == (3, 4 * RUN_BYTES + 3 * KEY_BYTES)
     assert cache.check_integrity() == []
 
 
 def test_running_requests_come_first() -> None:
-    """Their bytes are taken from the cache's room at once, but never from under a lease; when that is
+    """Their bytes are taken from the cache's room immediately, but never from under a lease; when that is
     released, what was over goes."""
     cache = cache_of(300)
     keep(cache, words(0, 100))
-    lease = cache.lookup(words(0, 100), "")
+    lease = cache.match_and_lease(words(0, 100), "")
     keep(cache, words(1000, 100))
-    cache.reserve(280 * TOKEN_BYTES)
+    cache.set_running_bytes(280 * TOKEN_BYTES)
     assert (cache.room, cache.nbytes) == (20 * TOKEN_BYTES, 100 * TOKEN_BYTES)
     assert content_of(lease) == list(range(99))
     assert keep(cache, words(2000, 5)) == 0
     cache.release(lease)
     assert cache.nbytes == 0
-    cache.reserve(0)
+    cache.set_running_bytes(0)
     assert keep(cache, words(2000, 5)) == 5 * TOKEN_BYTES
 
 
@@ -128,10 +128,10 @@ def test_no_budget_is_a_cache_turned_off() -> None:
     cache = cache_of(0, needs_snapshot=True)
     assert serve(cache, words(0, 100), session="s") == 0
     assert not cache.attach(words(0, 100), "", State(()))
-    cache.reserve(1000)
+    cache.set_running_bytes(1000)
     assert (cache.room, cache.clear()) == (0, 0)
     statistics = cache.statistics()
-    assert (statistics.query_tokens, statistics.hit_tokens, statistics.held.nodes) == (100, 0, 0)
+    assert (statistics.query_tokens, statistics.hit_tokens, statistics.size.nodes) == (100, 0, 0)
     assert cache.check_integrity() == []
 
 
@@ -140,7 +140,7 @@ def test_clear_lets_go_of_everything_that_is_not_in_use() -> None:
     cache = cache_of()
     keep(cache, words(0, 100))
     keep(cache, words(1000, 100))
-    lease = cache.lookup(words(0, 60), "")
+    lease = cache.match_and_lease(words(0, 60), "")
     assert cache.clear() == 100 * TOKEN_BYTES
     assert cache.statistics().evicted_tokens["cleared"] == 100
     cache.release(lease)
@@ -161,9 +161,9 @@ def test_a_cut_that_fails_leaves_no_pin_behind() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        cache.store(words(0, 50) + words(1000, 50), "", cut, "s")
+        cache.insert(words(0, 50) + words(1000, 50), "", cut, "s")
     assert cache.check_integrity() == []
-    assert cache.peek(words(0, 100), "") == 99
+    assert cache.match_length(words(0, 100), "") == 99
     assert cache.clear() == 100 * TOKEN_BYTES
 
 
@@ -174,7 +174,7 @@ def test_statistics_tell_no_token() -> None:
     for _ in range(3):
         serve(cache, words(secret, 20), session="s")
     assert str(secret)[:6] not in repr(cache.statistics())
-    assert cache.statistics().top_trunks == (Trunk(tokens=20, references=1, hits=2, head=()),)
+    assert cache.statistics().top_prefixes == (SharedPrefix(tokens=20, references=1, hits=2, head=()),)
 
 
 def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
@@ -186,7 +186,7 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         for branch in range(100):
             keep(cache, prompt[: tokens // 2] + words(10**6 + branch, 1))
         keep(cache, prompt)
-        lines[tokens], lease = python_lines(cache.lookup, prompt, "")
+        lines[tokens], lease = python_lines(cache.match_and_lease, prompt, "")
         assert lease.length == tokens - 1
     assert lines[100_000] <= lines[1_000] + 7 * 5, "twice the tokens are one more bisection at most"
     assert lines[100_000] < 150
@@ -200,14 +200,14 @@ def test_an_eviction_is_amortised_logarithmic() -> None:
         for index in range(nodes):
             keep(cache, words(100 * index, 10))
         for index in range(nodes):
-            cache.release(cache.lookup(words(100 * index, 10), ""))
+            cache.release(cache.match_and_lease(words(100 * index, 10), ""))
         total = 0
         for index in range(nodes, 2 * nodes):
             total += python_lines(keep, cache, words(100 * index, 10))[0]
         cost[nodes] = total / nodes
     assert cost[2_000] < 1.5 * cost[200]
     for _ in range(10_000):
-        cache.release(cache.lookup(words(100 * 3_999, 10), ""))
+        cache.release(cache.match_and_lease(words(100 * 3_999, 10), ""))
     assert len(cache._queue) <= 64 + 4 * 2_000
 
 
@@ -221,7 +221,7 @@ def test_integrity_says_what_is_wrong() -> None:
 
     cache = stored()
     cache._tree.tokens = 3
-    assert cache.check_integrity() == ["tokens says 3, the tree holds 10"]
+    assert cache.check_integrity() == ["tokens is 3, the tree holds 10"]
     cache = stored()
     cache._queue.clear()
     assert cache.check_integrity() == ["node [0, 10) would never be evicted"]
@@ -230,7 +230,7 @@ def test_integrity_says_what_is_wrong() -> None:
     assert cache.check_integrity() == ["sessions and turns are not the same"]
     cache = stored()
     cache.budget_bytes = 1
-    assert cache.check_integrity() == ["70 bytes in a room of 1, and not all in use"]
+    assert cache.check_integrity() == ["70 bytes exceed the room of 1, and some are evictable"]
     cache = stored()
     cache._marks.clear()
     assert cache.check_integrity() == ["nodes and marks are not the same"]

@@ -183,7 +183,7 @@ class TreeMachine(RuleBasedStateMachine):
         replaced = {
             id(run): run for lease, _ in self.leases for run, _ in lease.pieces if id(run) not in inside
         }
-        now = self.tree.held()
+        now = self.tree.size()
         assert now.nodes == len(list(self.tree.walk()))
         assert now.tokens == len(self.held)
         assert now.segment_bytes == RUN_BYTES * len(self.held)
@@ -249,7 +249,7 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
 
 
 def test_a_removed_node_holds_nothing_whoever_still_knows_it() -> None:
-    """Its bytes are free at once; and with the last node its salt is forgotten."""
+    """Its bytes are free immediately; and with the last node its salt is forgotten."""
     tree: RadixTree[Run, State] = RadixTree()
     node = tree.insert([1, 2], "tenant", cut_of([1, 2]))
     tree.attach([1, 2], "tenant", State((1, 2)))
@@ -281,13 +281,13 @@ def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
     tree.insert([1, 2, 3, 4], "", cut_of([1, 2, 3, 4]))
     short, long = tree.lease(tree.match([1, 2, 9], "")), tree.lease(tree.match([1, 2, 3, 4], ""))
     tree.insert([1, 2, 8], "", cut_of([1, 2, 8]))
-    assert tree.held().replaced_bytes == 4 * RUN_BYTES
+    assert tree.size().replaced_bytes == 4 * RUN_BYTES
     assert (content_of(short), content_of(long)) == ([1, 2], [1, 2, 3, 4])
     tree.release(long)
-    assert tree.held().replaced_bytes == 4 * RUN_BYTES
+    assert tree.size().replaced_bytes == 4 * RUN_BYTES
     tree.remove(next(node for node in tree.walk() if node.end == 4))  # The short one needs nothing of it.
     tree.release(short)
-    assert tree.held().replaced_bytes == 0
+    assert tree.size().replaced_bytes == 0
     assert tree.check_integrity() == []
 
 
@@ -339,14 +339,14 @@ def test_the_fullest_path_and_the_leaves_below() -> None:
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (lambda tree, node: setattr(tree, "tokens", 7), "tokens says 7, the tree holds 2"),
-        (lambda tree, node: setattr(tree, "replaced_bytes", 7), "replaced_bytes says 7"),
+        (lambda tree, node: setattr(tree, "tokens", 7), "tokens is 7, the tree holds 2"),
+        (lambda tree, node: setattr(tree, "replaced_bytes", 7), "replaced_bytes is wrong: 7"),
         (lambda tree, node: setattr(node, "pins", 1), "1 pins, 0 leases"),
         (lambda tree, node: setattr(node, "_segment", Run((1,))), "a segment of 1 tokens"),
         (lambda tree, node: setattr(node, "end", 5), "does not begin where its parent ends"),
         (lambda tree, node: node.tokens.__setitem__(0, 5), "not its parent's child"),
         (lambda tree, node: node.parent.children.clear(), "a salt has no nodes"),
-        (lambda tree, node: tree._replaced.__setitem__(1, (Run(()), 1)), "not held by as many leases"),
+        (lambda tree, node: tree._replaced.__setitem__(1, (Run(()), 1)), "wrong lease count"),
     ],
 )
 def test_integrity_says_what_is_wrong(

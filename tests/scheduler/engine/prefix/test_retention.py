@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.prefix.cache_statistics import Trunk
-from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.prefix.cache_statistics import SharedPrefix
+from scheduler.engine.prefix.prefix_cache import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
 from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
 
@@ -16,10 +16,10 @@ def test_one_shot_tails_go_before_multi_referenced_trunks() -> None:
     for agent in range(3):
         serve(cache, words(0, 100) + words(1000 + 50 * agent, 50))
     serve(cache, words(5000, 100))
-    assert cache.peek(words(0, 101), "") == 100
-    cache.reserve(300 * TOKEN_BYTES)
-    assert cache.peek(words(0, 101), "") == 100
-    assert cache.statistics().held.tokens == 100
+    assert cache.match_length(words(0, 101), "") == 100
+    cache.set_running_bytes(300 * TOKEN_BYTES)
+    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.statistics().size.tokens == 100
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
 
 
@@ -29,8 +29,8 @@ def test_a_fork_is_a_trunk_before_anyone_has_hit_it() -> None:
     for tail in (1000, 2000):
         keep(cache, words(0, 100) + words(tail, 50))
     keep(cache, words(5000, 100))
-    cache.reserve(200 * TOKEN_BYTES)
-    assert (cache.peek(words(0, 101), ""), cache.peek(words(5000, 100), "")) == (100, 0)
+    cache.set_running_bytes(200 * TOKEN_BYTES)
+    assert (cache.match_length(words(0, 101), ""), cache.match_length(words(5000, 100), "")) == (100, 0)
 
 
 def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
@@ -38,11 +38,11 @@ def test_what_was_hit_twice_outlives_what_was_hit_once() -> None:
     cache = cache_of(250)
     keep(cache, words(0, 100))
     for _ in range(2):
-        cache.release(cache.lookup(words(0, 100), ""))
+        cache.release(cache.match_and_lease(words(0, 100), ""))
     keep(cache, words(1000, 100))
-    cache.release(cache.lookup(words(1000, 100), ""))
+    cache.release(cache.match_and_lease(words(1000, 100), ""))
     keep(cache, words(2000, 100))
-    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (99, 0)
+    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
 
 
 def test_a_continuation_protects_at_once() -> None:
@@ -52,8 +52,8 @@ def test_a_continuation_protects_at_once() -> None:
     serve(cache, words(0, 2100))
     serve(cache, words(10_000, 2000))
     serve(cache, words(20_000, 2000))
-    assert cache.peek(words(0, 2001), "") == 2000
-    assert cache.peek(words(10_000, 2000), "") == 0
+    assert cache.match_length(words(0, 2001), "") == 2000
+    assert cache.match_length(words(10_000, 2000), "") == 0
 
 
 def test_a_passer_by_protects_only_what_it_passes() -> None:
@@ -61,29 +61,29 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
     cache = cache_of(250)
     keep(cache, words(0, 100))
     for branch in range(5):
-        cache.release(cache.lookup(words(0, 40) + words(10_000 + 100 * branch, 20), ""))
+        cache.release(cache.match_and_lease(words(0, 40) + words(10_000 + 100 * branch, 20), ""))
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (40, 99)
-    assert cache.statistics().top_trunks == (Trunk(tokens=40, references=1, hits=5, head=()),)
+    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (40, 99)
+    assert cache.statistics().top_prefixes == (SharedPrefix(tokens=40, references=1, hits=5, head=()),)
 
 
 def test_both_halves_of_an_edge_have_its_past() -> None:
-    """Whoever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
+    """Whatever cuts it, and wherever: hits, protection and supersession stay true of all of it."""
     cache = cache_of(250)
     for _ in range(3):
         serve(cache, words(0, 100))
-    cache.release(cache.lookup(words(0, 40) + words(10_000, 9), ""))
-    assert [trunk.hits for trunk in cache.statistics().top_trunks] == [3, 2]
+    cache.release(cache.match_and_lease(words(0, 40) + words(10_000, 9), ""))
+    assert [prefix.hits for prefix in cache.statistics().top_prefixes] == [3, 2]
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (99, 0)
+    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
 
     cache = cache_of(8000, needs_snapshot=True)
     keep(cache, words(0, 3000) + words(10_000, 300), "s")
     keep(cache, words(0, 3000) + words(20_000, 500), "s")
     cache.attach((words(0, 3000) + words(10_000, 300))[:3100], "", State((), nbytes=0))
-    cache.reserve(8000 * TOKEN_BYTES)
+    cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 300
 
 
@@ -91,12 +91,12 @@ def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
     """A lease inside an edge keeps the edge; when the edge is cut behind it, the rest is free again."""
     cache = cache_of()
     keep(cache, words(0, 100))
-    lease = cache.lookup(words(0, 60), "")
+    lease = cache.match_and_lease(words(0, 60), "")
     assert cache.clear() == 0
-    cache.release(cache.lookup(words(0, 80) + words(10_000, 9), ""))
+    cache.release(cache.match_and_lease(words(0, 80) + words(10_000, 9), ""))
     assert cache.check_integrity() == []
     cache.clear()
-    assert cache.statistics().held.tokens == 80
+    assert cache.statistics().size.tokens == 80
     assert content_of(lease) == list(range(59))
 
 
@@ -106,10 +106,10 @@ def test_protection_ends_when_nobody_comes_back() -> None:
     for _ in range(3):
         serve(cache, words(0, 100))
     for _ in range(20):
-        cache.lookup(words(90_000, 1), "")  # Time passes.
+        cache.match_and_lease(words(90_000, 1), "")  # Time passes.
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
-    assert (cache.peek(words(0, 100), ""), cache.peek(words(1000, 100), "")) == (0, 99)
+    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (0, 99)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_superseded_turns_go_first() -> None:
     assert serve(cache, words(0, 3000) + words(20_000, 500), session="s") == 3000
     serve(cache, words(60_000, 2400))
     assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 300, "cleared": 0}
-    assert cache.peek(words(50_000, 1000), "") == 999
+    assert cache.match_length(words(50_000, 1000), "") == 999
 
 
 def test_a_turn_makes_room_for_its_successor() -> None:
@@ -157,20 +157,20 @@ def test_a_superseded_tail_that_is_used_again_is_one_no_more() -> None:
     first = words(0, 3000) + words(10_000, 300)
     serve(cache, first, session="s")
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
-    cache.release(cache.lookup(first, ""))
+    cache.release(cache.match_and_lease(first, ""))
     serve(cache, words(50_000, 3500))
     serve(cache, words(60_000, 3500))
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
 def test_a_superseded_tail_that_is_stored_again_is_one_no_more() -> None:
-    """Whoever comes with the same tokens: they are in use again."""
+    """A request with the same tokens puts them into use again."""
     cache = cache_of(8000)
     first = words(0, 3000) + words(10_000, 300)
     serve(cache, first, session="s")
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
     assert keep(cache, first) == 0
-    cache.reserve(8000 * TOKEN_BYTES)
+    cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
@@ -186,9 +186,9 @@ def test_what_others_use_is_not_superseded(other: str) -> None:
         case "tail":
             serve(cache, first + words(30_000, 100))
         case _:
-            cache.lookup(first, "")
+            cache.match_and_lease(first, "")
     serve(cache, words(0, 3000) + words(20_000, 500), session="s")
-    cache.reserve(8000 * TOKEN_BYTES)
+    cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
@@ -197,7 +197,7 @@ def test_turns_that_share_only_the_system_prompt_are_branches() -> None:
     cache = cache_of(8000)
     serve(cache, words(0, 2000) + words(10_000, 300), session="s", system=2000)
     serve(cache, words(0, 2000) + words(20_000, 500), session="s", system=2000)
-    cache.reserve(8000 * TOKEN_BYTES)
+    cache.set_running_bytes(8000 * TOKEN_BYTES)
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 

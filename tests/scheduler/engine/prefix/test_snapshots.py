@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.prefix.prefix_cache import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
 
@@ -12,15 +12,15 @@ def test_a_hit_is_the_deepest_position_that_every_layer_can_restore() -> None:
     cache = cache_of(needs_snapshot=True)
     tokens = words(0, 3000)
     keep(cache, tokens)
-    assert cache.lookup(tokens, "").length == 0
+    assert cache.match_and_lease(tokens, "").length == 0
     for position in (1500, 2991, 3000):
         assert cache.attach(tokens[:position], "", State(tuple(tokens[:position])))
     for prompt, found in ((tokens, 2991), (tokens[:2995] + words(90_000, 9), 2991), (tokens[:2990], 1500)):
-        lease = cache.lookup(prompt, "")
+        lease = cache.match_and_lease(prompt, "")
         assert lease.length == found
         assert lease.snapshot is not None
         assert lease.snapshot.prefix == tuple(content_of(lease)) == tuple(prompt[:found])
-    assert cache.lookup(tokens[:1500], "").length == 0, (
+    assert cache.match_and_lease(tokens[:1500], "").length == 0, (
         "the snapshot after the last token leaves none to compute"
     )
 
@@ -33,7 +33,7 @@ def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
     assert not cache.attach(words(0, 5), "", State(()))
     assert not cache.attach(words(0, 11), "", State(()))
     assert not cache.attach(words(0, 0), "", State(()))
-    assert cache.statistics().held.snapshots == 1
+    assert cache.statistics().size.snapshots == 1
     plain = cache_of()
     keep(plain, words(0, 10))
     assert not plain.attach(words(0, 5), "", State(()))
@@ -48,7 +48,7 @@ def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
     cache.attach(tokens[:1500], "", State(()))
     cache.attach(tokens[:1600], "", State(()))
     for _ in range(2):
-        cache.release(cache.lookup(tokens[:1650], ""))
+        cache.release(cache.match_and_lease(tokens[:1650], ""))
     for position in range(1700, 5000, 300):
         assert cache.attach(tokens[:position], "", State(())), "the deepest is what the next turn needs"
     kept = [node.end for node in cache._tree.walk() if node.snapshot is not None]
@@ -75,9 +75,9 @@ def test_snapshots_in_use_are_not_thinned() -> None:
     keep(cache, words(0, 100))
     for position in (10, 20):
         assert cache.attach(words(0, position), "", State(()))
-        cache.lookup(words(0, position + 1), "")
+        cache.match_and_lease(words(0, position + 1), "")
     assert not cache.attach(words(0, 30), "", State(()))
-    assert cache.statistics().held.snapshots == 2
+    assert cache.statistics().size.snapshots == 2
 
 
 def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
@@ -85,7 +85,7 @@ def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
     cache = cache_of(10, needs_snapshot=True)
     keep(cache, words(0, 10))
     assert not cache.attach(words(0, 10), "", State((), nbytes=1))
-    assert cache.statistics().held.tokens == 10
+    assert cache.statistics().size.tokens == 10
 
 
 def test_tokens_that_no_hit_can_restore_go_first() -> None:
@@ -95,8 +95,8 @@ def test_tokens_that_no_hit_can_restore_go_first() -> None:
     cache.attach(words(0, 100), "", State((), nbytes=0))
     keep(cache, words(1000, 200))
     keep(cache, words(2000, 200))
-    assert cache.peek(words(0, 101), "") == 100
-    assert cache.statistics().held.tokens == 300
+    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.statistics().size.tokens == 300
 
 
 def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:
@@ -105,10 +105,10 @@ def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:
     keep(cache, words(0, 100))
     for position in (50, 100):
         assert cache.attach(words(0, position), "", State((), nbytes=40 * TOKEN_BYTES))
-    cache.release(cache.lookup(words(0, 101), ""))
+    cache.release(cache.match_and_lease(words(0, 101), ""))
     keep(cache, words(1000, 50))
-    assert cache.peek(words(0, 101), "") == 100
-    assert cache.peek(words(0, 60), "") == 0
+    assert cache.match_length(words(0, 101), "") == 100
+    assert cache.match_length(words(0, 60), "") == 0
 
 
 def test_snapshots_in_the_middle_age_like_everything_else() -> None:
@@ -121,13 +121,13 @@ def test_snapshots_in_the_middle_age_like_everything_else() -> None:
             size = 50 * TOKEN_BYTES
             assert cache.attach(words(start, position), "", State((), nbytes=size))
     for length in (101, 60):  # Of the two conversations the older one, restored at its end and in its middle.
-        cache.release(cache.lookup(words(1000, length), ""))
-    cache.reserve(500 * TOKEN_BYTES)
-    assert [cache.peek(words(start, 101), "") for start in (0, 1000, 2000)] == [0, 100, 100]
-    assert [cache.peek(words(start, 60), "") for start in (1000, 2000)] == [50, 50]
-    cache.reserve(650 * TOKEN_BYTES)
-    assert [cache.peek(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
-    assert [cache.peek(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
+        cache.release(cache.match_and_lease(words(1000, length), ""))
+    cache.set_running_bytes(500 * TOKEN_BYTES)
+    assert [cache.match_length(words(start, 101), "") for start in (0, 1000, 2000)] == [0, 100, 100]
+    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 50]
+    cache.set_running_bytes(650 * TOKEN_BYTES)
+    assert [cache.match_length(words(start, 60), "") for start in (1000, 2000)] == [50, 0]
+    assert [cache.match_length(words(start, 101), "") for start in (1000, 2000)] == [100, 100]
 
 
 def test_a_snapshot_that_is_only_passed_grows_old() -> None:
@@ -137,6 +137,6 @@ def test_a_snapshot_that_is_only_passed_grows_old() -> None:
         keep(cache, words(start, 100))
         for position in (50, 100):
             assert cache.attach(words(start, position), "", State((), nbytes=50 * TOKEN_BYTES))
-    cache.release(cache.lookup(words(0, 101), ""))
-    cache.reserve(650 * TOKEN_BYTES)
-    assert [cache.peek(words(start, 60), "") for start in (0, 1000)] == [0, 50]
+    cache.release(cache.match_and_lease(words(0, 101), ""))
+    cache.set_running_bytes(650 * TOKEN_BYTES)
+    assert [cache.match_length(words(start, 60), "") for start in (0, 1000)] == [0, 50]

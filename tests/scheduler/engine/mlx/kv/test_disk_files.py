@@ -55,7 +55,7 @@ def test_every_type_of_array_is_opened_by_mlx_as_it_was(tmp_path: Path, arrays: 
     tier = DiskTier(tmp_path, MODEL, 10**9)
     chain = tier.chain(range(256), "")
     tier.put_block_nowait(chain, 256, content)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     (file,) = files_in(tmp_path).values()
     opened, metadata = cast(
         tuple[dict[str, mx.array], dict[str, str]], mx.load(str(file), return_metadata=True)
@@ -87,7 +87,7 @@ def test_what_is_read_becomes_an_array_without_another_copy_on_the_host(tmp_path
         }
     )
     tier.put_block_nowait(chain, 256, block)
-    assert tier.settle(SOON)
+    assert tier.flush(SOON)
     outcome = tier.start_read(chain, 0, 256).wait(SOON)
     assert outcome is not None
     keys = outcome.blocks[0].arrays["keys"]

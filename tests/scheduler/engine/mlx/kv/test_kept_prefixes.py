@@ -59,7 +59,7 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
 @pytest.mark.parametrize("budget_tokens", [200, 20_000])
 @pytest.mark.parametrize("family", ["deepseek_v3", "gemma3_text", "llama", "qwen3"])
 def test_what_is_kept_is_what_would_be_computed(family: str, budget_tokens: int) -> None:
-    """Keys and values of every edge, after rows that came, ended, were cancelled and gave way to others."""
+    """Keys and values of every edge, after rows that came, ended, were cancelled or preempted."""
     engine = engine_of(family)
     budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
     engine = engine_of(family, budget_bytes=budget_bytes)

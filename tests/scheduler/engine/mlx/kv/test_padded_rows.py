@@ -1,4 +1,4 @@
-"""Rows of different lengths side by side hold what was written to each, whoever comes and goes."""
+"""Rows of different lengths side by side hold what was written to each, whichever rows come and go."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _written(engine: ReuseEngine) -> None:
     assert disk is not None
     while not engine.loop.resting:
         engine.turn()
-    assert disk.tier.settle(SOON)
+    assert disk.tier.flush(SOON)
 
 
 def _stopped(engine: ReuseEngine) -> None:

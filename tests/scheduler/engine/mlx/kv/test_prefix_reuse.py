@@ -52,7 +52,7 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
 
 @pytest.mark.parametrize("family", _ALL)
 def test_a_burst_computes_its_prefix_once(family: str) -> None:
-    """Eight requests at once behind one new prefix: one computes it, and every one has its own tokens."""
+    """Eight requests together behind one new prefix: one computes it, and every one has its own tokens."""
     engine = engine_of(family)
     submits = [engine.submit([*_TRUNK, *words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
     engine.ask(*submits)
@@ -167,7 +167,7 @@ def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
 
 @pytest.fixture
 def no_spare_buffers() -> Iterator[None]:
-    """MLX gives a larger one that is free to whoever asks for less, and counts it whole."""
+    """MLX gives a larger one that is free for a smaller request, and counts it whole."""
     mx.clear_cache()
     limit_bytes = mx.set_cache_limit(0)
     yield
@@ -187,7 +187,7 @@ def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
             loop.turn(commands)
             commands = []
     assert backend.prefixes is not None
-    held = backend.prefixes.statistics().held
+    held = backend.prefixes.statistics().size
     assert held.tokens <= 4096 + count * (64 + 2)
     assert held.segment_bytes == held.tokens * per_token
     gc.collect()
@@ -199,7 +199,7 @@ def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
 
 
 def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
-    """Rows that start from the same pieces at once, and write behind them, leave them as they were."""
+    """Rows that start from the same pieces together, and write behind them, leave them as they were."""
     backend = tiny.backend(max_slots=8, prefill_chunk_tokens=64)
     loop = EngineLoop(backend, 8, PrefillPace(512))
     trunk = prompt_of(300, 90)
@@ -212,7 +212,7 @@ def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
 def _kept(backend: MlxBackend, trunk: list[int]) -> list[Any]:
     """Keys and values of the first layer, over all pieces of the path."""
     assert backend.prefixes is not None
-    lease = backend.prefixes.lookup([*trunk, 1], "")
+    lease = backend.prefixes.match_and_lease([*trunk, 1], "")
     halves = [
         mx.concatenate([piece.layers[0][half][..., :taken, :] for piece, taken in lease.pieces], axis=2)
         for half in (0, 1)

@@ -9,6 +9,8 @@ and cases whose mass comes within 1e-4 of `top_p` at a step of the grid are left
 from __future__ import annotations
 
 import math
+import weakref
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,9 +21,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.mlx.cpu.host_chooser import HostChoice, host_gumbel
+from scheduler.engine.mlx.cpu.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE, Chooser
-from scheduler.engine.mlx.sampling.graph_chooser import GraphChoice
+from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
 from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
@@ -62,8 +64,8 @@ class Kind:
         return found
 
 
-GRAPH = Kind("graph", False, lambda rows: GraphChoice(rows, host_gumbel))
-HOST = Kind("host", True, HostChoice)
+GRAPH = Kind("graph", False, lambda rows: GraphChooser(rows, host_gumbel))
+HOST = Kind("host", True, HostChooser)
 both = pytest.mark.parametrize("kind", [GRAPH, HOST], ids=lambda kind: kind.name)
 
 
@@ -235,7 +237,7 @@ def test_the_host_s_errors_are_the_row_s(monkeypatch: pytest.MonkeyPatch) -> Non
         raise IndexError("index -1 is out of bounds")
 
     monkeypatch.setattr(HostCounts, "penalise", penalise)
-    chosen = HostChoice(rows)(mx.array(_logits(3)), mx.array([2] * 3))
+    chosen = HostChooser(rows)(mx.array(_logits(3)), mx.array([2] * 3))
     chosen.verify()
     assert [row.failure is None for row in rows] == [True, False, True]
     assert "IndexError: index -1 is out of bounds" in str(rows[1].failure)
@@ -253,7 +255,7 @@ def test_a_neighbour_s_bias_changes_no_penalty(penalty: dict[str, float], on_hos
     logits[:, 5] = 19.875
     for neighbour in (GREEDY, _replace(GREEDY, logit_bias=((9, 1.0),)), _CUT):
         rows = [
-            RowSampling(params, VOCABULARY, [1], [4], position=1, on_host=on_host)
+            RowSampling(params, VOCABULARY, [1], [4], on_host=on_host)
             for params in (_replace(GREEDY, **penalty), neighbour)
         ]
         chosen = RowsSampler(rows)(logits, mx.array([4, 4]))
@@ -263,5 +265,18 @@ def test_a_neighbour_s_bias_changes_no_penalty(penalty: dict[str, float], on_hos
 def test_rows_bring_the_counts_that_their_chooser_reads() -> None:
     """The graph's lie on the device, the host's do not."""
     punished = _replace(GREEDY, presence_penalty=1.0)
-    assert isinstance(GRAPH.row(punished).said, TokenCounts)
-    assert isinstance(HOST.row(punished).said, HostCounts)
+    assert isinstance(GRAPH.row(punished).counts, TokenCounts)
+    assert isinstance(HOST.row(punished).counts, HostCounts)
+
+
+@pytest.mark.parametrize("kind", [GRAPH, HOST], ids=["graph", "host"])
+def test_a_row_keeps_no_token_ids(kind: Kind) -> None:
+    """`Sequence.tokens` is the only holder: a long prompt must not be in memory twice."""
+    prompt, output = array("I", [1, 2]), array("I", [3])
+    holders = weakref.ref(prompt), weakref.ref(output)
+    row = kind.row(_replace(GREEDY, presence_penalty=1.0), prompt, output=output)
+    del prompt, output
+    assert [holder() for holder in holders] == [None, None]
+    assert not row.has_output
+    row.position += 1
+    assert row.has_output

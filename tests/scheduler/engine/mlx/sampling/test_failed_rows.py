@@ -138,7 +138,7 @@ def test_no_number_leaves_its_row(
 def test_finite_parameters_that_overflow_fail_the_row(
     tiny: Tiny, expected: dict[int, list[int]], sampling: Sampling
 ) -> None:
-    """Two biases that float32 can hold, and their sum not: it says so, and has told nothing."""
+    """Two biases that float32 can hold, and their sum not: it fails with that reason, and emits nothing."""
     biased = _replace(sampling, logit_bias=((3, 3e38), (3, 3e38)))
     retired = _run_beside_neighbours(tiny, expected, request(_VICTIM, prompt_of(8, 45), 7, sampling=biased))
     assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)

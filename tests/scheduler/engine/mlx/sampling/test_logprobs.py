@@ -1,4 +1,4 @@
-"""Log-probabilities are the model's own, whoever else is in the batch and whatever happened in between."""
+"""Log-probabilities are the model's own, whatever else is in the batch and whatever happened in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx.sampling.logprobs import LogprobsAsked
+from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Sampling, StepOutput, Submit
 from tests.contracts.journal import Course, answers, prompt_of, request
@@ -48,10 +48,10 @@ def _alone(model: Any, submit: Submit, tokens: list[int]) -> Iterator[Any]:
         yield np.array(logprobs.astype(mx.float32))
 
 
-def _check(told: LogprobsOut, token: int, expected: Any, top: int) -> None:
-    assert told.chosen == pytest.approx(expected[token], abs=1e-4)
-    assert [value for _, value in told.top] == pytest.approx(np.sort(expected)[::-1][:top], abs=1e-4)
-    for other, value in told.top:
+def _check(found: LogprobsOut, token: int, expected: Any, top: int) -> None:
+    assert found.chosen == pytest.approx(expected[token], abs=1e-4)
+    assert [value for _, value in found.top] == pytest.approx(np.sort(expected)[::-1][:top], abs=1e-4)
+    for other, value in found.top:
         assert value == pytest.approx(expected[other], abs=1e-4)
 
 
@@ -80,9 +80,9 @@ def test_they_are_a_lone_request_s(family: str) -> None:
             assert course.logprobs == [None] * 9
             continue
         expected = list(_alone(model_of(family), submit, course.tokens))
-        for told, token, alone in zip(course.logprobs, course.tokens, expected, strict=True):
-            assert told is not None
-            _check(told, token, alone, submit.top_logprobs)
+        for found, token, alone in zip(course.logprobs, course.tokens, expected, strict=True):
+            assert found is not None
+            _check(found, token, alone, submit.top_logprobs)
 
 
 def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[int, Course], int]:
@@ -116,24 +116,24 @@ def test_giving_way_loses_none_and_doubles_none(tiny: Tiny) -> None:
     for request_id, course in tight.items():
         assert course.tokens == free[request_id].tokens
         assert len(course.logprobs) == 600
-        for told, expected in zip(course.logprobs, free[request_id].logprobs, strict=True):
-            assert (told is None) == (expected is None)
-            if told is not None and expected is not None:
-                assert told.chosen == pytest.approx(expected.chosen, abs=1e-4)
-                assert [value for _, value in told.top] == pytest.approx(
+        for found, expected in zip(course.logprobs, free[request_id].logprobs, strict=True):
+            assert (found is None) == (expected is None)
+            if found is not None and expected is not None:
+                assert found.chosen == pytest.approx(expected.chosen, abs=1e-4)
+                assert [value for _, value in found.top] == pytest.approx(
                     [value for _, value in expected.top], abs=1e-4
                 )
 
 
 def test_where_nobody_asks_nothing_is_computed() -> None:
     """No array, and so nothing to evaluate with the tokens."""
-    shares, arrays = LogprobsAsked([None, None]).extract(mx.zeros((2, 30)), mx.array([1, 2]))
+    shares, arrays = LogprobsRequested([None, None]).extract(mx.zeros((2, 30)), mx.array([1, 2]))
     assert (shares, arrays) == ([None, None], [])
 
 
 def test_whoever_asks_for_no_others_has_no_search_for_them() -> None:
     """Neither ids nor values are computed where all want their own tokens' only."""
-    shares, arrays = LogprobsAsked([0, None, 0]).extract(mx.zeros((3, 30)), mx.array([1, 2, 3]))
+    shares, arrays = LogprobsRequested([0, None, 0]).extract(mx.zeros((3, 30)), mx.array([1, 2, 3]))
     assert [array.shape for array in arrays] == [(2,)]
     (first, second, third) = shares
     assert first is not None
@@ -154,7 +154,7 @@ def test_whoever_asks_for_no_others_has_no_search_for_them() -> None:
 def test_any_logits_and_any_neighbours(
     tops: list[int | None], vocabulary: int, dtype: mx.Dtype, scale: float, seed: int
 ) -> None:
-    """A log-softmax in float32 whatever the dtype, and a row is told the same as alone: also which of equally
+    """A log-softmax in float32 whatever the dtype, and a row gets the same as alone: also which of equally
     likely tokens are among the best (a coarse dtype has many)."""
     numbers = np.random.default_rng(seed)
     rows = numbers.normal(0, scale, (len(tops), vocabulary)).astype(np.float32)
@@ -163,7 +163,7 @@ def test_any_logits_and_any_neighbours(
     logits = mx.array(rows).astype(dtype)
     chosen = [int(token) for token in numbers.integers(0, vocabulary, len(tops))]
     tokens = mx.array(chosen)
-    shares, _ = LogprobsAsked(tops).extract(logits, tokens)
+    shares, _ = LogprobsRequested(tops).extract(logits, tokens)
     exact = np.array(logits.astype(mx.float32)).astype(np.float64)
     for place, (top, share) in enumerate(zip(tops, shares, strict=True)):
         assert (share is None) == (top is None)
@@ -171,9 +171,9 @@ def test_any_logits_and_any_neighbours(
             continue
         best = exact[place].max()
         expected = exact[place] - best - np.log(np.sum(np.exp(exact[place] - best)))
-        told = share.read()
-        _check(told, chosen[place], np.maximum(expected, -9999.0), top)
-        (alone,), _ = LogprobsAsked([top]).extract(logits[place : place + 1], tokens[place : place + 1])
+        found = share.read()
+        _check(found, chosen[place], np.maximum(expected, -9999.0), top)
+        (alone,), _ = LogprobsRequested([top]).extract(logits[place : place + 1], tokens[place : place + 1])
         assert alone is not None
-        assert [other for other, _ in alone.read().top] == [other for other, _ in told.top]
-        assert alone.read().chosen == pytest.approx(told.chosen, abs=1e-5)
+        assert [other for other, _ in alone.read().top] == [other for other, _ in found.top]
+        assert alone.read().chosen == pytest.approx(found.chosen, abs=1e-5)

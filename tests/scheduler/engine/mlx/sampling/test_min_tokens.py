@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.mlx.sampling.min_tokens import HeldEnds
+from scheduler.engine.mlx.sampling.rows_sampler import MinTokensMask
 from scheduler.engine.sequence import Sequence
 from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
@@ -21,21 +21,21 @@ _rows = st.tuples(st.integers(-2, 4), st.lists(st.integers(0, _VOCABULARY - 1), 
 @given(rows=st.lists(_rows, min_size=1, max_size=5))
 def test_each_row_for_its_own_time(rows: list[tuple[int, list[int]]]) -> None:
     """Step by step, exactly the ends of those that may not end yet are impossible; all else is as it was."""
-    held = HeldEnds(rows)
+    mask = MinTokensMask(rows)
     logits = mx.array(np.random.default_rng(1).normal(size=(len(rows), _VOCABULARY)).astype(np.float32))
     for step in range(6):
         expected = np.array(logits)
         for place, (tokens, ends) in enumerate(rows):
             if step < tokens:
                 expected[place, ends] = -np.inf
-        assert np.array_equal(np.array(held.apply(logits)), expected)
+        assert np.array_equal(np.array(mask.apply(logits)), expected)
 
 
 def test_a_batch_in_which_all_may_end_is_left_alone() -> None:
     """The very array: nothing is copied, before as after."""
     logits = mx.zeros((2, _VOCABULARY))
-    assert HeldEnds([(0, [1]), (3, [])]).apply(logits) is logits
-    once = HeldEnds([(1, [1]), (0, [2])])
+    assert MinTokensMask([(0, [1]), (3, [])]).apply(logits) is logits
+    once = MinTokensMask([(1, [1]), (0, [2])])
     assert once.apply(logits) is not logits
     assert once.apply(logits) is logits
 

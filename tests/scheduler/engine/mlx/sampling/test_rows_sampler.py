@@ -273,7 +273,7 @@ def test_all_rows_at_once_are_what_each_is_alone(
     prompts = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(1, 6)))) for _ in params]
     begun = [list(map(int, numbers.integers(0, _VOCABULARY, numbers.integers(0, 4)))) for _ in params]
     rows = [
-        RowSampling(one, _VOCABULARY, prompt, output, len(output), on_host=on_host)
+        RowSampling(one, _VOCABULARY, prompt, output, on_host=on_host)
         for one, prompt, output in zip(params, prompts, begun, strict=True)
     ]
     histories = [[*prompt, *output] for prompt, output in zip(prompts, begun, strict=True)]

@@ -89,7 +89,7 @@ def test_a_small_penalty_is_felt(params: Sampling, dtype: mx.Dtype) -> None:
 
 
 def test_ties_go_to_the_first(dtype: mx.Dtype) -> None:
-    """Equality: in 16 bits ties are common, and greedy rows must end them alike whoever is beside them."""
+    """Equality: in 16 bits ties are common, and greedy rows must break them alike whatever is beside them."""
     tied = mx.zeros((_STEPS, _VOCABULARY)).astype(dtype)
     tied[:, 9], tied[:, 40] = 20.0, 20.0
     assert _tokens([_params(), _BIASED], [tied, tied]) == [[9] * _STEPS] * 2
