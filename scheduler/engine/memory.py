@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine.prefix.radix_tree import KEY_BYTES
+from scheduler.engine.prefix.token_run import KEY_BYTES
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from scheduler.engine.prefix.radix_tree import common_run, compact
+from scheduler.engine.prefix.token_run import common_run, compact
 from scheduler.link.messages import Submit
 
 

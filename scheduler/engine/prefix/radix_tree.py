@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-KEY_BYTES = array("I").itemsize
-"""What a token id costs in an edge."""
+from scheduler.engine.prefix.token_run import KEY_BYTES, Tokens, common_run, compact
 
 
 class Segment(Protocol):
@@ -44,28 +43,6 @@ class Snapshot(Protocol):
 
 SegmentT = TypeVar("SegmentT", bound=Segment)
 SnapshotT = TypeVar("SnapshotT", bound=Snapshot)
-
-
-def compact(tokens: Sequence[int]) -> array[int]:
-    """The tokens as edges keep them; free if they are compact already."""
-    return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
-
-
-def common_run(left: array[int], start: int, right: array[int], limit: int) -> int:
-    """How many of the first `limit` tokens of left[start:] and right agree.
-
-    Bisection over slices: at most `2 * limit` tokens are touched, all of them in C, in O(log limit) steps.
-    """
-    if left[start : start + limit] == right[:limit]:
-        return limit
-    agreed, differ = 0, limit  # The first difference lies in [agreed, differ).
-    while differ - agreed > 1:
-        middle = (agreed + differ) // 2
-        if left[start + agreed : start + middle] == right[agreed:middle]:
-            agreed = middle
-        else:
-            differ = middle
-    return agreed
 
 
 class Node(Generic[SegmentT, SnapshotT]):
@@ -118,6 +95,21 @@ class Match(Generic[SegmentT, SnapshotT]):
     def inside(self) -> bool:
         """Whether the match ends before its last node does."""
         return bool(self.path) and self.path[-1].end > self.length
+
+    @property
+    def whole(self) -> Node[SegmentT, SnapshotT] | None:
+        """The deepest node that is matched to its end."""
+        path = self.path[:-1] if self.inside else self.path
+        return path[-1] if path else None
+
+    @property
+    def pieces(self) -> tuple[tuple[SegmentT, int], ...]:
+        """Its segments in order, with the tokens used of each."""
+        return tuple((node.segment, self.taken(node)) for node in self.path)
+
+    def until(self, length: int) -> Match[SegmentT, SnapshotT]:
+        """Its first `length` tokens."""
+        return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
 
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
         """How many of a path node's tokens the match takes."""
@@ -189,12 +181,23 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             replaced_bytes=self.replaced_bytes,
         )
 
-    def match(self, tokens: Sequence[int], salt: str, limit: int | None = None) -> Match[SegmentT, SnapshotT]:
-        """The longest prefix of tokens[:limit] that is held. Changes nothing."""
+    def match(
+        self,
+        tokens: Tokens,
+        salt: str,
+        limit: int | None = None,
+        known: Node[SegmentT, SnapshotT] | None = None,
+    ) -> Match[SegmentT, SnapshotT]:
+        """The longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of an
+        earlier match of these tokens, within `limit`; unless it was removed, the tokens up to it are not
+        compared."""
         key = compact(tokens)
         limit = len(key) if limit is None else min(limit, len(key))
         path: list[Node[SegmentT, SnapshotT]] = []
         node, position = self._roots.get(salt), 0
+        if known is not None and known.parent is not None:
+            path = [known, *self.parents(known)][::-1]
+            node, position = known, known.end
         while node is not None and position < limit and node.end == position:
             node = node.children.get(key[position])
             if node is not None:
@@ -209,7 +212,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return self._split(match.path[-1], match.taken(match.path[-1]))
 
     def insert(
-        self, tokens: Sequence[int], salt: str, cut: Callable[[int, int], SegmentT]
+        self, tokens: Tokens, salt: str, cut: Callable[[int, int], SegmentT]
     ) -> Node[SegmentT, SnapshotT]:
         """Hold `tokens`; the node that holds the last of them (it may reach further).
 
@@ -231,9 +234,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.segment_bytes += segment.nbytes
         return node
 
-    def attach(
-        self, tokens: Sequence[int], salt: str, snapshot: SnapshotT
-    ) -> Node[SegmentT, SnapshotT] | None:
+    def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> Node[SegmentT, SnapshotT] | None:
         """Keep the state right after `tokens`. None, and nothing changed, where these tokens are not all
         held or a snapshot is there already."""
         match = self.match(tokens, salt)
@@ -276,9 +277,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
     def lease(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
         """Keep a (fresh) match until `release`."""
         node = match.path[-1] if match.path else None
-        pieces = tuple((passed.segment, match.taken(passed)) for passed in match.path)
         snapshot = None if node is None or match.inside else node.snapshot
-        lease = Lease(match.length, pieces, snapshot, node)
+        lease = Lease(match.length, match.pieces, snapshot, node)
         if node is not None:
             node.pins += 1
         self.leases.add(lease)

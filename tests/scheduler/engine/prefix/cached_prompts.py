@@ -9,7 +9,7 @@ from array import array
 from itertools import count
 
 from scheduler.engine.prefix.prefix_cache import PrefixCache, Retention
-from scheduler.engine.prefix.radix_tree import KEY_BYTES
+from scheduler.engine.prefix.token_run import KEY_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES
