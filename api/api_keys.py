@@ -17,12 +17,12 @@ DEFAULT_TENANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """Who may come in. Several keys of one tenant are one tenant: that is how a key is rotated."""
+    """One key and its tenant. A tenant may have several keys, so that a key can be rotated."""
 
     tenant: str
     digest: bytes = field(repr=False)
     admin: bool = False
-    """May use what is the operator's: the state of queue and cache."""
+    """May use the operator's endpoints: the state of queue and cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ApiKeys:
         return frozenset(key.tenant for key in self.keys)
 
     def find(self, given: str) -> ApiKey | None:
-        """How long it takes says nothing of any key: digests of one length, and all of them compared."""
+        """Its time reveals nothing about any key: digests of one length, and all of them are compared."""
         digest = _digest(given)
         found = None
         for key in self.keys:

@@ -32,12 +32,11 @@ from api.live import live_routes
 from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
-from api.request_ids import SCOPE_KEY, RequestIds
 from api.request_origin import OriginCheck
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
-from api.server.request_id import echoed
+from api.server.request_id import SCOPE_KEY, RequestIds, echoed
 from api.tokenization import tokenization_routes
 from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
@@ -129,7 +128,7 @@ def make_app(
 
 @dataclass(frozen=True, slots=True)
 class ErrorDialect:
-    """How a dialect's clients are told of an error."""
+    """How an error is reported to a dialect's clients."""
 
     status: Callable[[ApiError], int]
     body: Callable[[ApiError], dict[str, Any]]

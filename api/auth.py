@@ -1,4 +1,4 @@
-"""Who asks: every request's key is checked before its body is read.
+"""Authentication: every request's key is checked before its body is read.
 
 `CallerOf` and `operator` are what routes declare; the check itself is around the whole application, so that a
 route which declares nothing is not open.
@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.api_keys import ApiKey, ApiKeys
 from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
 from api.identity import Caller, Identity
-from api.request_ids import SCOPE_KEY
+from api.server.request_id import SCOPE_KEY
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
-"""What load balancers and collectors ask, who have no keys; the description of the interface, and the
-page that asks for a key."""
+"""For load balancers and collectors, which have no keys; the description of the interface, and the page that
+asks for a key."""
 
 _STATE = "penstock_key"
 
@@ -64,8 +64,8 @@ def is_open(path: str) -> bool:
 
 
 def _given_keys(headers: Headers) -> Iterator[str]:
-    """As Anthropic's clients give theirs, and as OpenAI's do. Every dialect takes either, and both at once:
-    agents send a provider's key in the one header that they were not told of."""
+    """From Anthropic's header and from OpenAI's. Every dialect takes either, or both: agents send a
+    provider's key in the header that they are not configured for."""
     if key := headers.get("x-api-key", "").strip():
         yield key
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -83,7 +83,7 @@ def _key(request: Request) -> ApiKey | None:
 
 
 async def caller(request: Request) -> Caller:
-    """Who asks: by key where there are keys, else as the operator's headers say. Raises InvalidRequest."""
+    """The caller: by key where there are keys, else by the operator's headers. Raises InvalidRequest."""
     key, identity = _key(request), request.app.state.identity
     assert isinstance(identity, Identity)
     return identity.caller(
@@ -92,7 +92,7 @@ async def caller(request: Request) -> Caller:
 
 
 async def trusted(request: Request) -> bool:
-    """Whether the caller bears a key, or there are none. For paths that need no key."""
+    """Whether the caller sent a valid key, or the server has none. For paths that need no key."""
     return _key(request) is not None or not request.app.state.has_keys
 
 

@@ -1,16 +1,18 @@
-"""`penstock`: what an operator types."""
+"""The command line: `penstock serve` and `penstock bench`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import groupby
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from api import settings
+from api import options
 from scheduler.errors import OptionError, StartupError
 
 
@@ -18,27 +20,39 @@ class _GroupedHelp(click.Command):
     """Options under their groups' headings, in the order in which they are declared."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = {option.field: option.group for option in settings.options()}
-        described = [
-            (groups.get(parameter.name or "", "Other"), record)
-            for parameter in self.get_params(ctx)
-            if (record := parameter.get_help_record(ctx)) is not None
-        ]
+        known = {option.field: option for option in options.options()}
+        described = []
+        for parameter in self.get_params(ctx):
+            option = known.get(parameter.name or "")
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            names, text = record
+            if option is not None:
+                names = ", ".join([names.split()[0], *option.flags[1:]]) + f" {_metavar(option)}"
+            described.append(("Other" if option is None else option.group, (names, text)))
         for group, records in groupby(described, key=lambda pair: pair[0]):
             with formatter.section(group):
                 formatter.write_dl([record for _, record in records])
 
 
-def _click_option(option: settings.Option) -> click.Option:
-    """Values stay text here: `settings.load` checks them all, and names the option when it refuses."""
-    default = "" if option.default is None or option.field == "scripted" else f"  [default: {option.default}]"
-    return click.Option(
-        [option.flag],
-        metavar="|".join(option.choices) or "VALUE",
-        help=f"{option.help}{default}",
-        envvar=option.variable,
-        show_envvar=True,
-    )
+def _click_options(option: options.Option) -> Iterator[click.Option]:
+    """One for each name, so that two names with different values can be refused; help shows them together.
+
+    Values stay text here: `options.load` checks them all, and names the option when it refuses."""
+    default = f"  [default: {option.default_text}]" if option.default_text else ""
+    for name in option.names:
+        yield click.Option(
+            [options.flag(name)],
+            metavar=_metavar(option),
+            help=f"{option.help}{default}",
+            envvar=options.variable(name),
+            show_envvar=True,
+            hidden=name != option.field,
+        )
+
+
+def _metavar(option: options.Option) -> str:
+    return "|".join(option.choices) or "VALUE"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -47,11 +61,16 @@ def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
 
 
-def _serve(**given: Any) -> None:
-    """Serve a model to OpenAI clients."""
-    settings.refuse_unknown_variables(os.environ)
-    checked = settings.load({name: value for name, value in given.items() if value is not None})
-    # Here and not above: `--help` and a refused option answer at once.
+@click.pass_context
+def _serve(ctx: click.Context, /, **given: Any) -> None:
+    """Serve a model to OpenAI's and Anthropic's clients."""
+    options.refuse_unknown_variables(os.environ)
+
+    def values(source: ParameterSource) -> dict[str, str]:
+        return {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
+
+    checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+    # Here and not above: `--help` and a refused option need none of it, and it takes seconds to import.
     from api import serving
 
     serving.serve(checked)
@@ -61,7 +80,7 @@ penstock.add_command(
     _GroupedHelp(
         "serve",
         callback=_serve,
-        params=[_click_option(option) for option in settings.options()],
+        params=[one for option in options.options() for one in _click_options(option)],
         help=_serve.__doc__,
     )
 )
@@ -73,15 +92,15 @@ penstock.add_command(
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Load-test any OpenAI-compatible server; `penstock bench --help` says how."""
-    # Here and not above: serving has no use for it.
+    """Load-test any OpenAI-compatible server; see `penstock bench --help`."""
+    # Here and not above: `serve` does not need it.
     from loadtests import command_line
 
     command_line.main(arguments)
 
 
 def main() -> None:
-    """Exit codes: 0 served and drained, 1 could not start or was lost, 2 an option was refused."""
+    """Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was refused."""
     try:
         penstock()
     except OptionError as error:

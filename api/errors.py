@@ -1,10 +1,12 @@
 """The only place that chooses an HTTP status, and the shape of an error in the client's dialect.
 
-429 is for what the client's own tenant has too much of. 503 is for what the service cannot take now, with
-the time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
-timeout, or let the request wait for as long as it lets any (SGLang, too, answers a queue's timeout so).
-504 is for an accepted request whose time was up before its answer was complete: it is no use to say when to
-come back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines.
+429 is for what the client's own tenant has too much of. 503 is for what the service cannot take now, with the
+time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
+timeout, or let the request wait for as long as it lets any (SGLang, too, answers a queue's timeout so). 504
+is for an accepted request whose time was up before its answer was complete: it is no use to say when to come
+back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines. 422 is
+for an answer that the model itself spoilt (a tool call that cannot be read): the server did its part, and
+clients' libraries, which send anything from 500 on again, would get the same once more.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from scheduler.errors import (
     EngineFailure,
     EngineLost,
     InvalidRequest,
+    MalformedToolCall,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
@@ -48,7 +51,7 @@ class ApiError:
     anthropic_message: str | None = None
     """Where Anthropic's own words are what its clients look for."""
     request_id: str | None = None
-    """Of the HTTP request that it answers, as `x-request-id` says it."""
+    """The id of the HTTP request that it answers, as in `x-request-id`."""
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:
@@ -99,7 +102,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiFailure(Exception):
-    """An error that the scheduler knows nothing of: who may ask, and what is there to be asked for."""
+    """An error that the scheduler does not know: authorization, and unknown models or responses."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.message)
@@ -120,7 +123,7 @@ def from_scheduler(error: SchedulerError) -> ApiError:
 
 
 def _anthropic_message(error: SchedulerError) -> str | None:
-    """Agents read these: they make their history shorter, or ask for fewer tokens, and go on."""
+    """Agents match these texts: they shorten their history, or request fewer tokens, and go on."""
     if not isinstance(error, PromptTooLong):
         return None
     prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens
@@ -144,6 +147,8 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"
+        case MalformedToolCall():
+            return 422, "model_error"
         case EngineFailure():
             return 500, "server_error"
         case _:

@@ -17,8 +17,8 @@ from api.auth import is_open
 from api.errors import ApiError
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.operations import probe_routes
-from api.request_ids import RequestIds
 from api.request_origin import OriginCheck
+from api.server.request_id import RequestIds
 from scheduler.service import Scheduler
 
 
@@ -62,7 +62,7 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
 
 
 def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Unless told otherwise the library writes vllm_ for vllm:, though a colon needs no escape."""
+    """By default the library writes vllm_ for vllm:, though a colon needs no escape."""
     if "application/openmetrics-text" in accept:
         return openmetrics.generate_latest(
             registry, escaping=openmetrics.ALLOWUTF8

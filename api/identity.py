@@ -1,6 +1,6 @@
-"""Who asks, and on which conversation's behalf: read from a request's headers, here and nowhere else.
+"""The caller and the session of a request, read from its headers: here and nowhere else.
 
-A *tenant* is who shares are counted by: whoever the API key belongs to, where there are keys; else the value
+A *tenant* is the unit of fair shares: the owner of the API key, where there are keys; else the value
 of one header that the operator names (`--tenant-header`), which something in front of us must set or a client
 could be anybody; else everybody is one tenant. A *session* is one agent's conversation or run, within its
 tenant: agents name theirs in headers of their own, and a false one gains nothing, because a tenant's sessions
@@ -41,7 +41,7 @@ _CREDENTIALS = ("authorization", "x-api-key", "cookie", "proxy-authorization")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The sender of a request."""
 
     tenant: str = ""
     session: str | None = None
@@ -61,7 +61,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How requests say who they are."""
+    """How the headers of requests are read."""
 
     tenant_header: str | None = None
 

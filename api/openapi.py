@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of answers that no model describes: errors in each dialect, and streams."""
+"""Descriptions in `/openapi.json` of responses without a model: errors in each dialect, and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and load balancers ask: alive, ready, and what the scheduler is doing."""
+"""Endpoints for operators and load balancers: health, readiness, the cache and the scheduler."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scheduler.statistics import SchedulerStatistics
 
 
 def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
-    """For load balancers and whoever starts a server again."""
+    """For load balancers and supervisors of the server."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        """Alive and progressing: 503 when the engine has work and has made no step for too long."""
+        """Alive and progressing: 503 when the engine has work and has finished no step for too long."""
         statistics = scheduler.operations.statistics()
         progressing = statistics.stalled_seconds < stall_seconds
         body: dict[str, Any] = {
@@ -37,9 +37,9 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
-        """Whether a request sent now would be taken: 503 while the engine loads or restarts, while it dies
+        """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while it dies
         too often (`reason`), and while the server drains. Where there are keys, `last_death` and `reason`,
-        which quote the engine's errors, are for requests that bear one."""
+        which quote the engine's errors, are only for requests with a key."""
         statistics = scheduler.operations.statistics()
         engine = statistics.engine
         blocked = statistics.blocked
@@ -64,7 +64,8 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
-        """What the prefix cache holds. `text_tokens` shows so much of each trunk's beginning: prompt text."""
+        """What the prefix cache holds. `text_tokens`: how many tokens of each shared prefix to show as text,
+        which is text of prompts."""
         inspection = await scheduler.operations.inspect_cache(top=top, head_tokens=text_tokens)
         trunks = inspection.cache.trunks if inspection.cache and text_tokens else ()
         texts = [await scheduler.detokenize(trunk.head, "text_tokens") for trunk in trunks]
@@ -72,32 +73,35 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
-        """Let go of every prefix that no running request stands on."""
+        """Evict every prefix that no running request uses."""
         inspection = await scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """Who waits by tenant and session, who runs, the bounds, how fast requests leave; what the last
-        engine that died has died of; and of the engine, what its slots hold and the speeds that it has
-        measured (null while it does not answer)."""
-        told: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
+        """The queue by tenant and session, the requests that the engine holds, the bounds, the rate of
+        departures and the last engine's cause of death; and of the engine, its slots, the speeds that it has
+        measured and the plan of its last step (null while it does not answer)."""
+        body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
         life = scheduler.operations.statistics().engine
-        told["restarts"], told["last_death"] = life.restarts, life.last_death
-        told["last_death_cause"] = life.death_cause
+        body["restarts"], body["last_death"] = life.restarts, life.last_death
+        body["last_death_cause"] = life.death_cause
         try:
             engine = (await scheduler.operations.inspect_cache(top=0)).engine
         except Unavailable:
             engine = None
-        told["engine"] = None if engine is None else rounded(msgspec.to_builtins(_named(engine)))
-        return told
+        body["engine"] = None if engine is None else rounded(_engine_object(engine))
+        return body
 
     return router
 
 
-def _named(engine: EngineReport) -> dict[str, Any]:
+def _engine_object(engine: EngineReport) -> dict[str, Any]:
+    """With names, which messages do not have where they cross the link."""
+    fields = msgspec.structs.asdict(engine)
     slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
-    return msgspec.structs.asdict(engine) | {"slots": slots}
+    plan = None if engine.plan is None else msgspec.structs.asdict(engine.plan)
+    return fields | {"slots": slots, "plan": plan}
 
 
 def _status(statistics: SchedulerStatistics) -> str:
@@ -108,7 +112,7 @@ def _status(statistics: SchedulerStatistics) -> str:
 
 
 def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """`texts`: the beginning of each trunk, where it was asked for."""
+    """`texts`: the first tokens of each trunk (shared prefix) as text, if requested."""
     report = inspection.cache
     if report is None:
         return {"enabled": False}
@@ -116,18 +120,19 @@ def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str,
         {"tokens": trunk.tokens, "references": trunk.references, "hits": trunk.hits}
         for trunk in report.trunks
     ]
-    for told, text in zip(trunks, texts, strict=False):
-        told["text"] = text
+    for trunk, text in zip(trunks, texts, strict=False):
+        trunk["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "trunks": trunks, "disk": disk}
 
 
 def rounded(value: Any) -> Any:
-    """Seconds and tokens to the thousandth: more is noise to a reader."""
+    """Floats to the thousandth, or below 1 to three digits (a step may take less than a millisecond): more
+    is noise to a reader."""
     match value:
         case float():
-            return round(value, 3)
+            return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
         case dict():
             return {key: rounded(item) for key, item in value.items()}
         case list() | tuple():

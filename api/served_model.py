@@ -28,7 +28,7 @@ class ServedModel:
             raise ModelNotFound(f"the model {wanted!r} is not served here; there is {served}", param="model")
 
     def listing(self, name: str) -> dict[str, Any]:
-        """For OpenAI's clients and Anthropic's at once: they look at different fields."""
+        """For OpenAI's clients and Anthropic's in one: they look at different fields."""
         return {
             "id": name,
             "object": "model",

@@ -24,11 +24,12 @@ from api.app import make_app
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
+from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
-from api.settings import ENVIRONMENT_PREFIX, ServeSettings
+from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("serving")
 _T = TypeVar("_T")
 
+_SERVER_NAME = "penstock"
+"""The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
@@ -97,7 +100,9 @@ async def _serve(settings: ServeSettings) -> None:
     metrics_listeners = await _listen_for_metrics(settings)
     is_loopback = _is_loopback(listeners)
     if not (is_loopback or keys.keys):
-        _log.warning("no_api_keys", host=settings.host, hint="whoever reaches it may use it: --api-key")
+        _log.warning(
+            "no_api_keys", host=settings.host, hint="everyone who can reach it can use it: set --api-key"
+        )
     hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     model = _find_model(settings)
     click.echo(f"model      {model.note}")
@@ -130,7 +135,7 @@ async def _serve(settings: ServeSettings) -> None:
         make_app(
             scheduler,
             ServedModel(names, int(time.time()), model.folder.context_tokens),
-            keep_alive_seconds=settings.comment_seconds,
+            keep_alive_seconds=settings.sse_keepalive_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
             cors_origins=settings.origins(),
@@ -142,6 +147,7 @@ async def _serve(settings: ServeSettings) -> None:
         ),
         limits,
         on_error=_log_handler_error,
+        server_name=_SERVER_NAME,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -159,7 +165,7 @@ async def _serve(settings: ServeSettings) -> None:
                 server_metrics,
                 has_keys=bool(keys.keys),
             )
-            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error)
+            watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
             nursery.start_soon(watched.run, metrics_listeners)
         nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(scheduler, server, settings.drain_seconds)
@@ -203,7 +209,7 @@ async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListen
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without our options, which the engine is told by message: among them are the API keys."""
+    """Without our options, which the engine gets by message: the API keys are among them."""
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
@@ -286,7 +292,7 @@ def _describe(ready: Ready) -> str:
 
 
 async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: float) -> None:
-    """Returns when everything has been said, or a second signal says not to wait.
+    """Returns when every request has ended, or on a second signal.
 
     While it drains, the server still answers: new requests get 503 and `/ready` says so, which a load
     balancer understands better than a refused connection.

@@ -6,7 +6,7 @@ DONE = b"data: [DONE]\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    # nginx buffers proxied responses unless told not to.
+    # Without this, nginx buffers proxied responses.
     "x-accel-buffering": "no",
 }
 

@@ -34,7 +34,7 @@ class TokenizeRequest(Body):
     add_special_tokens: Annotated[
         bool | None, Refused("none are added, here or elsewhere", neutral=(False,))
     ] = None
-    return_token_strs: Annotated[bool | None, Refused("/detokenize tells them", neutral=(False,))] = None
+    return_token_strs: Annotated[bool | None, Refused("/detokenize returns them", neutral=(False,))] = None
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> TokenizeRequest:

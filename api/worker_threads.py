@@ -48,7 +48,7 @@ class FairLimiter:
         self._per_tenant = total if per_tenant is None else per_tenant
         self._taken: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
-        """Whose turn is next stands first. No queue in it is empty."""
+        """The tenant whose turn is next is first. No queue in it is empty."""
 
     async def acquire(self, tenant: str) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -31,8 +31,8 @@ def offsets(
 
 
 def resolved(arrivals: OfCapacity, capacity_per_second: float) -> Poisson:
-    """The open loop that `arrivals` means for a target which finishes so many sessions a second. Raises
-    ScenarioError where the target finished none."""
+    """The open loop that `arrivals` means for a target that finishes `capacity_per_second` sessions a second.
+    Raises ScenarioError where the target finished none."""
     rate = arrivals.multiple * capacity_per_second
     if not 0 < rate < math.inf:
         raise ScenarioError(

@@ -129,7 +129,7 @@ def _compare(
 @click.option("--scenario", default="agents", show_default=True, help="A shipped scenario's name, or a file.")
 @_common
 @click.option("--population", default="agents", show_default=True, help="Whose clients are counted.")
-@click.option("--most", default=64, show_default=True, help="Search no further than so many agents.")
+@click.option("--most", default=64, show_default=True, help="Largest number of agents to try.")
 @click.option("--attainment", default=0.95, show_default=True, help="Share of requests within the SLO.")
 def sustain(
     scenario: str,

@@ -72,7 +72,7 @@ class Comparison:
 async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
     """How the target's tokenizer counts our words, from two prompts of known length.
 
-    1.5 where it cannot be told (a target that reports no usage); lengths are then only nearly as asked.
+    1.5 where it is not known (a target that reports no usage); lengths are then only nearly as asked.
     """
     text = Prompts(secrets.token_hex(4), tokens_per_word=1.0)
     counts: list[int] = []

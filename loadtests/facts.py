@@ -1,7 +1,7 @@
-"""Facts in the prompts, so that an answer can be told right from wrong.
+"""Facts in the prompts, so that an answer can be checked.
 
-A layer's facts are about one kind of thing, numbered, with a code each that nothing but the prompt can
-tell: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words
+A layer's facts are about one kind of thing, numbered, with a code each that only the prompt
+contains: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words
 around are.
 """
 

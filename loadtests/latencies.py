@@ -70,7 +70,7 @@ FAMILIES = (
         "abort",
         "Abort latency",
         "from the client's hang-up until the target's own metrics count it as gone; one sample a counted"
-        " request that hung up, where the target tells",
+        " request that hung up, where the target reports it",
         lambda view: each(view, lambda request: request.freed_after_seconds),
     ),
 )

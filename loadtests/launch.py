@@ -34,12 +34,12 @@ from scheduler.link.process import Exit
 
 T = TypeVar("T")
 Note = Callable[[str], None]
-"""Told in words what happens, as it happens."""
+"""Called with a line about each thing as it happens."""
 
 SLOTS: Final = 32
 _POLL_SECONDS = 0.1
 _KILL_SECONDS = 5.0
-"""A killed process is gone at once, unless the kernel holds it."""
+"""A killed process is gone immediately, unless the kernel holds it."""
 _SWEEP_SECONDS = 30.0
 _NICENESS = 5
 _TAIL_LINES = 20
@@ -86,7 +86,7 @@ async def with_servers(
 ) -> T:
     """Runs `body` with all of them, in their order; those to be launched are up from before it to after it.
 
-    All stand at once, so that they can be measured in turn; one that is not asked is idle. Raises
+    All are up at the same time, so that they can be measured in turn; one that is not asked is idle. Raises
     LaunchError; `body` does not run then.
     """
     for choice in choices:
@@ -120,7 +120,7 @@ async def with_server(
     """Runs `body` with a started target that has answered; it is stopped when that returns, raises or is
     cancelled.
 
-    A server that dies meanwhile does not end `body`, which has something to record then; `note` is told.
+    A server that dies meanwhile does not end `body`, which has something to record then; `note` is called.
     Raises LaunchError where it did not come up.
     """
     port = free_port()
@@ -289,7 +289,7 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
                 await trio.sleep(_POLL_SECONDS)
             else:
                 raise LaunchError(f"{target.name}: the server {Exit(process.returncode)}:\n{tail(log)}")
-            # Some are ready before their model is: only a completion tells.
+            # Some are ready before their model is: only a completion shows that it is.
             url = f"{target.url}/v1/chat/completions"
             observed = await client.ask(http, url, {}, build_body(wish, target), wish)
     if observed is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SERVED_NAME: Final = "loadtest"
-"""What a launched server calls its model, where it can be told."""
+"""A launched server's name for its model, where it can be set."""
 
 _ALL: Final = frozenset(
     {
@@ -56,7 +56,7 @@ class Preset:
     ready_path: str = "/health"
     metrics_path: str | None = "/metrics"
     takes_blas: bool = False
-    """It preloads the fast BLAS itself, into its engine alone, when told by {blas}."""
+    """It preloads the fast BLAS itself, into its engine alone, if {blas} is in its command."""
 
 
 _PENSTOCK: Final = Preset(

@@ -1,4 +1,4 @@
-"""Other processes of this machine, as `ps` and `lsof` tell of them: Linux and macOS.
+"""Other processes of this machine, as `ps` and `lsof` report them: Linux and macOS.
 
 /proc is read only where there is one, and only for what `ps` does not know (open files), or slowly.
 """

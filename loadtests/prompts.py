@@ -51,5 +51,5 @@ class Prompts:
         return " ".join(rng.choices(WORDS, k=count))
 
     def facts(self, kind: str, first: int, count: int, *key: object) -> tuple[Fact, ...]:
-        """So many facts about things of this kind, numbered from `first` on, for the text of this key."""
+        """`count` facts about things of this kind, numbered from `first` on, for the text of this key."""
         return drawn(kind, first, count, self._salt, *key)

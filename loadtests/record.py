@@ -64,7 +64,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     without bounds could have served."""
     retry_after_seconds: float | None = None
     freed_after_seconds: float | None = None
-    """For HUNG_UP, where the target's metrics tell: until its slot was free again."""
+    """For HUNG_UP, where the target's metrics report it: until its slot was free again."""
     correct: bool | None = None
     """Where the scenario knows the right answer."""
 

@@ -1,6 +1,6 @@
 """Scenarios: small declarative files that say who asks what, when, and how they behave.
 
-A scenario is a list of populations; each is so many agents of one kind. Everything is checked on load,
+A scenario is a list of populations; each is a number of agents of one kind. Everything is checked on load,
 unknown keys are refused by name, and `--set population.prompt.shared_tokens=1024` changes any value.
 """
 
@@ -115,7 +115,7 @@ class Subagents(_Part):
 
 
 class Output(_Part):
-    """`exact` asks for exactly so many tokens (ignore_eos where the target knows it)."""
+    """`exact` requires exactly this many tokens (ignore_eos where the target knows it)."""
 
     least: int = Field(default=64, ge=1)
     most: int = Field(default=64, ge=1)
@@ -129,7 +129,7 @@ class Output(_Part):
 
 
 class HangUp(_Part):
-    """A share of the requests whose client leaves: after so many deltas, or while it waits for the first
+    """A share of the requests whose client leaves: after a number of deltas, or while it waits for the first
     (before `seconds` have passed)."""
 
     share: float = Field(gt=0, le=1)
@@ -152,7 +152,7 @@ class Population(_Part):
     arrivals: Arrivals
     start_seconds: float = Field(default=0.0, ge=0)
     sessions: int | None = Field(default=None, ge=1)
-    """So many in all; None: until the run's time is over."""
+    """Sessions in all; None: until the run's time is over."""
     prompt: Prompt = Prompt()
     turns: Turns = Turns()
     output: Output = Output()
@@ -167,8 +167,8 @@ class Population(_Part):
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     timeout_seconds: float | None = Field(default=None, gt=0)
-    """The whole answer is of use within so long only: every target is told (`x-request-timeout`), most do not
-    listen, and the client leaves after it. None waits while anything comes."""
+    """The client wants the whole answer within this time: every target gets it (`x-request-timeout`), most
+    ignore it, and the client leaves after it. None waits while anything comes."""
     read_bytes_per_second: float | None = Field(default=None, gt=0)
     """A reader this slow; None reads as fast as it comes."""
     measured: bool = True

@@ -34,7 +34,7 @@ def parse(text: str) -> dict[str, float]:
 
 
 class Scraper:
-    """Samples `url` while `run` runs; tells when requests whose client had left were freed."""
+    """Samples `url` while `run` runs; reports when requests whose client had left were freed."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, started: float) -> None:
         self._client = client

@@ -111,8 +111,8 @@ def server_side(run: RunRecord) -> list[Beside]:
 
 
 def _total(values: Iterable[int | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return sum(told) if told else None
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _computed(requests: Iterable[RequestRecord]) -> float | None:

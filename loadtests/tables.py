@@ -1,4 +1,4 @@
-"""What the report's tables say, for whoever draws them: the terminal or the page."""
+"""The contents of the report's tables, drawn by the terminal and by the page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Grid:
     head: tuple[str, ...]
     rows: tuple[Row, ...]
     words: int = 1
-    """So many of the first columns are words; the others are numbers."""
+    """How many of the first columns are words; the others are numbers."""
 
 
 def _first_of(found: Sequence[Column], other: Column) -> str:

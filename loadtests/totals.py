@@ -60,9 +60,9 @@ def _cached(request: RequestRecord) -> int:
 
 
 def _share(
-    view: Window, part: Callable[[RequestRecord], float], told: Callable[[RequestRecord], bool]
+    view: Window, part: Callable[[RequestRecord], float], is_known: Callable[[RequestRecord], bool]
 ) -> float | None:
-    requests = [r for r in view.sent if r.prompt_tokens is not None and told(r)]
+    requests = [r for r in view.sent if r.prompt_tokens is not None and is_known(r)]
     prompts = sum(request.prompt_tokens or 0 for request in requests)
     return sum(map(part, requests)) / prompts if prompts > 0 else None
 
@@ -71,19 +71,19 @@ def _reusable(request: RequestRecord) -> float:
     return min(max(request.reusable_share, 0.0), 1.0) * (request.prompt_tokens or 0)
 
 
-def _tells_cached(request: RequestRecord) -> bool:
+def _reports_cached(request: RequestRecord) -> bool:
     return request.cached_tokens is not None
 
 
 def _cached_most(view: Window) -> float | None:
     """Of the very requests that the cached share is of, or the two would not compare."""
-    silent = not any(map(_tells_cached, view.sent))
-    return _share(view, _reusable, lambda request: silent or _tells_cached(request))
+    silent = not any(map(_reports_cached, view.sent))
+    return _share(view, _reusable, lambda request: silent or _reports_cached(request))
 
 
 def _again(view: Window) -> float | None:
-    told = [r for r in view.sent if r.prompt_tokens is not None and _tells_cached(r)]
-    return sum(max(0.0, _reusable(r) - _cached(r)) for r in told) if told else None
+    known = [r for r in view.sent if r.prompt_tokens is not None and _reports_cached(r)]
+    return sum(max(0.0, _reusable(r) - _cached(r)) for r in known) if known else None
 
 
 def _by_tenant(view: Window) -> dict[str, list[RequestRecord]]:
@@ -103,8 +103,8 @@ def _fair_ttft(view: Window) -> float | None:
     means = [
         mean([t for r in requests if (t := ttft(r)) is not None]) for requests in _by_tenant(view).values()
     ]
-    told = [value for value in means if value is not None]
-    return jain(told) if len(told) > 1 else None
+    known = [value for value in means if value is not None]
+    return jain(known) if len(known) > 1 else None
 
 
 def _count(*outcomes: Outcome) -> Callable[[Window], float | None]:
@@ -179,7 +179,7 @@ SINGLES = (
         "share",
         "more",
         "Σ cached tokens / Σ prompt tokens, over counted requests that report both",
-        lambda view: _share(view, _cached, _tells_cached),
+        lambda view: _share(view, _cached, _reports_cached),
     ),
     Single(
         "cached_share_most",

@@ -131,8 +131,8 @@ def _sharegpt(replay: Replay, mark: str) -> list[RecordedSession]:
 
 
 def _turns(conversation: _Conversation, replay: Replay, mark: str) -> Iterator[RecordedTurn]:
-    """Whoever speaks first: what was said since the last answer is asked, and an answer to nothing, or a
-    question without a recorded answer, is left out."""
+    """Either side may speak first: the messages since the last answer are one question; an answer to nothing,
+    or a question without a recorded answer, is left out."""
     asked: list[dict[str, str]] = []
     for said in conversation.conversations:
         if said.who in ("human", "user", "system"):

@@ -159,7 +159,7 @@ class Workload:
         )
 
     def _agent(self, population: Population, key: str, group: int | None, turns: int | None) -> Session:
-        """An agent that draws its group and its turns, or a subagent, which is told them."""
+        """An agent that draws its group and its turns, or a subagent, which is given them."""
         seed = f"{self._scenario.seed}/{population.name}/{key}"
         children: tuple[Session, ...] = ()
         if group is None:

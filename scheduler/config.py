@@ -1,7 +1,6 @@
-"""What each stage is told at start: frozen, complete, read once.
+"""The configuration of each stage: frozen, complete, read once at start.
 
-Values arrive here checked (`api/settings.py` refuses nonsense by the option's name), so nothing below
-checks again and nothing below reads an environment variable.
+`api/settings.py` has checked the values, so nothing below checks them again or reads an environment variable.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class EngineConfig:
     prefill_rows: int = 8
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
     kv_cache_bytes: int = -1
-    """For kept prefixes and running rows; 0 keeps no prefixes, -1 takes what the device allows."""
+    """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
     itl_target_ms: float = 0.0
     kv_disk: Path | None = None
     kv_disk_bytes: int = 32 << 30
@@ -50,50 +49,50 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SupervisionConfig:
-    """Deadlines of the engine process's life."""
+    """Deadlines for the engine process."""
 
     ready_seconds: float = 600.0
-    """From start to READY; a large model on a cold disk takes minutes."""
+    """From start to READY: a large model on a cold disk takes minutes."""
     backoff_first_seconds: float = 0.1
     backoff_limit_seconds: float = 10.0
     stop_seconds: float = 5.0
-    """From the closing of the link to SIGKILL."""
-    settled_seconds: float = 30.0
-    """A life at least this long resets the backoff."""
+    """From closing the link to SIGKILL."""
+    stable_seconds: float = 30.0
+    """An engine that was ready for this long counts as stable, which resets the backoff."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """When an engine's death is more than a pause. The rules are in `recovery.py`."""
+    """When an engine's death is more than a pause. The rules are in `recovery/`."""
 
     max_request_deaths: int = 2
-    """A request that was on board at so many in a row, the last time as the only suspect, is failed."""
+    """A request that was a suspect at this many deaths in a row, the last time the only one, fails."""
     max_engine_deaths: int = 8
     death_window_seconds: float = 60.0
-    """So many deaths in so long a time, and nothing is admitted before an engine has settled."""
+    """After `max_engine_deaths` within this window nothing is admitted until an engine is stable."""
     max_failed_starts: int = 5
-    """After so many engines in a row that did not start, answers half given are given up."""
+    """After this many failed starts in a row, requests that await an engine fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairnessConfig:
-    """Who goes first. The reasons are in `intake/fair_queue.py`, `service_ledger.py` and `flow.py`."""
+    """Scheduling order. The rules are in `intake/fair_queue.py`, `service_ledger.py` and `flow.py`."""
 
     half_life_seconds: float = 60.0
     output_weight: float = 2.0
-    """What an output token costs in uncached prompt tokens: VTC's and llm-d's figure."""
+    """Cost of an output token in uncached prompt tokens, as in VTC and llm-d."""
     aging_seconds: float = 30.0
-    """A band moves up by one for every so many seconds that its oldest request has waited."""
+    """A band moves up by one each time its oldest request has waited this long."""
     patience_seconds: float = 600.0
-    """A flow that has waited so long goes first whatever service it has had. Ten half-lives: any lead in
-    service has then decayed to a thousandth, so that this bounds starvation and changes no shares."""
+    """A flow that has waited this long goes first, whatever its service. Ten half-lives: any lead in service
+    has then decayed to a thousandth, so this bounds starvation and changes no shares."""
     window: int = 32
-    """How many later requests of its own session may overtake a request, and one."""
+    """One more than the number of later requests of its own session that may overtake a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeConfig:
-    """How much may wait, for how long, and in which order. None is no bound."""
+    """How many requests may wait, for how long, and in which order. None: no bound."""
 
     max_queue: int = 1024
     max_queued_tokens: int | None = None
@@ -102,20 +101,20 @@ class IntakeConfig:
     max_running_seconds: float | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
     lookahead: int = 4
-    """Requests beyond the free slots that are already with the engine, so that a slot which falls
-    free between two steps is taken by the next step, without a round trip to this process."""
+    """Requests beyond the free slots that the engine already has, so that the next step fills a slot that
+    falls free, without a round trip to this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Everything the scheduler is told."""
+    """The whole configuration of the scheduler."""
 
     engine: EngineConfig
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     intake: IntakeConfig = field(default_factory=IntakeConfig)
     cache_sharing: Literal["all", "tenant"] = "all"
-    """Whose requests may find each other's prefixes."""
+    """Prefix cache isolation: shared, or per tenant."""
     stall_seconds: float = 120.0
-    """With work on board and no step for this long, the engine is killed and replaced; sooner, where it has
-    shown how long its steps take (`step_deadlines.py`)."""
+    """With work on board and no step for this long, the engine counts as hung and is replaced; sooner where
+    its step durations are known (`recovery/deadlines.py`)."""
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)

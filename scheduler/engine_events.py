@@ -1,4 +1,4 @@
-"""What the supervisor reports of the engine, and what follows for the requests (`EngineListener`)."""
+"""The supervisor's `EngineListener`: what the engine's messages, start and death mean for the requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.errors import EngineLost, SchedulerError, Unavailable
 from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
-from scheduler.recovery.crash_loop import CrashLoopBreaker, lowered_share
-from scheduler.recovery.death import Death
+from scheduler.recovery.death import CrashLoopBreaker, Death, lowered_share
 from scheduler.recovery.poison import count_death, poison
 from scheduler.requests.lifecycle import State
 from scheduler.stages import Stages
@@ -25,7 +24,7 @@ _log = structlog.get_logger("scheduler")
 
 
 class EngineSender:
-    """The way to the engine while there is one; what is sent without one is dropped."""
+    """Sends to the engine while one is ready; drops messages otherwise."""
 
     def __init__(self) -> None:
         self._send: Callable[[ToEngine], None] | None = None
@@ -46,7 +45,7 @@ class EngineSender:
 
 
 class EngineEvents:
-    """`pump` dispatches what may go to the engine now; `fail_queued` fails all that waits."""
+    """`pump` dispatches to the engine while it has room; `fail_queued` fails every queued request."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class EngineEvents:
         self._totals = EngineTotals(metrics)
         self._breaker = CrashLoopBreaker(config.recovery)
         self.kv_cache_share = 1.0
-        """Of the KV budget, what the next engine may use."""
+        """The share of the KV budget that the next engine may use."""
         self.budget_inspected = False
-        """Whether this engine was asked for its budget."""
+        """Whether this engine was asked for its KV budget."""
 
     def engine_loading(self, stage: str) -> None:
         self._on_loading(stage)
@@ -86,12 +85,12 @@ class EngineEvents:
         self._stages.dispatcher.engine_ready = True
         now = trio.current_time()
         self._stages.stall.engine_ready(now)
-        # The time without an engine, or before the first, is no gap between two departures.
+        # The time without an engine is no gap between two departures.
         self._stages.admission.rate.pause()
         if (reason := self._breaker.reason(now)) is None:
             self._stages.admission.unblock()
         else:
-            self._stages.admission.block(reason, until=now + self._config.supervision.settled_seconds)
+            self._stages.admission.block(reason, until=now + self._config.supervision.stable_seconds)
         self._telemetry.sample(observation.observe_ready, self._metrics, ready, self._model_name)
         self.budget_inspected = False
         _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
@@ -107,8 +106,8 @@ class EngineEvents:
                 record.started_at = now
                 self._stages.expiry.watch(record)
             self._stages.queue.observe(record, now)
-        if self._stages.multiplexer.stranded:
-            # One of them may have waited for another to settle.
+        if self._stages.multiplexer.awaiting_engine:
+            # A suspect may be waiting for another request to become trusted.
             self._pump()
 
     def engine_inspected(self, inspection: Inspection) -> None:
@@ -123,11 +122,11 @@ class EngineEvents:
         self._telemetry.sample(observation.observe_loss, self._metrics)
         self._telemetry.run("engine_totals", self._totals.forget)
         self._stages.inspections.engine_lost()
-        engine = self._engine()
-        if engine.death_cause is not DeathCause.STOPPED:
-            self._recover(cause, engine)
-        else:
-            self._stages.multiplexer.lose_all()
+        try:
+            self._recover(cause, self._engine())
+        except Exception:
+            _log.exception("recovery_failed")
+            self._fail_on_board(f"the engine was lost, and its requests could not be resumed: {cause}")
         self._pump()
 
     def engine_died(self, death: Death) -> None:
@@ -135,15 +134,21 @@ class EngineEvents:
         if death.cause is DeathCause.OUT_OF_MEMORY and not self._engine().failed_starts:
             self.kv_cache_share = lowered_share(self.kv_cache_share)
             self._telemetry.sample(self._metrics.kv_cache_share.set, self.kv_cache_share)
-            _log.warning("kv_budget_lowered", share=self.kv_cache_share, reason=death.telling)
+            _log.warning("kv_budget_lowered", share=self.kv_cache_share, reason=death.detail)
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
-        """Whoever is on board goes on with the next engine; here are the exceptions."""
+        """Requests on board wait for the next engine, but for a culprit, and for all after too many
+        failures."""
+        if engine.death_cause is DeathCause.STOPPED:
+            self._stages.multiplexer.lose_all()
+            return
         now = trio.current_time()
-        on_board = [record for record in self._stages.multiplexer if record.state is not State.STRANDED]
+        on_board = [
+            record for record in self._stages.multiplexer if record.state is not State.AWAITING_ENGINE
+        ]
         culprit = count_death(on_board, self._config.recovery.max_request_deaths)
         self._stages.multiplexer.lose_all()
-        if culprit is not None and culprit.state is State.STRANDED:
+        if culprit is not None and culprit.state is State.AWAITING_ENGINE:
             self._telemetry.sample(self._metrics.poisonous.inc)
             self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
         self._breaker.died(now)
@@ -155,9 +160,14 @@ class EngineEvents:
             self._fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         if engine.failed_starts >= self._config.recovery.max_failed_starts:
             for record in list(self._stages.multiplexer):
-                lost = f"the engine was lost, and none could be started to go on: {cause}"
+                lost = f"the engine was lost, and no other could be started to resume the request: {cause}"
                 self._stages.multiplexer.give_up(record, EngineLost(lost, retry_after_seconds=10.0))
+
+    def _fail_on_board(self, reason: str) -> None:
+        """A final event for every request of the lost engine, whatever state a failed recovery left it in."""
+        self._stages.multiplexer.end_all(EngineLost(reason, retry_after_seconds=10.0))
+        self._stages.multiplexer.lose_all()
 
 
 _STARTS_UNTIL_BLOCKED = 2
-"""After so many failed restarts in a row queued requests are failed."""
+"""After this many failed starts in a row queued requests fail."""

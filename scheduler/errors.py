@@ -1,8 +1,7 @@
 """The one error tree of the scheduler.
 
-Every error that a client can meet says whose fault it is (its class), carries a stable `code`, a
-message written for that client, and, where waiting helps, `retry_after_seconds`. Nothing here knows
-HTTP: `api/errors.py` is the only place that turns these classes into statuses.
+An error's class is its kind. It has a stable `code`, a message for the client and, where waiting helps,
+`retry_after_seconds`. Nothing here knows HTTP: only `api/errors.py` maps these classes to statuses.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import ClassVar
 
 
 class SchedulerError(Exception):
-    """Root of everything the scheduler raises on purpose."""
+    """Base class of the errors that clients see."""
 
     code: ClassVar[str] = "scheduler_error"
 
@@ -25,19 +24,19 @@ class SchedulerError(Exception):
 
 
 class InvalidRequest(SchedulerError):
-    """The client sent something that can never succeed as it stands."""
+    """The request can never succeed unchanged."""
 
     code = "invalid_request"
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A field that we know or do not know, but do not honour: refused by name, never ignored."""
+    """A field, known or unknown, that is not supported: rejected by name, never ignored."""
 
     code = "unsupported_parameter"
 
 
 class PromptTooLong(InvalidRequest):
-    """Prompt and answer together cannot fit the model's context."""
+    """Prompt and answer together do not fit the model's context."""
 
     code = "context_length_exceeded"
 
@@ -50,7 +49,8 @@ class PromptTooLong(InvalidRequest):
         param: str,
         counted: bool = True,
     ) -> None:
-        """`max_tokens` None: the prompt alone is too long; not `counted`: it has `prompt_tokens` or more."""
+        """`max_tokens` None: the prompt alone is too long. Not `counted`: `prompt_tokens` is a lower
+        bound."""
         if max_tokens is None:
             tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
             message = (
@@ -69,49 +69,49 @@ class PromptTooLong(InvalidRequest):
 
 
 class TemplateFailed(InvalidRequest):
-    """The model's chat template refused or could not render these messages."""
+    """The model's chat template rejected these messages, or failed on them."""
 
     code = "chat_template_error"
 
 
 class ModelNotFound(InvalidRequest):
-    """The request names a model that this server does not serve."""
+    """The request names a model that is not served."""
 
     code = "model_not_found"
 
 
 class QueueFull(SchedulerError):
-    """The intake queue is at the service's bound; the request was not accepted."""
+    """The intake queue is full; the request was not accepted."""
 
     code = "queue_full"
 
 
 class TenantLimit(SchedulerError):
-    """This tenant has as much waiting as one may have; others are not concerned."""
+    """This tenant has as many requests waiting as one tenant may; other tenants are not affected."""
 
     code = "tenant_limit"
 
 
 class DeadlineUnmeetable(SchedulerError):
-    """The request's own timeout would pass before its turn; it was not accepted."""
+    """The request could not finish before its own timeout; it was not accepted."""
 
     code = "deadline_unmeetable"
 
 
 class DeadlineExceeded(SchedulerError):
-    """An accepted request's time was up before its answer was complete."""
+    """A deadline of an accepted request passed before its answer was complete."""
 
     code = "deadline_exceeded"
 
 
 class QueueTimeout(DeadlineExceeded):
-    """It waited for as long as the service lets a request wait; the engine never had it."""
+    """The request waited in the queue for `--queue-seconds`; the engine never had it."""
 
     code = "queue_timeout"
 
 
 class Unavailable(SchedulerError):
-    """The service cannot take requests now, and says why."""
+    """The service cannot take requests now; the message is the reason."""
 
     code = "service_unavailable"
 
@@ -123,43 +123,43 @@ class Draining(Unavailable):
 
 
 class EngineFailure(SchedulerError):
-    """An accepted request ended because of the engine, not because of the client."""
+    """The engine, not the client, ended an accepted request."""
 
     code = "engine_error"
 
 
 class EngineLost(EngineFailure):
-    """The engine process died with this request on board, and no other could be started to go on with it."""
+    """The engine process died with this request on board, and no other could resume it."""
 
     code = "engine_lost"
 
 
 class PoisonousRequest(EngineFailure):
-    """The engine died again and again with this request on board, and with no other to blame: sent again as
-    it is, it would kill the next engine, too."""
+    """The engine died repeatedly with this request on board as the only suspect: resent unchanged, it would
+    crash the next engine, too."""
 
     code = "poisonous_request"
 
 
 class RequestFailed(EngineFailure):
-    """The engine ended this request alone: its own sampler, its own row."""
+    """Only this request failed in the engine: its own sampler, its own row."""
 
     code = "request_failed"
 
 
 class MalformedToolCall(EngineFailure):
-    """The model wrote a tool call that cannot be read. The message carries what it wrote."""
+    """The model wrote a tool call that cannot be parsed. The message quotes it."""
 
     code = "malformed_tool_call"
 
 
 class StartupError(Exception):
-    """Penstock cannot start as it was asked to; the message is for the operator."""
+    """Penstock cannot start with these options; the message is for the operator."""
 
 
 class OptionError(StartupError):
-    """An option has a value that cannot be used; the message names the option."""
+    """An option has an invalid value; the message names the option."""
 
 
 class LinkError(Exception):
-    """Bytes on the link that are not the protocol: the other side is broken or foreign."""
+    """Bytes or messages on the link that break the protocol: the other side is broken."""

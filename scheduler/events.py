@@ -1,8 +1,8 @@
-"""What a request's stream yields: progress while it waits, pieces of the answer, and exactly one final event.
+"""The events of a request's stream: progress while it waits, pieces of the answer, and exactly one final
+event.
 
-No dialect is in here: OpenAI's chunks and Anthropic's content blocks are two spellings of these.
-Pieces come in the order in which the model wrote them, and a reader that falls behind gets fewer and
-longer ones, never others.
+They are independent of any API: OpenAI's chunks and Anthropic's content blocks are built from them. Pieces
+come in the order in which the model wrote them; a reader that falls behind gets fewer and longer ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class FinishReason(StrEnum):
     STOP = "stop"
     """The model ended its turn, or wrote a stop string."""
     LENGTH = "length"
-    """max_tokens came first. A tool call that it cut in two is not in the answer as a whole call."""
+    """max_tokens was reached. A tool call that it cut off does not count as a whole call."""
     TOOL_CALLS = "tool_calls"
-    """The model ended its turn, and there is at least one whole call in it."""
+    """The model ended its turn with at least one whole call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Usage:
 
 
 def total_usage(choices: Sequence[Usage]) -> Usage:
-    """What the choices of one request used together: they share the one prompt."""
+    """Usage of all choices of one request, which share one prompt."""
     return Usage(
         prompt_tokens=choices[0].prompt_tokens,
         cached_tokens=choices[0].cached_tokens,
@@ -46,7 +46,7 @@ def total_usage(choices: Sequence[Usage]) -> Usage:
 
 
 def usage_of_all(prompts: Sequence[Usage]) -> Usage:
-    """What the prompts of one client's request used together."""
+    """Usage of all prompts of one client's request."""
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
         cached_tokens=sum(usage.cached_tokens for usage in prompts),
@@ -72,7 +72,7 @@ class Prefilling:
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """A token as text and as bytes (a token may be half a character), with its log-probability."""
+    """A token as text and as bytes (it may be part of a character), with its log-probability."""
 
     token_id: int
     text: str
@@ -87,13 +87,13 @@ class TokenLogprobs:
     chosen: Logprob
     top: tuple[Logprob, ...] = ()
     offset: int = 0
-    """Where its text begins, in characters of all that the model wrote."""
+    """Where its text begins, in characters of the model's whole output."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is certain to be part of the answer, and where asked for, the tokens it is made of. A token
-    that two pieces have a part of is with the first."""
+    """Text of the answer and, if requested, its tokens with log-probabilities. A token that spans two pieces
+    is in the first."""
 
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -101,14 +101,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """Text that the model wrote to itself."""
+    """A piece of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """The model calls `name`. Calls are counted from 0, and one is over before the next starts."""
+    """The model calls `name`. Calls are numbered from 0, and each ends before the next starts."""
 
     index: int
     call_id: str
@@ -117,8 +117,8 @@ class ToolCallStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of the JSON text of that call's arguments. The pieces of a call join to one JSON object,
-    unless the answer is cut off in the middle of it."""
+    """A piece of the JSON text of a call's arguments. The pieces of a call join to one JSON object, unless
+    the answer is cut off inside it."""
 
     index: int
     text: str
@@ -131,7 +131,7 @@ class Finished:
     reason: FinishReason
     usage: Usage
     stop_string: str | None = None
-    """The stop string that ended it; None where the model ended it itself."""
+    """The stop string that ended it; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True)

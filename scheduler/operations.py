@@ -16,7 +16,7 @@ from scheduler.telemetry.metrics import Metrics
 
 
 class Operations:
-    """Reads the stages; changes nothing but the prefix cache, when told to clear it."""
+    """Reads the stages. Changes nothing, but can clear the prefix cache."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Operations:
         )
 
     def report(self) -> SchedulerReport:
-        """Who waits, who runs and what the bounds are, in full: for operators' eyes, not for every second."""
+        """All waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         return SchedulerReport(
             draining=self._stages.admission.draining,
@@ -60,10 +60,10 @@ class Operations:
         )
 
     def observe(self) -> None:
-        """Bring every gauge up to this moment: ages grow while nothing happens. For a scrape: O(flows)."""
+        """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""
         now = trio.current_time()
         if not self._events.budget_inspected and self._sender.connected:
-            # Nobody waits for the answer, which costs a turn: it is where an engine reports its budget.
+            # The reply carries the KV budget; no caller waits for it.
             self._sender.send(Inspect(query=0, top=0))
             self._events.budget_inspected = True
         self.observe_queue()
@@ -79,8 +79,8 @@ class Operations:
         self.metrics.in_engine.set(len(self._stages.multiplexer))
 
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
-        """What the prefix cache holds, up to a second ago; with `clear`, after letting go of what is not in
-        use. Raises Unavailable where there is no engine to ask."""
+        """The content of the prefix cache, at most a second old; with `clear`, after evicting all that no row
+        uses. Raises Unavailable if no engine is running."""
         if not self._sender.connected:
             raise Unavailable("the engine is not running", retry_after_seconds=1.0)
         return await self._stages.inspections.inspect(self._sender.send, clear, top, head_tokens)

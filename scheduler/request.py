@@ -1,4 +1,4 @@
-"""What a client asked for, free of any dialect: frozen records that the api package fills in."""
+"""A client's request, independent of any API: frozen records that the api package fills in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
-
-# How tokens are chosen crosses to the engine as it is: one type for both sides.
 from scheduler.structure import Structure
 
 Message: TypeAlias = dict[str, Any]
@@ -26,18 +24,18 @@ class Tool:
     description: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     strict: bool = False
-    """Whether its calls are held to `parameters`."""
+    """Whether a grammar constrains its arguments to `parameters`."""
     place: str = field(default="tools", compare=False)
-    """Where the client wrote `parameters`, to be named in errors."""
+    """The request field of `parameters`, for error messages."""
 
     def definition(self) -> dict[str, Any]:
-        """As chat templates and mlx-lm's parsers take it."""
+        """In the form that chat templates and mlx-lm's parsers take."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
 
 class ToolChoice(StrEnum):
-    """Whether the model calls a tool is its own choice, or it cannot, or it must."""
+    """Whether the model may, cannot or must call a tool."""
 
     AUTO = "auto"
     NONE = "none"
@@ -46,21 +44,21 @@ class ToolChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether the model thinks before it answers (None: as its template does by itself), and how hard."""
+    """Whether the model reasons before it answers (None: the template's default), and with which effort."""
 
     enabled: bool | None = None
     effort: str | None = None
 
 
 PRIORITIES = range(-10, 11)
-"""What `priority` may be. Few, because a request ages by one at a time, and none may take hours."""
+"""Values of `priority`. Few, because bands age by one at a time and no request may wait for hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages to be rendered by the model's chat template.
+    """Messages for the model's chat template.
 
-    `template_options` are the client's own and win over what `reasoning` would set.
+    `template_options` are the client's and override what `reasoning` would set.
     `continue_final`: the last message is the assistant's, and the answer is the rest of it.
     """
 
@@ -69,20 +67,20 @@ class ChatPrompt:
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice.AUTO
     only_tool: str | None = None
-    """With REQUIRED: the one tool that is to be called, once. Else any of them."""
+    """With REQUIRED: the one tool that must be called, once; None: any of them."""
     parallel_tool_calls: bool = True
     reasoning: Reasoning = Reasoning()
     continue_final: bool = False
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools that the model is told of, and whose calls are looked for in its answer."""
+        """The tools that are in the prompt, and whose calls are parsed from the answer."""
         return () if self.tool_choice is ToolChoice.NONE else self.tools
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to be continued: tokenized as it is, with no template; the answer is text only."""
+    """A text to be continued: tokenized without a template. The answer is text only."""
 
     text: str
 
@@ -99,10 +97,10 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request came from, as logs, exemplars and traces name it; nothing is decided by it."""
+    """Where a request came from, for logs, exemplars and traces only."""
 
     request_id: str = ""
-    """Of the HTTP request that brought it, the client's own where it gave one."""
+    """Of the HTTP request: the client's own if it sent one."""
     traceparent: str | None = None
     """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
 
@@ -111,8 +109,8 @@ class Origin:
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
-    `max_tokens` None means as many as the context leaves room for. `stop` are strings that end the
-    answer and are not part of it. `public_id` is the id the client sees (`chatcmpl-...`).
+    `max_tokens` None: as many as the context has room for. `stop`: strings that end the answer and are not
+    part of it. `public_id`: the id that the client sees (`chatcmpl-...`).
     """
 
     public_id: str
@@ -121,22 +119,22 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end the answer as the end-of-sequence token does, also where that is ignored."""
+    """Tokens that end the answer like the end-of-sequence token, also with `ignore_eos`."""
     ignore_eos: bool = False
     structure: Structure | None = None
-    """What the text of the answer must be; None: anything."""
+    """Constraint on the text of the answer; None: none."""
     choices: int = 1
-    """Continuations of the one prompt, each with a seed of its own."""
+    """Number of continuations of the prompt, each with its own seed."""
     top_logprobs: int | None = None
-    """None: no log-probabilities; 0: those of the answer's own tokens; more: of so many others too."""
+    """None: no log-probabilities; 0: only of the answer's tokens; N: of the N likeliest alternatives too."""
     min_tokens: int = 0
-    """So many tokens before one may come that ends the answer, or a stop string may be complete."""
+    """The least number of tokens before an end token or a stop string may end the answer."""
     tenant: str = ""
     session: str | None = None
-    """The agent's conversation or run, as its own headers name it; None where nothing names it."""
+    """The agent's conversation or run, from the headers that agents send; None if there is none."""
     priority: int = 0
     """vLLM's sign: lower is served first."""
     timeout_seconds: float | None = None
     cache_salt: str = ""
-    """Prefixes are shared only among requests of one salt."""
+    """Only requests with equal salts share prefixes."""
     origin: Origin = Origin()

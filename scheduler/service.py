@@ -1,8 +1,7 @@
 """The scheduler as its users see it: `async with scheduler.stream(request) as stream`.
 
-It joins the stages and has no rule of its own: admission and order are `intake`'s, the engine's life is
-`recovery`'s (`engine_events.py` listens to it), delivery is the multiplexer's, and operators ask
-`operations`.
+It connects the stages and has no rules of its own: `intake` admits and orders requests, `recovery` keeps the
+engine alive (`engine_events.py` is its listener), the multiplexer delivers, and `operations` reports.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.stages import Stages
 from scheduler.telemetry import observation
-from scheduler.telemetry.chronicle import Chronicle, Tracer
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
 class Scheduler:
-    """Owns every request from acceptance to its final event, while `run` runs."""
+    """Owns every request from acceptance to its final event. `run` must be running."""
 
     def __init__(
         self,
@@ -57,8 +56,8 @@ class Scheduler:
         tracer: Tracer | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
-        self._chronicle = Chronicle(self.metrics, tracer)
-        self.recent = self._chronicle.recent
+        self._recorder = RequestRecorder(self.metrics, tracer)
+        self.recent = self._recorder.recent
         self.metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
         self.offload = offload
@@ -79,7 +78,7 @@ class Scheduler:
             config.stall_seconds,
             self._multiplexer,
             self._sender.send,
-            lambda cause: self._supervisor.condemn(cause),
+            lambda cause: self._supervisor.declare_hung(cause),
         )
         stages = Stages(
             self._queue,
@@ -110,7 +109,7 @@ class Scheduler:
         self.operations = Operations(stages, self._sender, events, self._supervisor.statistics, self.metrics)
 
     async def run(self) -> None:
-        """Never returns by itself. Cancelling it ends the engine and fails what was in flight.
+        """Never returns by itself. Cancelling it ends the engine and fails every request.
 
         Raises EngineNeverReady.
         """
@@ -122,7 +121,7 @@ class Scheduler:
                 try:
                     await self._supervisor.run()
                 except EngineNeverReady as error:
-                    # Raised outside of the nursery, which would wrap it in a group.
+                    # Raised outside the nursery, which would wrap it in an exception group.
                     never_ready = error
                 nursery.cancel_scope.cancel()
         finally:
@@ -132,21 +131,21 @@ class Scheduler:
 
     @asynccontextmanager
     async def stream(self, *requests: GenerationRequest) -> AsyncIterator[RequestStream]:
-        """Accept `requests`, all or none, and follow them as one: the choices of the first, then those of
-        the second, and so on. Leaving the block before the final events cancels them.
+        """Accept `requests`, all or none, and stream their events: the choices of the first request are
+        numbered first, then those of the second, and so on. Leaving the block early cancels them.
 
-        Raises, before anything is queued, InvalidRequest and its kind, TenantLimit, QueueFull,
+        Raises, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
         if self._config.cache_sharing == "tenant":
-            # Tenants are printable: no salt of one reads as the beginning of another's.
+            # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
             requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
         try:
             with self._admission.preparing(requests[0], arrived_at, self._dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
-            # Again: others were admitted while these prompts were tokenized.
+            # Check again: other requests were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],
                 sum(len(one.prompt) * one.request.choices for one in prepared),
@@ -156,7 +155,7 @@ class Scheduler:
                 requests=choices,
             )
         except BaseException as error:
-            self._chronicle.refused(requests[0], error)
+            self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
         pipeline_of = self._preparation.answer_pipeline
@@ -168,7 +167,7 @@ class Scheduler:
             yield RequestStream(records, doorbell, self._queue.ahead_of)
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
-        """The ids that `prompt` would become; nothing is queued. Raises InvalidRequest and its kind."""
+        """The token ids of `prompt`; nothing is queued. Raises InvalidRequest and its subclasses."""
         return await self._off_loop.tokenize(prompt, tenant)
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
@@ -182,16 +181,16 @@ class Scheduler:
         return ready
 
     def start_drain(self) -> None:
-        """Admit nothing more; what was accepted goes on."""
+        """Admit no more requests; accepted ones go on."""
         self._admission.close()
 
     async def wait_idle(self) -> None:
-        """Until no request is left anywhere."""
+        """Until no request is queued or running."""
         while len(self._queue) or len(self._multiplexer):
             await self._change.wait()
 
     def end_all(self) -> None:
-        """Every request ends now, with an error that says the server is going; none is accepted any more."""
+        """Fail every request with a shutdown error, and admit no more."""
         self._admission.close()
         error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
         self._fail_queued(error)
@@ -203,7 +202,7 @@ class Scheduler:
         self._telemetry.sample(observation.observe_accepted, self.metrics, records)
         now = trio.current_time()
         if not len(self._multiplexer):
-            # The engine was idle: its silence until now was no stall.
+            # The engine was idle: the time without a step was no stall.
             self._stall.woke(now)
         for record in records:
             self._queue.push(record, now)
@@ -211,7 +210,7 @@ class Scheduler:
         self._pump()
 
     def _release(self, record: StreamRecord) -> None:
-        """The reader has left, before or after the final event, or the record was never enqueued."""
+        """The reader has left, before or after the final event; the record may not have been enqueued yet."""
         record.abandon()
         queued = self._queue.remove(record.request_id, trio.current_time()) is not None
         if queued or record.state is State.QUEUED:
@@ -221,10 +220,10 @@ class Scheduler:
             self._multiplexer.cancel(record)
 
     def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """Its time is up. In the queue it ends here; in the engine, when the engine has let go of it."""
+        """A deadline passed. A queued request retires here; a running one when the engine has retired it."""
         if self._queue.remove(record.request_id, trio.current_time()):
             record.fail(error)
-            record.move(Event.EXPIRE)
+            record.move(Event.CANCEL)
             self._retire(record)
         else:
             self._multiplexer.expire(record, error)
@@ -236,13 +235,13 @@ class Scheduler:
             self._retire(record)
 
     def _retire(self, record: StreamRecord) -> None:
-        """A request has left its last table."""
+        """A request has left the queue or the multiplexer for good."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
-        self._chronicle.ended(record, now)
+        self._recorder.ended(record, now)
         self._expiry.forget(record)
         if record.dispatched_at is not None:
-            self._queue.settle(record, now)
+            self._queue.charge_actual(record, now)
             self._admission.rate.departed(now)
         self._pump()
 

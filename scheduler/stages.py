@@ -1,6 +1,6 @@
-"""The stages that a request passes, by name: what the service, the engine's events and operators work with.
+"""The stages that a request passes, shared by the service, the engine's events and the operators' reports.
 
-A file of its own because three classes share it, none of which should see the others.
+A file of its own because three classes need it and should not see each other.
 """
 
 from __future__ import annotations

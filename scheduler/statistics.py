@@ -1,4 +1,4 @@
-"""What the scheduler tells of itself: frozen records of one moment, for operators' eyes."""
+"""The scheduler's state at one moment, as frozen records for operators."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from scheduler.link.messages import Ready
 
 
 class DeathCause(StrEnum):
-    """A closed set: it is a metric's label."""
+    """Why an engine died. A closed set: it is a metric label."""
 
     OUT_OF_MEMORY = "out_of_memory"
-    """The device or the machine had none left for what the engine asked of it."""
+    """The device or the machine had no memory for an allocation of the engine."""
     BUFFER_LIMIT = "buffer_limit"
-    """Metal allows a process so many buffers (499,000) of any size: less memory would not have helped."""
+    """The process reached Metal's limit of 499,000 buffers of any size: less memory would not have helped."""
     GPU_TIMEOUT = "gpu_timeout"
-    """The system took the device away, because one piece of work kept it for too long."""
+    """The system aborted GPU work because one command buffer ran for too long."""
     GPU_ERROR = "gpu_error"
     """Another failure that Metal or CUDA reported."""
     FAULT = "fault"
-    """An exception, or it said what cannot be."""
+    """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """By a signal, without a word why: from outside, by the kernel for lack of memory, or a crash."""
+    """By a signal, without a message: from outside, by the kernel for lack of memory, or a crash."""
     EXIT = "exit"
-    """It ended by itself and did not say why."""
-    WEDGE = "wedge"
-    """It lived and made no progress, and was killed for it."""
+    """It exited by itself without a message."""
+    HUNG = "hung"
+    """It made no progress and was killed."""
     START = "start"
-    """It was never ready, and neither memory nor the device was why."""
+    """It died before READY, and neither memory nor the device was the reason."""
     STOPPED = "stopped"
     """We are shutting down."""
 
@@ -50,15 +50,15 @@ class EngineStatistics:
     last_death: str | None
     ready: Ready | None
     death_cause: DeathCause | None = None
-    """Of the last one that died. Until its process has ended and its stderr is read: how the talk with it
-    came to its end."""
+    """Of the last engine that died. Preliminary (how the link ended) until its process has exited and its
+    stderr is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """The scheduler at one moment. `in_engine` includes those whose engine was lost and who wait for the
-    next one; `stalled_seconds` is 0 while nothing is expected of the engine. `blocked`: why nothing is
-    admitted, and for how many seconds that will be so."""
+    """The scheduler at one moment. `in_engine` includes requests that await the next engine.
+    `stalled_seconds` is 0 while the engine has no work. `blocked`: why nothing is admitted (None: admission
+    is open), and for how many more seconds."""
 
     queued: int
     in_engine: int
@@ -73,8 +73,8 @@ class SchedulerStatistics:
 class FlowStatistics:
     """The waiting requests of one session of one tenant in one priority band.
 
-    Service is attained tokens (uncached prefill + weight x output), halved every half-life; the tenant's is
-    the same in all of its sessions' records.
+    Service is attained tokens (uncached prefill + weight x output), halved every half-life. The tenant's is
+    the same in the records of all its sessions.
     """
 
     priority: int
@@ -89,7 +89,7 @@ class FlowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Everything that waits. `bound_*` are what may wait; None: no bound of that kind."""
+    """All queued requests. `bound_*` limit what may wait; None: no such bound."""
 
     requests: int
     prompt_tokens: int
@@ -102,10 +102,12 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
-    """One request that the engine holds. `state` is of `lifecycle.State`, in small letters; `age_seconds`
-    counts from its arrival, `running_seconds` from its first progress."""
+    """One request that the engine holds. `state` is a `lifecycle.State` in lower case. `age_seconds` counts
+    from arrival, `running_seconds` from the first progress."""
 
     id: str
+    request_id: int
+    """What the engine calls it, in its slots and plans."""
     tenant: str
     session: str
     priority: int
@@ -121,9 +123,9 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """`GET /v1/scheduler`. `kv_cache_share`: of the budget for keys and values, what engines may use since
-    one ran out of memory. `departures_per_second`, of a full engine, is None until there is a measurement,
-    and `last_step_seconds` (its age) until there was a step."""
+    """`GET /v1/scheduler`. `kv_cache_share`: the share of the KV budget that engines may use, lowered when
+    one runs out of memory. `departures_per_second` (of a full engine) is None until it is measured, and
+    `last_step_seconds` (age of the last step) until the first step."""
 
     draining: bool
     blocked: str | None

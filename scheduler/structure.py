@@ -1,4 +1,5 @@
-"""What a client can ask the text of an answer to be. `place` is where it said so, in its own dialect."""
+"""Structured output: constraints on the text of an answer. `place` is the request field, for error
+messages."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """JSON of this schema, which is an object or a truth value."""
+    """JSON that matches this schema, an object or a boolean."""
 
     schema: Any
     place: str
@@ -18,8 +19,8 @@ class JsonText:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text that a regular expression (the Rust crate's, without look-around) matches as a whole. Its
-    classes of digits, letters and white space are ASCII's."""
+    """A text that a regular expression (of the Rust crate, without look-around) matches as a whole. Its
+    classes of digits, letters and white space are ASCII only."""
 
     regex: str
     place: str
@@ -35,7 +36,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A text of a grammar in Lark's syntax, or in llama.cpp's GBNF (`root ::= ...`)."""
+    """A text that matches a grammar in Lark's syntax, or in llama.cpp's GBNF (`root ::= ...`)."""
 
     text: str
     place: str

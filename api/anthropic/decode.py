@@ -27,7 +27,7 @@ from api.anthropic.schema import (
     ThinkingEnabled,
 )
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.volatile import stable
+from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,

@@ -87,7 +87,7 @@ class MessageEncoder:
         self._finished: Finished | None = None
 
     def start(self, prompt_tokens: int) -> bytes:
-        """At once: Anthropic's clients take it as the sign that they were accepted. How much of the
+        """Sent immediately: Anthropic's clients take it as acceptance of the request. How much of the
         prompt was in the cache is not known yet; the counts of `message_delta` replace these."""
         message = {
             **_envelope(self._public_id, self._model),

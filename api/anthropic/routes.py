@@ -1,4 +1,7 @@
-"""`/v1/messages` and `/v1/messages/count_tokens`."""
+"""`/v1/messages` and `/v1/messages/count_tokens`.
+
+A file of its own because every dialect's folder has the same four.
+"""
 
 from __future__ import annotations
 

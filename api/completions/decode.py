@@ -1,4 +1,7 @@
-"""An OpenAI completions body to one `GenerationRequest` for each of its prompts."""
+"""An OpenAI completions body to one `GenerationRequest` for each of its prompts.
+
+A file of its own because every dialect's folder has the same four.
+"""
 
 from __future__ import annotations
 

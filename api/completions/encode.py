@@ -104,8 +104,10 @@ class CompletionEncoder:
     ) -> bytes:
         entry = b'{"index":%d,"text":' % choice + _json.encode(text)
         ended = b"null" if reason is None else _json.encode(reason.value)
-        told = _json.encode(logprobs_object(logprobs)) if logprobs else b"null"
-        return self._head + entry + b',"logprobs":' + told + b',"finish_reason":' + ended + b"}]" + self._tail
+        encoded = _json.encode(logprobs_object(logprobs)) if logprobs else b"null"
+        return (
+            self._head + entry + b',"logprobs":' + encoded + b',"finish_reason":' + ended + b"}]" + self._tail
+        )
 
     def progress(self, progress: Progress) -> bytes:
         match progress:

@@ -19,7 +19,7 @@ PromptItem: TypeAlias = str | list[int]
 
 
 def _prompts(value: Any) -> list[PromptItem]:
-    """A text, token ids, or a list of either: told apart by what stands first, as OpenAI does. By hand,
+    """A text, token ids, or a list of either, distinguished by the first item, as OpenAI does. By hand,
     because a union's errors would name every member that it is not."""
     if isinstance(value, str):
         return [value]

@@ -10,7 +10,7 @@ from api.openai.messages import ChatMessage
 from api.openai.schema import ChatCompletionRequest, SamplingFields
 from api.openai.structured import structure
 from api.openai.tools import neutral_choice
-from scheduler.prompt.volatile import stable
+from scheduler.prompt.volatile_headers import stable
 from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
 
 _UNSIGNED_64 = (1 << 64) - 1

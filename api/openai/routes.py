@@ -1,4 +1,7 @@
-"""`/v1/chat/completions` and `/v1/models`."""
+"""`/v1/chat/completions` and `/v1/models`.
+
+A file of its own because every dialect's folder has the same four.
+"""
 
 from __future__ import annotations
 

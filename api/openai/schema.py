@@ -51,9 +51,9 @@ transformers' `apply_chat_template`, and what templates call. Special tokens end
 class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: Annotated[bool, Refused("nothing is padded", neutral=(False,))] = False
-    continuous_usage_stats: Annotated[bool, Refused("usage is told once, at the end", neutral=(False,))] = (
-        False
-    )
+    continuous_usage_stats: Annotated[
+        bool, Refused("usage is reported once, at the end", neutral=(False,))
+    ] = False
 
 
 def _listed(value: Any) -> Any:
@@ -143,9 +143,9 @@ class ChatCompletionRequest(SamplingFields):
     store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
     modalities: Annotated[Listed[str] | None, Refused("answers are text", neutral=(["text"],))] = None
     include_reasoning: Annotated[
-        bool, Refused("reasoning is always told, in a field of its own", neutral=(True,))
+        bool, Refused("reasoning is always returned, in a field of its own", neutral=(True,))
     ] = True
-    echo: Annotated[bool, Refused("the last message is not said again", neutral=(False,))] = False
+    echo: Annotated[bool, Refused("the last message is not repeated", neutral=(False,))] = False
     add_special_tokens: Annotated[
         bool, Refused("the chat template writes the special tokens", neutral=(False,))
     ] = False

@@ -98,7 +98,7 @@ class StructuredFields(Protocol):
 
 
 def structure(body: StructuredFields) -> Structure | None:
-    """Raises ValueError where a body says it twice."""
+    """Raises ValueError where a body has it twice."""
     asked = _of_format(body.response_format)
     if (vllm := body.structured_outputs) is not None:
         place = "structured_outputs."

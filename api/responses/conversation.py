@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from api.responses.items import FunctionCall, FunctionCallOutput, InputItem, Message, ReasoningItem, said
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
-from scheduler.prompt.volatile import stable
+from scheduler.prompt.volatile_headers import stable
 from scheduler.request import Message as TemplateMessage
 
 

@@ -1,4 +1,7 @@
-"""An OpenAI responses body to a `GenerationRequest`."""
+"""An OpenAI responses body to a `GenerationRequest`.
+
+A file of its own because every dialect's folder has the same four.
+"""
 
 from __future__ import annotations
 

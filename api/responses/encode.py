@@ -28,7 +28,7 @@ from scheduler.events import (
 _json = msgspec.json.Encoder()
 
 Remember = Callable[[dict[str, Any], list[Block]], None]
-"""Told of the response when it is over, before its client is."""
+"""Called with the response when it is over, before its last event is sent."""
 
 
 class ResponseCancelled(SchedulerError):
@@ -50,7 +50,7 @@ class ResponseEncoder:
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
         self.response = envelope.response("in_progress")
-        """As it was told last."""
+        """As it was last sent."""
 
     def start(self, prompt_tokens: int) -> bytes:
         created = self._event("response.created", {"response": self.response})
@@ -91,9 +91,9 @@ class ResponseEncoder:
         self._number += 1
         match block:
             case TextBlock():
-                told = _json.encode(logprob_objects(logprobs)) if logprobs else b"[]"
+                encoded = _json.encode(logprob_objects(logprobs)) if logprobs else b"[]"
                 name = b"response.output_text.delta"
-                rest = b',"content_index":0,"logprobs":' + told + b',"delta":'
+                rest = b',"content_index":0,"logprobs":' + encoded + b',"delta":'
             case ReasoningBlock():
                 name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
             case ToolCallBlock():

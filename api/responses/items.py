@@ -17,7 +17,7 @@ _NO_CALLERS = "the model is the only caller"
 
 
 class Part(Body):
-    """Text, whoever said it. Images and files are refused by their types."""
+    """Text of any role. Images and files are refused by their types."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
@@ -73,7 +73,7 @@ class FunctionCall(Body):
 
     @property
     def offered_name(self) -> str:
-        """As the model was told of the function."""
+        """The name under which the model was offered the function."""
         return self.name if self.namespace is None else qualified(self.namespace, self.name)
 
     def function(self) -> CalledFunction:

@@ -48,7 +48,7 @@ class FunctionTool(Body):
 
 class NamespaceTool(Body):
     """Functions under a name that they share (Codex groups its own so). Models' templates know functions
-    only, so each is offered with both names in one, and a call of it is told with the two."""
+    only, so each is offered with both names in one, and a call of it is reported with the two."""
 
     type: Literal["namespace"]
     name: str = Field(min_length=1, max_length=256)
@@ -68,7 +68,7 @@ class NamespaceTool(Body):
 
 
 class WebSearch(Body):
-    """OpenAI's own search, which Codex offers to every model unless told not to. To offer is not to ask:
+    """OpenAI's own search, which Codex offers to every model by default. To offer is not to ask:
     a model that never searches keeps the promise, so this one is not offered it."""
 
     type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
@@ -84,10 +84,12 @@ AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discrim
 class ReasoningOptions(Body):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Annotated[
-        Literal["auto", "concise", "detailed"] | None, WithoutEffect("thoughts are told, not summed up")
+        Literal["auto", "concise", "detailed"] | None,
+        WithoutEffect("reasoning is reported in full, not summarised"),
     ] = None
     generate_summary: Annotated[
-        Literal["auto", "concise", "detailed"] | None, WithoutEffect("thoughts are told, not summed up")
+        Literal["auto", "concise", "detailed"] | None,
+        WithoutEffect("reasoning is reported in full, not summarised"),
     ] = None
     context: Annotated[
         Literal["auto", "current_turn", "all_turns"] | None, WithoutEffect("the model's template decides")
@@ -97,7 +99,7 @@ class ReasoningOptions(Body):
 class TextOptions(Body):
     format: FlatFormat | None = None
     verbosity: Annotated[
-        Literal["low", "medium", "high"] | None, Refused("models are not told", neutral=("medium",))
+        Literal["low", "medium", "high"] | None, Refused("models have no such setting", neutral=("medium",))
     ] = None
 
 
@@ -134,7 +136,7 @@ class CreateResponse(Body):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     include: Annotated[
         Listed[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
-        Partly("log-probabilities of the text; thoughts are told as they are, never encrypted"),
+        Partly("log-probabilities of the text; reasoning is never encrypted"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -180,13 +182,13 @@ class CreateResponse(Body):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """How many of the likeliest tokens with each, or None: whoever names a number, too, wants them."""
+        """How many of the likeliest tokens with each, or None: a number alone requests them, too."""
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
 
     @property
     def offered(self) -> list[Tool]:
-        """What the model is told of."""
+        """The tools that the model is offered."""
         offered: list[Tool] = []
         for i, tool in enumerate(self.tools or ()):
             match tool:
@@ -201,8 +203,8 @@ class CreateResponse(Body):
         return offered
 
     def chosen(self, name: str) -> str:
-        """What the model is told of as which the client calls `name`: within a namespace functions have names
-        of their own, which do where one only has it."""
+        """The name under which the model is offered what the client calls `name`: within a namespace
+        functions have names of their own, which do where one only has it."""
         names = [tool.name for tool in self.offered]
         inner = [whole for whole in names if self.called(whole)[1] == name]
         return inner[0] if name not in names and len(inner) == 1 else name

@@ -12,4 +12,4 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OnError: TypeAlias = Callable[[BaseException, str], None]
-"""Told what failed and for which request. It must not raise: it is the last resort."""
+"""Called with what failed and for which request. It must not raise: nothing above catches it."""

@@ -1,6 +1,6 @@
 """One client's connection: request after request until one side has had enough, then the right kind of end.
 
-It works on any half-closeable stream. Whoever called `serve` closes the stream forcefully afterwards, also
+It works on any half-closeable stream. The caller of `serve` closes the stream forcefully afterwards, also
 when the connection was cancelled in the middle.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import h11
 import trio
 
-from api.server.exchange import Exchange, Service
+from api.server.exchange import End, Exchange, Service
 from api.server.http_scope import addresses, scope_of
 from api.server.inbound import Inbound
 from api.server.limits import Limits
@@ -23,6 +23,10 @@ from api.server.statistics import Tally
 
 
 class Connection:
+    """Reads one request's head after the other and runs an `Exchange` for each, until an error, the client, a
+    timeout or a drain ends it. It owns the parser, both directions of the stream and the counts in the
+    tally."""
+
     def __init__(
         self,
         stream: trio.abc.HalfCloseableStream,
@@ -56,7 +60,7 @@ class Connection:
                 self._is_first_request = False
         except Refused as refused:
             self._tally.refusals[refused.refusal] += 1
-            await self._say_goodbye(answer(refused))
+            await self._say_goodbye(answer(refused, server_name=self._service.server_name))
 
     # ---- the request's head
 
@@ -122,18 +126,22 @@ class Connection:
             return await self._may_go_on()
         if exchange.needs_reset:
             await self._outbound.abort()
-        elif exchange.answerable and not exchange.client_gone:
+        elif exchange.answerable:
             await self._say_goodbye(exchange.answer(exchange.refused or Refused(Refusal.INTERNAL_ERROR)))
         # Else nothing: without its end the client sees that the response was cut short.
         return False
 
     def _count(self, exchange: Exchange) -> None:
-        if exchange.refused is not None:
-            self._tally.refusals[exchange.refused.refusal] += 1
-        elif exchange.failed:
-            self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
-        elif exchange.client_gone:
-            self._tally.disconnects += 1
+        match exchange.end:
+            case End.REFUSED:
+                assert exchange.refused is not None
+                self._tally.refusals[exchange.refused.refusal] += 1
+            case End.FAILED:
+                self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
+            case End.CLIENT_GONE:
+                self._tally.disconnects += 1
+            case End.NONE:
+                pass
 
     async def _may_go_on(self) -> bool:
         if self._inbound.ended:
@@ -161,10 +169,12 @@ class Connection:
             await self._inbound.discard()
 
 
-async def refuse_connection(stream: trio.abc.HalfCloseableStream, limits: Limits) -> None:
+async def refuse_connection(
+    stream: trio.abc.HalfCloseableStream, limits: Limits, server_name: str | None
+) -> None:
     """The answer to one connection too many. The client's request is not read, let alone parsed."""
     refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
-    response = answer(refused, retry_after_seconds=limits.retry_after_seconds)
+    response = answer(refused, server_name=server_name, retry_after_seconds=limits.retry_after_seconds)
     outbound = Outbound(stream, limits.linger_seconds, limits.write_piece_bytes)
     try:
         await outbound.write(response)

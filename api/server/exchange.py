@@ -3,22 +3,83 @@
 While the application runs, a task reads ahead. When the client leaves, is refused, or does not read, the
 application's scope is cancelled: trio.Cancelled at its next checkpoint is all that a handler ever sees, and
 all that it needs to free what it holds. From the last write of a response on, a departure cancels nothing.
+
+How far the response is, is a `Phase`; `TRANSITIONS` has the only moves between them. What ended the exchange
+before its time is an `End`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
 
 import h11
 import trio
 
 from api.server.asgi import Application, Message, OnError, Scope
-from api.server.http_scope import has_body, is_chunked, response_of
+from api.server.http_scope import ResponseHead, response_head
 from api.server.inbound import Inbound
 from api.server.outbound import ClientGone, Outbound, WriteStalled
 from api.server.refusals import Refusal, Refused, answer
 from api.server.request_body import RequestBody
+
+
+class Phase(Enum):
+    """How far the response is."""
+
+    WAITING = auto()
+    """The application has not started it."""
+    STARTED = auto()
+    """Status and headers are known. No byte has left: the head goes out with the first part of the body."""
+    STREAMING = auto()
+    """The head and a part of the body are written, or being written."""
+    FINISHING = auto()
+    """The last write is under way. A client that leaves now cancels nothing."""
+    COMPLETE = auto()
+    """The response left whole."""
+
+
+class Event(Enum):
+    """What moves a response from one phase to the next."""
+
+    START = auto()
+    """`http.response.start`"""
+    PART = auto()
+    """`http.response.body` with `more_body`."""
+    LAST_PART = auto()
+    """`http.response.body` without `more_body`."""
+    WRITTEN = auto()
+    """The write of the last part has returned."""
+
+
+TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
+    (Phase.WAITING, Event.START): Phase.STARTED,
+    (Phase.STARTED, Event.PART): Phase.STREAMING,
+    (Phase.STARTED, Event.LAST_PART): Phase.FINISHING,
+    (Phase.STREAMING, Event.PART): Phase.STREAMING,
+    (Phase.STREAMING, Event.LAST_PART): Phase.FINISHING,
+    (Phase.FINISHING, Event.WRITTEN): Phase.COMPLETE,
+}
+
+
+def after(phase: Phase, event: Event) -> Phase:
+    """The phase after `event`. Raises RuntimeError, to the application, for a message out of order."""
+    try:
+        return TRANSITIONS[phase, event]
+    except KeyError:
+        raise RuntimeError(f"{event.name} is not allowed while the response is {phase.name}") from None
+
+
+class End(IntEnum):
+    """What ended an exchange before its time. Where several things did, the greatest is counted."""
+
+    NONE = 0
+    CLIENT_GONE = 1
+    FAILED = 2
+    """The application raised, or returned before the response was complete."""
+    REFUSED = 3
+    """`Exchange.refused` has the reason."""
 
 
 class IncompleteResponse(Exception):
@@ -32,9 +93,18 @@ class Service:
     app: Application
     on_error: OnError
     is_draining: Callable[[], bool]
+    server_name: str | None = None
+    """The `server` header of every response; None sends none."""
 
 
 class Exchange:
+    """One request, from its parsed head to the end of its response: `run` it once, then ask what is left to
+    do.
+
+    It owns the application's cancel scope. The connection owns the parser, the body and both directions of
+    the stream, and decides what follows: the next request, an answer of its own, a reset, or the end.
+    """
+
     def __init__(
         self,
         service: Service,
@@ -51,27 +121,22 @@ class Exchange:
         self._inbound = inbound
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
-        self._cut = False
-        """The application's scope is cancelled. (The scope itself would ask the clock to tell.)"""
-        self._response: h11.Response | None = None
         self._request_id: str | None = None
-        self._head_written = False
-        self._has_body = True
-        self._chunked = False
-        self._request_delivered = False
-        """The application has had the message that says `more_body: False`."""
-        self._last_write = False
-        self.complete = False
-        """The response left whole."""
-        self.client_gone = False
+        self._head: ResponseHead | None = None
+        self._phase = Phase.WAITING
+        self.end = End.NONE
         self.refused: Refused | None = None
-        self.failed = False
-        """The application raised, or returned early."""
+        """The first reason why the request or its client was refused."""
+
+    @property
+    def complete(self) -> bool:
+        """The response left whole."""
+        return self._phase is Phase.COMPLETE
 
     @property
     def answerable(self) -> bool:
-        """No byte of a response has left, so that the server may still answer by itself."""
-        return not self._head_written and self._outbound.intact
+        """The server can still answer by itself: no byte of a response has left, and the client is there."""
+        return not self._head_written and self._outbound.intact and not self._inbound.ended
 
     @property
     def needs_reset(self) -> bool:
@@ -80,15 +145,24 @@ class Exchange:
         close_delimited = self._head_written and self._request.http_version < b"1.1"
         return not self.complete and (stalled or close_delimited)
 
+    @property
+    def _head_written(self) -> bool:
+        return self._phase not in (Phase.WAITING, Phase.STARTED)
+
+    @property
+    def _cancelled(self) -> bool:
+        """The application's scope is cancelled. (To ask the scope itself reads the clock each time.)"""
+        return self.end is not End.NONE
+
     async def run(self, scope: Scope) -> None:
-        """Runs the application to its end; afterwards the properties tell how it went."""
+        """Runs the application to its end. After that the properties and `end` describe the outcome."""
         self._request_id = scope["request_id"]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
             with self._app_scope:
                 await self._call_app(scope)
             nursery.cancel_scope.cancel()
-        if not (self.complete or self.failed or self._cut):
+        if not self.complete and self.end is End.NONE:
             self._report(IncompleteResponse("the application returned before its response was complete"))
 
     async def _call_app(self, scope: Scope) -> None:
@@ -107,26 +181,28 @@ class Exchange:
                 raise rest from None
 
     def _report(self, error: Exception) -> None:
-        if not _only_says_that_the_client_left(error):
-            self.failed = True
+        if not _is_client_gone(error):
+            self._note_end(End.FAILED)
             request = f"{self._request.method.decode('ascii')} {self._request.target.decode('ascii')}"
             self._service.on_error(error, f"{request} ({self._request_id})")
 
     # ---- what ends the application early
 
     def _on_client_end(self) -> None:
-        if not self._last_write:
-            self.client_gone = True
-            self._cancel_app()
+        if self._phase not in (Phase.FINISHING, Phase.COMPLETE):
+            self._cancel_app(End.CLIENT_GONE)
 
     def _refuse(self, refused: Refused) -> None:
         if self.refused is None:
             self.refused = refused
-        self._cancel_app()
+        self._cancel_app(End.REFUSED)
 
-    def _cancel_app(self) -> None:
-        self._cut = True
+    def _cancel_app(self, end: End) -> None:
+        self._note_end(end)
         self._app_scope.cancel()
+
+    def _note_end(self, end: End) -> None:
+        self.end = max(self.end, end)
 
     async def _raise_cancelled(self) -> None:
         """Raises trio.Cancelled, or, in a part of the application that is shielded from it, returns."""
@@ -137,22 +213,21 @@ class Exchange:
     async def _receive(self) -> Message:
         if self._parser.they_are_waiting_for_100_continue:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
-        # Not `_last_write`: a watcher inside the application that hears of a disconnect cancels what it
-        # watches, which must not happen in the middle of that write.
-        while not (self.complete or self._cut):
+        # Also in FINISHING: a watcher inside the application that hears of a disconnect cancels what it
+        # watches, which must not happen in the middle of the last write.
+        while not (self.complete or self._cancelled):
             try:
-                if self._body.arrived and self._request_delivered:
+                if self._body.delivered:
                     await self._inbound.wait_arrival()
                     continue
                 self._body.parse_arrived()
                 if self._body.has_parts or self._body.arrived:
-                    self._request_delivered = self._body.arrived
-                    more = not self._body.arrived
-                    return {"type": "http.request", "body": self._body.take_parts(), "more_body": more}
+                    body = self._body.take_parts()
+                    return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
             except Refused as refused:
                 self._refuse(refused)
-        if self._cut:
+        if self._cancelled:
             await self._raise_cancelled()
         return {"type": "http.disconnect"}
 
@@ -175,39 +250,38 @@ class Exchange:
 
     def _start_response(self, message: Message) -> None:
         """Writes nothing: the head leaves with the first of the body, in one packet, as ASGI asks."""
-        if self._response is not None:
-            raise RuntimeError("the response was started before")
+        phase = after(self._phase, Event.START)
         # A body that is not here when its answer starts is not waited for, so the connection cannot go on.
         self._parse_body()
-        close = self._service.is_draining() or not self._body.arrived
-        response = response_of(message["status"], message.get("headers", ()), close=close)
-        self._has_body = has_body(self._request, response)
-        self._chunked = is_chunked(self._request, response)
-        self._response = response
+        self._head = response_head(
+            self._request,
+            message["status"],
+            message.get("headers", ()),
+            close=self._service.is_draining() or not self._body.arrived,
+            server_name=self._service.server_name,
+        )
+        self._phase = phase
 
     async def _send_body(self, body: bytes, more: bool) -> None:
-        if self._response is None:
-            raise RuntimeError("the response was not started")
-        if self._last_write:
-            raise RuntimeError("the response was complete")
-        if self._cut:
+        phase = after(self._phase, Event.PART if more else Event.LAST_PART)
+        assert self._head is not None, "a response that was started has a head"
+        if self._cancelled:
             await self._raise_cancelled()
-            raise ClientGone("the client has left or is being cut")
-        data = b"" if self._head_written else self._parser.send(self._response)
-        if body and self._has_body:
+            raise ClientGone("the client has left or is refused")
+        data = b"" if self._head_written else self._parser.send(self._head.response)
+        if body and self._head.has_body:
             # By hand 0.1 us, by h11's Data event 2.6; chunks need no state, so h11 misses nothing.
             data += (
                 b"%x\r\n%b\r\n" % (len(body), body)
-                if self._chunked
+                if self._head.is_chunked
                 else self._parser.send(h11.Data(data=body))
             )
         if not more:
             data += self._parser.send(h11.EndOfMessage())
-            self._last_write = True
-        self._head_written = True
+        self._phase = phase
         await self._write(data)
         if not more:
-            self.complete = True
+            self._phase = after(self._phase, Event.WRITTEN)
             self._inbound.wake()
 
     async def _write(self, data: bytes) -> None:
@@ -216,16 +290,21 @@ class Exchange:
         except ClientGone as error:
             if isinstance(error, WriteStalled):
                 self._refuse(Refused(Refusal.WRITE_TIMEOUT))
-            self.client_gone = True
-            self._cancel_app()
+            self._cancel_app(End.CLIENT_GONE)
             await self._raise_cancelled()
             raise
 
     def answer(self, refused: Refused) -> bytes:
-        return answer(refused, with_body=self._request.method != b"HEAD", request_id=self._request_id)
+        """The server's own response to this request, where `answerable`."""
+        return answer(
+            refused,
+            server_name=self._service.server_name,
+            with_body=self._request.method != b"HEAD",
+            request_id=self._request_id,
+        )
 
 
-def _only_says_that_the_client_left(error: BaseException) -> bool:
+def _is_client_gone(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_only_says_that_the_client_left, error.exceptions))
+        return all(map(_is_client_gone, error.exceptions))
     return isinstance(error, ClientGone)

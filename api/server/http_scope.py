@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -17,7 +18,6 @@ from api.server.asgi import Scope
 from api.server.request_id import request_id_of
 
 Address: TypeAlias = tuple[str, int] | None
-SERVER_NAME = b"penstock"
 
 
 def scope_of(request: h11.Request, client: Address, server: Address, state: Mapping[str, Any]) -> Scope:
@@ -56,7 +56,7 @@ def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
-    """A target's host replaces the header (RFC 9112 3.2.2): who checks one must not be shown the other."""
+    """A target's host replaces the header (RFC 9112 3.2.2): a check of one must not be shown the other."""
     headers = list(request.headers)
     if authority is None:
         return headers
@@ -78,30 +78,38 @@ def _address(name: object) -> Address:
     return (name[0], name[1]) if isinstance(name, tuple) else None
 
 
-def response_of(status: int, headers: Iterable[tuple[bytes, bytes]], *, close: bool) -> h11.Response:
-    """Raises h11.LocalProtocolError for what cannot be a response, before any byte of it is written."""
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A response's head, and how its body is framed."""
+
+    response: h11.Response
+    has_body: bool
+    is_chunked: bool
+    """Whether h11 will frame the body in chunks: its `_body_framing` again, and a test compares the two."""
+
+
+def response_head(
+    request: h11.Request,
+    status: int,
+    headers: Iterable[tuple[bytes, bytes]],
+    *,
+    close: bool,
+    server_name: str | None = None,
+) -> ResponseHead:
+    """Adds `date` and, if there is a name, `server`, where the application did not set them. Raises
+    h11.LocalProtocolError for what cannot be a response, before any byte of it is written."""
     fields = [(bytes(name), bytes(value)) for name, value in headers]
     names = {name.lower() for name, _ in fields}
     if b"date" not in names:
         fields.append((b"date", date_header()))
-    if b"server" not in names:
-        fields.append((b"server", SERVER_NAME))
+    if server_name is not None and b"server" not in names:
+        fields.append((b"server", server_name.encode("ascii")))
     if close:
         fields.append((b"connection", b"close"))
-    return h11.Response(status_code=status, headers=fields, reason=_reason(status))
-
-
-def is_chunked(request: h11.Request, response: h11.Response) -> bool:
-    """Whether h11 will frame this body in chunks: its `_body_framing` again, and a test compares the two."""
-    return (
-        request.http_version >= b"1.1"
-        and has_body(request, response)
-        and not any(name == b"content-length" for name, _ in response.headers)
-    )
-
-
-def has_body(request: h11.Request, response: h11.Response) -> bool:
-    return request.method != b"HEAD" and response.status_code not in (204, 304)
+    response = h11.Response(status_code=status, headers=fields, reason=_reason(status))
+    has_body = request.method != b"HEAD" and status not in (204, 304)
+    has_length = any(name == b"content-length" for name, _ in response.headers)
+    return ResponseHead(response, has_body, has_body and not has_length and request.http_version >= b"1.1")
 
 
 @lru_cache(maxsize=64)

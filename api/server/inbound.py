@@ -14,6 +14,8 @@ _READ_BYTES = 64 * 1024
 
 
 class Inbound:
+    """The receiving side of one connection, with a bounded buffer of bytes that were read ahead."""
+
     def __init__(self, stream: trio.abc.ReceiveStream, read_ahead_bytes: int) -> None:
         self._stream = stream
         self._read_ahead_bytes = read_ahead_bytes

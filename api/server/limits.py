@@ -25,8 +25,8 @@ class Limits:
     """How long the application may wait for the body in all, before the rate below is counted, or 408."""
 
     body_bytes_per_second: int = 16 * 1024
-    """Each so many bytes of body that arrived buy one second more: a long prompt over a slow line gets
-    through, one byte per half second does not."""
+    """Each time this many bytes of body arrive, the deadline moves by one second: a long prompt over a
+    slow line gets through, one byte per half second does not."""
 
     write_seconds: float = 20.0
     """For one piece of a write to leave; then the client counts as one that does not read and is cut."""
@@ -45,7 +45,7 @@ class Limits:
     """Request line and headers, or 431."""
 
     body_bytes: int = 16 * 1024 * 1024
-    """A request's body, or 413: at once where Content-Length says so, else when so many bytes have come."""
+    """The longest request body; longer ones get 413, immediately where Content-Length shows it."""
 
     read_ahead_bytes: int = 64 * 1024
     """Read while the application runs, ahead of what it took: enough to see a client go after some pipelined
@@ -55,7 +55,7 @@ class Limits:
     """Open at once; the next ones get 503. Each costs a file descriptor and some 100 KiB at worst."""
 
     refusals: int = 64
-    """Connections over the limit that are being told 503 at once; more are closed without a word."""
+    """Connections over the limit that are answered 503 at the same time; further ones are just closed."""
 
     retry_after_seconds: int = 1
     """`Retry-After` of that 503: connections come and go within seconds."""
@@ -84,7 +84,7 @@ def wanted_descriptors(limits: Limits) -> int:
 
 
 def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
-    """`limits`, with fewer connections where so many descriptors do not do for all of them."""
+    """`limits`, with as many connections as `descriptors` suffice for."""
     if descriptors >= wanted_descriptors(limits):
         return limits
     room = descriptors - min(RESERVED_DESCRIPTORS, descriptors // 2)

@@ -18,6 +18,9 @@ class WriteStalled(ClientGone):
 
 
 class Outbound:
+    """The sending side of one connection. Each piece of a write has `write_seconds`; the first that fails is
+    the last."""
+
     def __init__(self, stream: trio.abc.HalfCloseableStream, write_seconds: float, piece_bytes: int) -> None:
         self._stream = stream
         self._write_seconds = write_seconds
@@ -49,7 +52,7 @@ class Outbound:
             raise WriteStalled(f"the client took nothing for {self._write_seconds:g} s")
 
     async def end(self) -> None:
-        """Says that nothing follows. The client may still be sending."""
+        """Half-closes: nothing follows. The client may still be sending."""
         if self.intact:
             try:
                 await self._stream.send_eof()
@@ -60,7 +63,7 @@ class Outbound:
         """Reset instead of an orderly end.
 
         An orderly end would leave the kernel holding the unread bytes of a client that does not read, for
-        minutes; and it would tell the reader of a body without length that the body is whole.
+        minutes; and to the reader of a body without length it would mean that the body is whole.
         """
         self.intact = False
         if isinstance(self._stream, trio.SocketStream):

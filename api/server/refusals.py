@@ -1,4 +1,4 @@
-"""What the server answers by itself, without the application: each refusal's status, words and bytes."""
+"""Responses of the server itself, without the application: status, message and bytes of each refusal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Refusal(enum.Enum):
     BODY_TOO_LARGE = "body_too_large"
     INTERNAL_ERROR = "internal_error"
     WRITE_TIMEOUT = "write_timeout"
-    """The one without words: whoever does not read cannot be told."""
+    """The one without an answer: the client does not read."""
 
 
 _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
@@ -52,12 +52,13 @@ class Refused(Exception):
 def answer(
     refused: Refused,
     *,
+    server_name: str | None,
     with_body: bool = True,
     retry_after_seconds: int | None = None,
     request_id: str | None = None,
 ) -> bytes:
-    """The whole response. It ends the connection, so it need not pass through h11's states. Without a
-    `request_id` no request was read; the response has a name all the same, for who reports it."""
+    """The whole response. It ends the connection, so it need not pass through h11's states. `request_id`
+    None: no request was read; the response gets an id all the same, for the client to report."""
     request_id = request_id or new_request_id()
     usual_status, words = _ANSWERS[refused.refusal]
     status = HTTPStatus(refused.status or usual_status)
@@ -67,18 +68,19 @@ def answer(
         "param": None,
         "code": refused.refusal.value,
     }
-    # `type`, so that Anthropic's clients understand it too: what dialect was meant is not known here.
-    told = {"type": "error", "error": error, "request_id": request_id}
-    body = json.dumps(told, separators=(",", ":")).encode()
+    # `type`, so that Anthropic's clients understand it too: which dialect was meant is not known here.
+    content = {"type": "error", "error": error, "request_id": request_id}
+    body = json.dumps(content, separators=(",", ":")).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}".encode(),
         b"date: " + date_header(),
-        b"server: penstock",
         b"content-type: application/json",
         b"content-length: %d" % len(body),
         b"connection: close",
         *(name + b": " + value for name, value in echoed(request_id)),
     ]
+    if server_name is not None:
+        lines.append(b"server: " + server_name.encode("ascii"))
     if retry_after_seconds is not None:
         lines.append(b"retry-after: %d" % retry_after_seconds)
     return b"\r\n".join(lines) + b"\r\n\r\n" + (body if with_body else b"")

@@ -21,15 +21,19 @@ class RequestBody:
         self._bytes = 0
         self._waited_seconds = 0.0
         self.arrived = False
-        """Parsed to its end, and the next request's bytes, if any, are left alone."""
+        """Parsed to its end; the next request's bytes, if any, are not touched."""
+        self.delivered = False
+        """The application has taken all of it, and knows that nothing follows."""
 
     @property
     def has_parts(self) -> bool:
         return bool(self._parts)
 
     def take_parts(self) -> bytes:
+        """What has been parsed since the last call, for the application."""
         taken = b"".join(self._parts)
         self._parts.clear()
+        self.delivered = self.arrived
         return taken
 
     def parse_arrived(self) -> None:

@@ -18,14 +18,15 @@ from api.server.statistics import ServerStatistics, Tally
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
 _ACCEPT_RETRY_SECONDS = 0.1
 _EPISODE_SECONDS = 10.0
-"""Failures of accept that follow each other sooner are one and the same trouble."""
+"""Failures of accept that follow each other sooner are reported once."""
 
 
 class Server:
     """Serves one application once: `run` it, and end it by a drain or by cancelling `run`.
 
-    `on_error` is told of every exception of the application and of the server itself; none of them reaches
-    another connection. Each request's scope gets its own shallow copy of `state`.
+    `on_error` gets every exception of the application and of the server itself; none of them reaches another
+    connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
+    copy of `state`.
     """
 
     def __init__(
@@ -34,12 +35,13 @@ class Server:
         limits: Limits | None = None,
         *,
         on_error: OnError,
+        server_name: str | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._on_error = on_error
         self._state = dict(state or {})
-        self._service = Service(app, on_error, self.is_draining)
+        self._service = Service(app, on_error, self.is_draining, server_name)
         self._tally = Tally()
         self._connections: set[Connection] = set()
         self._refusing = 0
@@ -72,7 +74,7 @@ class Server:
     def start_drain(self, drain_seconds: float) -> None:
         """Accepts no more, closes idle connections, and after `drain_seconds` everything else.
 
-        Asked again, it can only bring that deadline forward.
+        A later call can only bring that deadline forward.
         """
         self._serving.deadline = min(self._serving.deadline, trio.current_time() + drain_seconds)
         if not self._draining:
@@ -82,7 +84,7 @@ class Server:
                 connection.close_if_idle()
 
     async def drain(self, drain_seconds: float) -> None:
-        """`start_drain`, then waits until nothing is left; at once if `run` was never called."""
+        """`start_drain`, then waits until nothing is left; returns immediately if `run` was never called."""
         self.start_drain(drain_seconds)
         if self._started:
             await self._ended.wait()
@@ -94,7 +96,7 @@ class Server:
         return self._tally.snapshot()
 
     def _accept_failed(self, error: OSError) -> None:
-        """Reported once for each time of failures, which may be ten a second for hours."""
+        """Reports once an episode: accept may fail ten times a second for hours."""
         self._tally.accept_failures += 1
         now = trio.current_time()
         if now - self._accept_failed_at > _EPISODE_SECONDS:
@@ -134,7 +136,7 @@ class Server:
             return
         self._refusing += 1
         try:
-            await refuse_connection(stream, self._limits)
+            await refuse_connection(stream, self._limits, self._service.server_name)
         finally:
             self._refusing -= 1
 

@@ -1,4 +1,4 @@
-"""Counts of what the server did: one mutable tally inside it, one frozen snapshot for whoever asks."""
+"""Counts of what the server did: one mutable tally inside it, one frozen snapshot for its readers."""
 
 from __future__ import annotations
 

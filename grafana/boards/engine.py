@@ -25,7 +25,7 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Engine up",
-            "0: loading or restarting. Back and forth: a restart storm.",
+            "0: loading or restarting. If it alternates: a crash loop.",
             "short",
             [most("penstock_engine_up", "{{instance}}")],
         ),
@@ -45,7 +45,7 @@ ENGINE = Dashboard(
         Panel(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
-            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. wedge: it made no "
+            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. hung: it made no "
             "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
             "engine_died in the log has its last words.",
             "short",
@@ -68,7 +68,8 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Silence",
-            "stalled rises in a straight line: wedged. Age of the last step alone is just idleness.",
+            "If stalled rises in a straight line, the engine is hung. Age of the last step alone only means "
+            "idle.",
             "s",
             [
                 most("penstock_stalled_seconds", "stalled {{instance}}"),
@@ -171,8 +172,8 @@ ENGINE = Dashboard(
             stacked=True,
         ),
         Panel(
-            "Given way",
-            "Requests that ran, gave their memory to others and wait to go on. Above 0 for long: too many "
+            "Preempted",
+            "Requests that were preempted and wait to resume. Above 0 for long: too many "
             "slots for the memory.",
             "short",
             [most("penstock_preempted_requests", "{{instance}}")],

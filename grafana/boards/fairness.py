@@ -97,7 +97,7 @@ FAIRNESS = Dashboard(
         ),
         Panel(
             "Preemptions",
-            "Rows that gave way for lack of memory. Steady: fewer slots, or a larger --kv-cache-bytes.",
+            "Because KV cache memory ran out. If steady: fewer slots, or a larger --kv-cache-bytes.",
             "short",
             [rate("penstock_preemptions_total", "preemptions")],
         ),

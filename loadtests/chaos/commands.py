@@ -1,4 +1,7 @@
-"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 where something was lost, changed or grew."""
+"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 where something was lost, changed or grew.
+
+A file of its own because the runs are used by tests without a command line.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from loadtests.chaos.answers import Answer
 from loadtests.chaos.questions import Question
 
 SAMPLED_SHARE = 0.03
-"""Of the sampled answers, so many may part from the undisturbed one. Float32 is not exact, and in
+"""The share of the sampled answers that may differ from the undisturbed one. Float32 is not exact, and in
 some thousand sampled tokens one stands so near an edge that its neighbours in the batch decide it, with a
 death as without (DESIGN.md). `control`, a second undisturbed run, shows how many do so by themselves."""
 

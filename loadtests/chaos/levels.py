@@ -14,7 +14,7 @@ _NOISE_SHARE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Means over the first and the last third after the warm-up. `slack`: growth by so much is noise, too."""
+    """Means over the first and the last third after the warm-up. `slack`: growth up to this is noise."""
 
     name: str
     first: float

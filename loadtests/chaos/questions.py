@@ -50,7 +50,8 @@ class Question:
 
 
 def questions(count: int, seed: int, with_json: bool) -> list[Question]:
-    """So many of all kinds. `with_json`: answers held to a schema among them, where the server can."""
+    """`count` questions of all kinds. `with_json`: with structured output among them, where the server has
+    it."""
     return [_question(number, random.Random(f"{seed} {number}"), with_json) for number in range(count)]
 
 

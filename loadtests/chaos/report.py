@@ -1,4 +1,4 @@
-"""What is told of a run: lines for a terminal, and one HTML file that needs nothing else."""
+"""The report of a run: lines for a terminal, and one self-contained HTML file."""
 
 from __future__ import annotations
 

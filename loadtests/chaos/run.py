@@ -24,11 +24,11 @@ SERVER = (
     *("--max-request-deaths", "6"),
     *("--max-slots", "8"),
 )
-"""A wedge is found in seconds, and engines may die oftener than is proper: so often that an innocent request
-is alone on board, with nothing said yet, at two deaths in a row. The default takes that for its guilt."""
+"""A hung engine is found in seconds, and engines may die more often than by default: here an innocent request
+may be alone in the engine, without a token yet, at two deaths in a row, and the default would fail it."""
 _CLIENTS = 12
 _AHEAD = 4
-"""So many questions may be asked beyond the share of the deaths that have been."""
+"""How many questions may be sent ahead of the share of the deaths so far."""
 _BUSY_SECONDS = 2.5
 """At most from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
@@ -70,19 +70,19 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         seconds = trio.current_time() - began
         after = await server.metrics(http)
         found = findings.compare(asked, undisturbed, control, crowd.answers)
-        told = {name: after.get(key, 0.0) - before.get(key, 0.0) for name, key in _TOLD.items()}
-        told |= {
-            f"deaths told as {_cause(sample)}": value
+        counts = {name: after.get(key, 0.0) - before.get(key, 0.0) for name, key in _COUNTERS.items()}
+        counts |= {
+            f"deaths reported as {_cause(sample)}": value
             for sample, value in sorted(after.items())
             if sample.startswith("penstock_engine_restarts_total") and value
         }
-        told["share of the KV budget in the end"] = after["penstock_kv_cache_share"]
+        counts["share of the KV budget in the end"] = after["penstock_kv_cache_share"]
         return replace(
-            found, strikes=findings.count([kind.value for kind in strikes]), server=told, seconds=seconds
+            found, strikes=findings.count([kind.value for kind in strikes]), server=counts, seconds=seconds
         )
 
 
-_TOLD = {
+_COUNTERS = {
     "deaths": "penstock_engine_deaths_total",
     "requests that went on with another engine": "penstock_resumed_requests_total",
     "requests failed as poison": "penstock_poisonous_requests_total",

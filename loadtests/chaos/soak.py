@@ -21,7 +21,7 @@ _QUESTIONS = 200
 """Asked round and round: each has an answer to be compared with."""
 _CLIENTS = 8
 _LEAVER_EVERY = 7
-"""So many requests, and one whose client leaves in the middle."""
+"""In each sequence of this many requests, the client of one leaves in the middle."""
 _LEAVES_AFTER_SECONDS = 0.3
 _PATIENT = ("--stall-seconds", "30")
 """Engines are killed here, never made to hang: on a busy machine a slow one is not to be taken for that."""

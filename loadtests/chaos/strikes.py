@@ -11,8 +11,8 @@ from enum import StrEnum
 class Strike(StrEnum):
     KILL = "SIGKILL"
     SEGV = "SIGSEGV"
-    STOP = "SIGSTOP, a wedge"
-    MEMORY = "allocation failure, told"
+    STOP = "SIGSTOP, a hung engine"
+    MEMORY = "allocation failure, reported"
     NO_MEMORY = "no memory left"
     ERROR = "exception in a step"
 
@@ -33,5 +33,5 @@ def kinds() -> list[Strike]:
 
 
 def strike(pid: int, how: Strike) -> None:
-    """Some take effect at once, some at the next step (`saboteur/`). Raises ProcessLookupError."""
+    """Some take effect immediately, some at the next step (`saboteur/`). Raises ProcessLookupError."""
     os.kill(pid, _SIGNALS[how])

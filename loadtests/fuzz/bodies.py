@@ -50,7 +50,7 @@ class Body:
 
 
 def bodies(count: int, seed: int, model: str) -> list[Body]:
-    """So many, of all dialects. `model`: its name, where the dialect wants one."""
+    """`count` bodies, of all dialects. `model`: its name, where the dialect requires one."""
     return [_body(random.Random(f"{seed} {number}"), model) for number in range(count)]
 
 

@@ -1,4 +1,7 @@
-"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent."""
+"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent.
+
+A file of its own because the run is used by tests without a command line.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _MEGABYTE = 1 << 20
 @click.option("--requests", default=5000, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of the bodies.")
 @click.option("--in-flight", default=32, show_default=True, help="Requests at once.")
-@click.option("--seconds", default=1800.0, show_default=True, help="Nothing more is sent after so long.")
+@click.option("--seconds", default=1800.0, show_default=True, help="No request is sent after this time.")
 def fuzz(requests: int, seed: int, in_flight: int, seconds: float) -> None:
     """Bodies with every number at an edge, many at once: no engine may die, no answer may fail."""
     found = trio.run(run.run, FuzzPlan(requests, seed, in_flight, seconds), _note)

@@ -4,7 +4,7 @@ The probing process asks `/health` over one connection, again and again, and tim
 with more work than cores delays answers too, and that is no defect of the server. So the time for which a
 thread of the server, or the prober itself, was ready to run and got no core (`/proc/*/schedstat`) is taken
 off each answer's time; what is left is time in which the server held its event loop. Where the kernel does
-not tell (macOS), nothing is taken off.
+not report it (macOS), nothing is taken off.
 
 Run as a program: `python -m loadtests.fuzz.prober PORT PID`. Each line on its stdin is answered with what it
 saw since the last one; it ends with its stdin.
@@ -63,7 +63,7 @@ class Prober:
 
 def _waits(*pids: int) -> dict[str, int]:
     """Nanoseconds for which each thread of these processes has waited for a core so far; {} where the kernel
-    does not tell."""
+    does not report it."""
     waits: dict[str, int] = {}
     for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
         # A thread may have ended.

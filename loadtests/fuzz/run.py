@@ -52,7 +52,7 @@ class Fuzzed:
     deaths: float = 0.0
     silence: Silence = field(default_factory=Silence)
     resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Before and after, by process; empty where the system does not tell."""
+    """Before and after, by process; empty where the system does not report it."""
     first_error: dict[str, Body] = field(default_factory=dict)
     """The first body that got each of `errors` and `lost`."""
 
@@ -163,9 +163,9 @@ def _error_code(response: httpx.Response) -> str | None:
 def _code(content: bytes) -> str | None:
     """The error's code, or its type in Anthropic's dialect."""
     try:
-        told = json.loads(content)
+        parsed = json.loads(content)
     except ValueError:
         return None
-    response = told.get("response")
-    error = told.get("error") or (response.get("error") if isinstance(response, dict) else None)
+    response = parsed.get("response")
+    error = parsed.get("error") or (response.get("error") if isinstance(response, dict) else None)
     return None if not isinstance(error, dict) else str(error.get("code") or error.get("type"))

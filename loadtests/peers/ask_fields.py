@@ -99,11 +99,11 @@ class Asker:
         return said.refusal or (said.finish_reason == "stop" and len(said.text) <= middle + 8)
 
     def ignore_eos(self, eos: int) -> bool | str:
-        """Told to end at once, and not to."""
+        """Asked to end immediately, and not to."""
         biased: dict[str, Any] = {"logit_bias": {str(eos): 100}}
         ends = self.say(**biased)
         if ends.refusal or ends.finish_reason != "stop":
-            return "cannot tell without logit_bias"
+            return "unknown without logit_bias"
         return self.say(**biased, ignore_eos=True).finish_reason == "length"
 
     def logprobs(self, **fields: Any) -> bool | str:

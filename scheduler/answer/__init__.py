@@ -1,1 +1,1 @@
-"""From token ids to the events a client reads: text, stop strings, reasoning, tool calls."""
+"""From token ids to answer events: text, stop strings, reasoning, tool calls."""

@@ -1,4 +1,4 @@
-"""How a model writes what is not plain text: found out from its tokenizer, or named by the operator."""
+"""How a model writes reasoning and tool calls: inferred from its tokenizer, or set by the operator."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from scheduler.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSyntax:
-    """The marks around reasoning. `anywhere`: they are control tokens that nobody writes about, so they
-    count also in the middle of a text. `opens`: the answer begins inside, whatever the prompt says."""
+    """The marks around reasoning. `anywhere`: they are control tokens that do not occur in text, so they
+    count in the middle of a text, too. `opens`: the answer always begins inside reasoning."""
 
     start: str
     end: str
@@ -36,10 +36,10 @@ class ReasoningSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ToolSyntax:
-    """The marks around tool calls, and mlx-lm's reader of what stands between them.
+    """The marks around tool calls, and mlx-lm's parser of the text between them.
 
-    `tokens`: control tokens that the reader needs to see. `call_mark` stands once in every call.
-    `streams`: the inside is `{"name": ..., "arguments": {...}}`, which can be read while it is written.
+    `tokens`: control tokens that the parser needs in the text. `call_mark` occurs once in every call.
+    `streams`: the inside is `{"name": ..., "arguments": {...}}`, which can be parsed as it is written.
     """
 
     name: str
@@ -50,16 +50,16 @@ class ToolSyntax:
     call_mark: str = ""
     streams: bool = False
     string_mark: str = ""
-    """What stands around strings, in syntaxes with braces. Braces outside of strings must match: mlx-lm's
-    reader takes time that grows with the square of what it cannot match, and every stream waits for it."""
+    """The mark around strings, in syntaxes with braces. Braces outside strings must match: otherwise mlx-lm's
+    parser takes quadratic time, and every stream waits for it."""
     guesses: bool = False
-    """Its reader gives text that it cannot read as an argument called `raw`."""
+    """Its parser returns text that it cannot parse as an argument called `raw`."""
     short_ids: bool = False
-    """Templates of Mistral's models accept ids of nine letters and digits only."""
+    """Mistral's templates accept only ids of nine letters and digits."""
 
 
 class Layout(Enum):
-    """Who decides where sections begin."""
+    """What decides where sections begin."""
 
     MARKS = auto()
     MUSE_SPARK = auto()
@@ -68,34 +68,35 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """One model's dialect. The default is a model that writes text and nothing else."""
+    """One model's format. The default is text only."""
 
     reasoning: ReasoningSyntax | None = None
     tools: ToolSyntax | None = None
     layout: Layout = Layout.MARKS
     hidden_marks: tuple[str, ...] = ()
     transitions: Mapping[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """As mlx-lm's RESPONSE_FORMAT has them."""
+    """As in mlx-lm's RESPONSE_FORMAT."""
 
     @property
     def has_tool_calls(self) -> bool:
         return self.tools is not None or self.layout is Layout.HARMONY
 
     def spelled(self, *, tools: bool) -> frozenset[str]:
-        """Control tokens that must be seen as text, or their marks would not be found. Others stay unseen."""
+        """Control tokens that must appear in the text so that the marks are found. Others are dropped."""
         tokens = list(self.hidden_marks)
         if self.layout is Layout.HARMONY:
             tokens += harmony.TOKENS
         if self.layout is Layout.MUSE_SPARK:
             tokens += ["<|message|>", "<|eom|>", "<|eot|>", "<|start|>"]
         if self.reasoning is not None:
-            tokens += [self.reasoning.start, self.reasoning.end, *_TOKENS_OF_THOUGHT]
+            tokens += [self.reasoning.start, self.reasoning.end, *_REASONING_TOKENS]
         if tools and self.tools is not None:
             tokens += [self.tools.start, self.tools.end, *self.tools.tokens]
         return frozenset(tokens)
 
     def splitter(self, *, tools: bool, in_reasoning: bool) -> Splitter:
-        """For one answer. `tools`: whether any were offered. `in_reasoning`: the prompt opened it."""
+        """The splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt opened
+        it."""
         if self.layout is Layout.HARMONY:
             return HarmonySplitter(calls=tools)
         edges = self._edges(tools)
@@ -112,7 +113,7 @@ class AnswerFormat:
             edges[TEXT].append(Edge(reasoning.start, REASONING, only_first=not reasoning.anywhere))
             edges[REASONING] += [
                 Edge(reasoning.end, TEXT),
-                # The prompt opened it already, and the model does so again.
+                # The prompt opened it already, and the model repeats the mark.
                 Edge(reasoning.start, REASONING, only_first=True),
             ]
             edges[CALL_IN_REASONING].append(Edge(reasoning.end, TEXT))
@@ -136,17 +137,17 @@ class AnswerFormat:
             edges[CALL].append(Edge(syntax.end, after))
             edges[CALL_IN_REASONING].append(Edge(syntax.end, after))
         else:
-            # The next call's beginning is the only end there is.
+            # Only the next call's start mark ends a call.
             edges[CALL].append(Edge(syntax.start, CALL))
 
 
 PLAIN = AnswerFormat()
 
 _SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
-"""mlx-lm's names of states."""
+"""By mlx-lm's names of states."""
 
-_TOKENS_OF_THOUGHT = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
-"""Control tokens that marks of reasoning are made of, where they are more than one token."""
+_REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
+"""Control tokens in reasoning marks of more than one token."""
 
 _K2_CALL = "<|tool_call_begin|>"
 _TOOL_TRAITS: dict[str, dict[str, Any]] = {
@@ -173,11 +174,11 @@ REASONING_SYNTAXES = {
     "magistral": ReasoningSyntax("[THINK]", "[/THINK]"),
 }
 REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
-"""What `--reasoning-parser` may be."""
+"""Values of `--reasoning-parser`."""
 
 
 def tool_parsers() -> tuple[str, ...]:
-    """What `--tool-parser` may be."""
+    """Values of `--tool-parser`."""
     return ("auto", "none", "harmony", "dsml", *mlx_lm_parts.tool_parser_names())
 
 
@@ -190,7 +191,7 @@ def tool_syntax(name: str) -> ToolSyntax:
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """The dialect of a transformers tokenizer's model. Raises OptionError for names that are none."""
+    """The format of a transformers tokenizer's model. Raises OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     if "harmony" in (tool_parser, reasoning_parser) or (
@@ -209,7 +210,7 @@ def answer_format(
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
-    """The name of the template that mlx-lm has as a program, where the model's folder asks for one."""
+    """The name of mlx-lm's template program, if the model's folder asks for one."""
     defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)

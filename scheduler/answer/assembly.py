@@ -1,4 +1,4 @@
-"""Sections to the events a client reads: text, reasoning, and tool calls one after the other."""
+"""Sections to answer events: text, reasoning and tool calls, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.request import Tool
 
 
 class Assembly:
-    """One answer. White space between sections belongs to the dialect, not to the text, and is dropped."""
+    """One answer. White space between sections is part of the format and is dropped."""
 
     def __init__(
         self,
@@ -26,21 +26,21 @@ class Assembly:
         parallel_calls: bool,
         spans: TokenSpans | None = None,
     ) -> None:
-        """`spans` where the tokens of the text are wanted, too."""
+        """`spans`: only if the tokens of the text are requested."""
         self._format = answer_format
         self._splitter = splitter
         self._calls = Calls(tools, call_id, parallel=parallel_calls)
         self._reader: CallReader | None = None
         self._call_mark = ""
-        """How the call began, should it turn out to be none: with the space before it."""
+        """The call's start mark with the space before it, in case it turns out not to be a call."""
         self._edge = splitter.section.kind is not Kind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
         self._space: list[str] = []
-        """White space that is held back, for it may stand before a mark. Pieces: a model that writes nothing
-        else would have it copied with each token."""
+        """White space held back because a mark may follow. A list: joining it with each token would be
+        quadratic."""
         self._spans = spans
         self._read = 0
-        """Characters of the answer up to the end of the piece at hand."""
+        """Characters of the answer up to the end of the current piece."""
         self.whole_calls = 0
 
     @property
@@ -54,7 +54,7 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that may still come is wanted: one call was all that was allowed."""
+        """Whether the answer is complete because only one call was allowed."""
         return self.whole_calls > 0 and self._calls.enough
 
     def feed(self, text: str) -> Iterator[AnswerPiece]:
@@ -74,7 +74,7 @@ class Assembly:
                 self._open(section, cut.mark)
 
     def finish(self, reason: FinishReason, *, cut_by_client: bool) -> Iterator[AnswerPiece]:
-        """The answer's end. `cut_by_client`: a stop string ended it, maybe in the middle of a call."""
+        """The end of the answer. `cut_by_client`: a stop string ended it, perhaps inside a call."""
         section = self._splitter.section
         if rest := self._splitter.finish():
             self._read += len(rest)
@@ -87,8 +87,8 @@ class Assembly:
     def _finish_call(
         self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
     ) -> Iterator[AnswerPiece]:
-        """The answer ends inside a call: it is whole where the dialect has no end mark (or the end of
-        the turn is one), and cut in two where something else ended the answer."""
+        """The answer ends inside a call. The call is whole if the format has no end mark (or the end of the
+        turn is one), and cut off if anything else ended the answer."""
         syntax = self._format.tools
         if reason is FinishReason.LENGTH and not section.in_reasoning and (syntax is None or syntax.end):
             return
@@ -110,13 +110,13 @@ class Assembly:
         if section.call_name is not None:
             return ObjectReader(section.call_name, self._calls)
         syntax = self._format.tools
-        assert syntax is not None, "a call in a dialect that has none"
+        assert syntax is not None, "a call in a format without calls"
         if syntax.streams and not section.in_reasoning:
             return JsonReader(syntax, self._calls)
         return BlockReader(syntax, self._calls)
 
     def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece]:
-        """`section` is over. Words about a call, in reasoning, turn out to be none."""
+        """`section` has ended. In reasoning, a text about a call may turn out not to be a call."""
         if (reader := self._reader) is None:
             return
         if not section.in_reasoning:
@@ -143,7 +143,7 @@ class Assembly:
     def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece]:
         match section.kind:
             case Kind.CALL:
-                assert self._reader is not None, "a call's text outside of a call"
+                assert self._reader is not None, "text of a call outside a call"
                 yield from self._reader.feed(text)
             case Kind.HIDDEN:
                 pass
@@ -155,14 +155,14 @@ class Assembly:
                     yield ReasoningDelta(trimmed)
 
     def _text(self, text: str) -> TextDelta:
-        """`text` ends where what is held back begins."""
+        """`text` ends where the held back white space begins."""
         if self._spans is None:
             return TextDelta(text)
         end = self._read - sum(map(len, self._space))
         return TextDelta(text, self._spans.take(end - len(text), end))
 
     def _trim(self, text: str) -> str:
-        """`text` without white space after a mark, and holding back what may stand before one."""
+        """`text` without white space after a mark; trailing white space is held back."""
         if self._edge:
             text = text.lstrip()
             self._edge = not text

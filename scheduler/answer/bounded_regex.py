@@ -1,9 +1,8 @@
 """The `regex` package within a time limit that spans many calls.
 
-mlx-lm's tool parsers match patterns with several lazy groups against what a model wrote. On marks without
-their counterparts these take time by the square or cube of the text (40 KB: 4 to 12 s, and `regex` has no
-bound by steps), and they run on the event loop. Python code between two matches is not limited: only
-matching was found to grow faster than its text.
+mlx-lm's tool parsers match patterns with several lazy groups against the model's output. On unbalanced marks
+they take quadratic or cubic time (40 KB: 4 to 12 s; `regex` has no bound by steps), and they run on the event
+loop. Python code between two matches is not limited: only matching was found to be superlinear.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _LIMITED = ("search", "match", "fullmatch", "findall", "finditer", "sub", "subn"
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Matching inside raises TimeoutError when it has taken so long, in the CPU time of the process, which
-    is the clock of `regex`: a suspended process does not lose the time."""
+    """Matching inside raises TimeoutError after `seconds` of the process's CPU time. That is the clock of
+    `regex`: a suspended process does not lose time."""
     token = _ends_at.set(time.process_time() + seconds)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Token ids to text, a piece at a time, holding back characters that are not complete yet.
+"""Token ids to text, piece by piece, holding back incomplete characters.
 
-Whatever the pieces, they join to exactly what the tokenizer decodes from all ids at once. The one
+The pieces join to exactly what the tokenizer decodes from all ids together. The one
 exception is a run of byte-fallback tokens that is not UTF-8 as a whole (an answer cut inside a character):
-tokenizers turns the whole run into U+FFFD, also its characters that we have long streamed.
+tokenizers turns the whole run into U+FFFD, including characters that were streamed already.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol
 
 
 class Detokenizer(Protocol):
-    """One request's text in the making."""
+    """Decodes one answer."""
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete; may be empty."""
         ...
 
     def finish(self) -> str:
-        """What was still held back. Nothing may be fed after this."""
+        """The held back rest. Nothing may be fed after this."""
         ...
 
 
@@ -35,7 +35,7 @@ _BYTE_OF = _byte_alphabet()
 
 
 class ByteTable:
-    """Bytes of each token of a byte-level vocabulary, looked up once and kept.
+    """Bytes of each token of a byte-level vocabulary, cached.
 
     Shared by all requests of a tokenizer; building it whole would cost 23 ms on an 8k vocabulary, and
     fifty times that on a large one, so it fills as tokens occur. `token_of` gives a token's spelling,
@@ -78,17 +78,17 @@ class ByteLevelDetokenizer:
 
 
 _LONGEST_CHARACTER_TOKENS = 8
-"""A character has at most four bytes, so at most four byte-fallback tokens; twice that is no character.
+"""A character has at most four bytes, so at most four byte-fallback tokens; twice that is not a character.
 
-An answer that quotes several U+FFFD in a row spends this patience on them, and may show a byte-fallback
-character that follows as U+FFFD too."""
+If an answer quotes several U+FFFD in a row, they use up this bound, and a byte-fallback character after them
+may become U+FFFD, too."""
 
 
 class WindowDetokenizer:
-    """For every other tokenizer: decodes a sliding window and emits what changed at its end.
+    """For all other tokenizers: decodes a sliding window and emits what is new at its end.
 
     The algorithm of text-generation-inference and vLLM (`detokenize_incrementally`): the window begins
-    with tokens already emitted, because how a token reads depends on the ones before it.
+    with tokens already emitted, because a token's text depends on the tokens before it.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
@@ -103,7 +103,7 @@ class WindowDetokenizer:
         self._window.append(token_id)
         new = self._new_text()
         held = len(self._window) - self._emitted_tokens
-        # Without the bound a long run of tokens that are no text would be decoded again with each of them.
+        # Without the bound a long run of tokens without text would be decoded again with each of them.
         if held < _LONGEST_CHARACTER_TOKENS and (not new or new.endswith("�")):
             return ""
         self._window = self._window[self._emitted_tokens :]

@@ -1,11 +1,11 @@
-"""DeepSeek V3.2's tool calls. mlx-lm writes this dialect (`chat_templates/deepseek_v32.py`) and has no
-reader for it.
+"""DeepSeek V3.2's tool calls. mlx-lm renders this format (`chat_templates/deepseek_v32.py`) but has no
+parser for it.
 
     <｜DSML｜function_calls>
     <｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter></｜DSML｜invoke>
     </｜DSML｜function_calls>
 
-The module has the names of mlx-lm's parser modules.
+A file of its own because it has the interface of mlx-lm's parser modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARAMETER = re.compile(
 
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
-    """Raises ValueError where a call is not whole, or a value that should be JSON is none."""
+    """Raises ValueError for an incomplete call or invalid JSON."""
     if any(
         text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
     ):

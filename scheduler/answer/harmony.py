@@ -1,11 +1,11 @@
-"""Harmony, the dialect of gpt-oss: messages with a header that says what they are and to whom.
+"""Harmony, the format of gpt-oss: messages with a header that names channel and recipient.
 
     <|channel|>analysis<|message|>thoughts<|end|>
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
     <|start|>assistant<|channel|>final<|message|>the answer<|return|>
 
-The package `openai-harmony` is not used: it downloads its vocabulary from the network at its first use, and
-wants token ids of that vocabulary, where a model folder has its own. What is needed of it is this file.
+The package `openai-harmony` is not used: it downloads its vocabulary at first use and needs token ids of that
+vocabulary, while a model folder has its own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTIONS = "functions."
 _LONGEST_HEADER = 1024
-"""A model that never ends its header would have it copied with each token."""
+"""Bound on a header that never ends, which would be copied with each token."""
 
 
 class HarmonySplitter:
     """A `Splitter`. The generation prompt ends with `<|start|>assistant`, so an answer begins in a header."""
 
     def __init__(self, *, calls: bool) -> None:
-        """`calls`: whether tools were offered; without, nothing is taken for a call."""
+        """`calls`: whether tools were offered; otherwise nothing counts as a call."""
         self._calls = calls
         self._section = HIDDEN
         self._header = ""
@@ -88,5 +88,5 @@ class HarmonySplitter:
         channel = _CHANNEL.search(header)
         if channel is not None and channel[1] == "analysis":
             return REASONING
-        # "final", and "commentary" to nobody: words for the user before a call.
+        # "final", or "commentary" without a recipient: text for the user before a call.
         return TEXT

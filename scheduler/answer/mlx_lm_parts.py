@@ -1,9 +1,9 @@
-"""The parts of mlx-lm that read and write a model's dialect, imported without MLX.
+"""mlx-lm's tool parsers and chat templates, imported without MLX.
 
-`import mlx_lm` loads MLX, which this process must not have: it would take the GPU's memory a second
-time, and a Metal error would end it. The modules named here need only `regex` and `transformers`, so they
-are imported from mlx-lm's folder under a package name of our own, past mlx-lm's `__init__`. What is used
-of them is held by `tests/scheduler/engine/mlx/test_dialect_parts.py`.
+`import mlx_lm` loads MLX, which this process must not do: it would take GPU memory a second time, and a Metal
+error would end it. The modules used here need only `regex` and `transformers`, so they are imported from
+mlx-lm's folder under another package name, without mlx-lm's `__init__`. The parts used are tested by
+`tests/scheduler/engine/mlx/test_dialect_parts.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKAGE = "mlx_lm_without_mlx"
 MODEL_DEFAULTS: dict[str, dict[str, str]] = {
     "muse_spark": {"chat_template_type": "muse_spark", "tool_parser_type": "muse_spark"}
 }
-"""What mlx-lm's model classes say of their tokenizers (`models/*.py`, which do need MLX), by model_type."""
+"""Tokenizer defaults of mlx-lm's model classes (`models/*.py`, which need MLX), by model_type."""
 
 
 @cache
@@ -45,12 +45,12 @@ def tool_parser_names() -> tuple[str, ...]:
 
 
 def tool_parser(name: str) -> Any:
-    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`, whose matching keeps to
+    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`, whose matching obeys
     `time_limit`."""
     assert name in tool_parser_names()
     package = f"{_PACKAGE}.tool_parsers"
     parser = import_module(f"{package}.{name}")
-    # All that are loaded: some use parts of others.
+    # All loaded ones: some use parts of others.
     for loaded in [module for key, module in sys.modules.items() if key.startswith(f"{package}.")]:
         limit_module(loaded)
     return parser
@@ -63,7 +63,7 @@ def chat_template(name: str) -> Any:
 
 
 def inferred_tool_parser(tokenizer: Any) -> str | None:
-    """By the chat template, else by the vocabulary, as mlx-lm does it."""
+    """From the chat template, else from the vocabulary, as in mlx-lm."""
     name: str | None = _tokenizer_utils()._infer_tool_parser(tokenizer)
     return name
 
@@ -75,7 +75,7 @@ def inferred_thinking(tokenizer: Any) -> tuple[str, str] | None:
 
 
 def inferred_structural_markers(tokenizer: Any) -> tuple[str, ...]:
-    """Marks that are no text and begin nothing."""
+    """Marks that are neither text nor the start of a section."""
     return tuple(_tokenizer_utils()._infer_structural_markers(tokenizer))
 
 

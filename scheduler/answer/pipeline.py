@@ -1,8 +1,8 @@
-"""One request's way from token ids to the events a client reads: detokenizer, stop strings, sections.
+"""One answer from token ids to events: detokenizer, stop strings, sections.
 
-It runs where the engine's step is routed, not where the client reads: a stop string must end the row
-in the engine at once, also when the client reads slowly. Every stage is a plain object that waits for
-nothing, and the answer does not depend on how many tokens are fed at a time.
+It runs where the engine's output is routed, not where the client reads: a stop string must end the row in the
+engine immediately, even if the client reads slowly. No stage waits, and the answer does not depend on how
+many tokens are fed at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scheduler.link.messages import LogprobsOut
 class AnswerPipeline:
     """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    Without an `assembly` all text is the answer's text. No stop string is complete within `min_tokens`.
-    `spans`, the assembly's own, where each piece of text is to come with its tokens' log-probabilities.
+    Without an `assembly` all text is answer text. No stop string matches within `min_tokens`. `spans`, shared
+    with the assembly: only if pieces of text shall carry their tokens' log-probabilities.
     """
 
     def __init__(
@@ -41,28 +41,28 @@ class AnswerPipeline:
         """Whether the latest token may complete a stop string."""
         self._spans = spans
         self._read = 0
-        """Characters that were certain; only counted where there is no assembly, which counts its own."""
+        """Characters passed on; only counted without an assembly, which has its own count."""
         self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether the answer is complete, whatever the engine would still write."""
+        """Whether the answer is complete, although the engine may still generate."""
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that was found."""
+        """The stop string that matched."""
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """What these tokens complete; with `spans`, each comes with its log-probabilities. Raises
-        SchedulerError where the answer cannot be read."""
+        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Raises
+        SchedulerError if the answer cannot be parsed."""
         if self._spans is not None:
-            for token_id, told in zip(token_ids, logprobs, strict=True):
+            for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
                     return
                 text = self._detokenizer.feed((token_id,))
-                self._spans.add(token_id, told, len(text))
+                self._spans.add(token_id, entry, len(text))
                 yield from self._next((token_id,), text)
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
             yield from self.feed(token_ids[:early])
@@ -79,7 +79,7 @@ class AnswerPipeline:
             yield from self._pieces(certain)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """The rest, at the end of the answer. A stop string may still be found in it."""
+        """The rest, at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
             if self._spans is not None:
@@ -96,7 +96,7 @@ class AnswerPipeline:
             yield TextDelta("", last)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Why the answer ended, when `finish` is through: the engine knows only why the row did."""
+        """Why the answer ended; call it after `finish`. The engine only knows why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
         if self._assembly is None or not self._assembly.whole_calls:

@@ -1,8 +1,8 @@
 """Cuts a stream of text into sections (text, reasoning, tool call, hidden) at the marks between them.
 
 Like mlx-lm's TextStateMachine, on decoded text and not on token ids: a mark's last character may be one
-token with what follows. Text that may be the beginning of a mark is held back until that is certain, so
-the sections do not depend on the pieces in which the text arrives.
+token with what follows. Text that may begin a mark is held back until it is decided, so the sections do not
+depend on the pieces in which the text arrives.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class Kind(Enum):
     TEXT = auto()
     REASONING = auto()
     CALL = auto()
-    """The inside of a tool call, or of several, as the model's dialect writes them."""
+    """The inside of one tool call, or of several, in the model's format."""
     HIDDEN = auto()
-    """Addresses and headers: for nobody's eyes."""
+    """Headers that are not part of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a run of text is. `call_name` where the dialect names a call outside of it. `in_reasoning`:
-    the model had not closed its reasoning, so that this may be a call or words about one."""
+    """The kind of a run of text. `call_name`: the tool, if the format names it outside the call.
+    `in_reasoning`: the reasoning was not closed, so this may be a call or a text about one."""
 
     kind: Kind
     call_name: str | None = None
@@ -43,7 +43,7 @@ HIDDEN = Section(Kind.HIDDEN)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A section begins, and the one before it is over. `mark` is what stood between them."""
+    """A section begins and the one before it ends. `mark` separated them."""
 
     section: Section
     mark: str
@@ -54,8 +54,8 @@ Cut: TypeAlias = str | Opened
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`mark` ends the section and opens `target`. `only_first`: only where nothing but white space
-    stands before it in its section."""
+    """`mark` ends the section and opens `target`. `only_first`: only if nothing but white space precedes it
+    in its section."""
 
     mark: str
     target: Section
@@ -63,27 +63,27 @@ class Edge:
 
 
 class Splitter(Protocol):
-    """A model's way of writing sections."""
+    """Splits one answer into sections."""
 
     @property
     def section(self) -> Section: ...
 
     def feed(self, text: str) -> Iterator[Cut]:
-        """Pieces of the current section, and openings of new ones: with their marks they join to the text.
-        To be exhausted before the next."""
+        """Pieces of the current section, and openings of new ones; with their marks they join to `text`.
+        Exhaust the iterator before the next call."""
         ...
 
     def finish(self) -> str:
-        """What was held back of the current section; the text has ended."""
+        """The end of the text: the held back rest of the current section."""
         ...
 
     def reopen(self, section: Section) -> None:
-        """What just opened is the rest of `section` after all. Only right after an Opened."""
+        """The section just opened continues `section` instead. Only directly after an Opened."""
         ...
 
 
 class MarkSplitter:
-    """For every dialect whose marks alone decide: a table of edges by section."""
+    """For formats in which marks alone decide: a table of edges by section."""
 
     def __init__(self, edges: Mapping[Section, Sequence[Edge]], initial: Section = TEXT) -> None:
         self._edges = edges
@@ -118,7 +118,7 @@ class MarkSplitter:
         self._section, self._first = section, False
 
     def _next_edge(self) -> tuple[int, Edge] | None:
-        """The edge whose mark begins first (of several there, the longest mark), if one is whole."""
+        """The edge whose complete mark begins first (at equal positions the longest), if any."""
         edges = self._edges.get(self._section, ())
         found = [
             (start, -len(edge.mark), position)

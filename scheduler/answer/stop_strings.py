@@ -1,7 +1,7 @@
-"""Finds stop strings in a stream of text, and lets no part of one through.
+"""Finds stop strings in a stream of text, and holds back text that may begin one.
 
-Whatever the pieces the text arrives in, the answer ends at the same place: before the stop string
-that is complete first (of several that end at the same character, before the longest).
+The answer ends at the same place for any pieces of the text: before the stop string that is complete first
+(of several that end at the same character, before the longest).
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """One request's stop strings and the text held back because it may become one of them."""
+    """The stop strings of one request, and text held back because it may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        assert all(stops), "an empty stop string would end every answer before it begins"
+        assert all(stops), "an empty stop string"
         self._stops = tuple(stops)
         self._held = ""
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """The text that is certain to be no part of a stop string. After a match: the text before
-        it, `matched` set, and nothing may be fed any more. Without `may_end` no stop string ends in `text`,
-        but one may begin there."""
+        """The text that cannot be part of a stop string. After a match: the text before it, `matched` is set,
+        and nothing may be fed any more. Without `may_end` no stop string ends in `text`, but one may
+        begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops:
             return text
@@ -36,12 +36,12 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The end of the answer has come: what was held back was no stop string after all."""
+        """The end of the answer: the held back text, which was no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _first_match(self, text: str, before: int) -> tuple[int, str] | None:
-        """Of those that end behind the first `before` characters."""
+        """The first match that ends after the first `before` characters."""
         found = [
             (start + len(stop), start, stop)
             for stop in self._stops
@@ -54,7 +54,7 @@ class StopStrings:
 
 
 def possible_beginning(text: str, wanted: Sequence[str]) -> int:
-    """Length of the longest end of `text` with which one of `wanted` begins (and is not yet whole)."""
+    """Length of the longest suffix of `text` that is a proper prefix of one of `wanted`."""
     longest = 0
     for string in wanted:
         for length in range(min(len(string) - 1, len(text)), longest, -1):

@@ -1,9 +1,8 @@
-"""Which of an answer's tokens a run of its text is made of: log-probabilities find their way to the text.
+"""Maps pieces of the answer's text to its tokens, to attach log-probabilities.
 
-Text is held back and cut on its way (characters in several tokens, stop strings, marks, white space next
-to them), and tokens end in the middle of all that. So each token has its place in the decoded text, in
-characters from the answer's beginning, and goes with the first piece of text that has any of it. Tokens that
-complete no character by themselves belong to the one that does.
+Text is held back and cut (characters of several tokens, stop strings, marks, white space next to them), at
+other places than tokens end. So each token has an offset in the decoded text, in characters, and goes with
+the first piece that has any part of it. Tokens that do not complete a character go with the token that does.
 """
 
 from __future__ import annotations
@@ -16,39 +15,38 @@ from scheduler.link.messages import LogprobsOut
 
 
 class TokenSpans:
-    """One answer's. `token_bytes` spells a token by itself."""
+    """The tokens of one answer. `token_bytes` gives the bytes of one token."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._characters = 0
         self._waiting: list[TokenLogprobs] = []
-        """Tokens without any text until now."""
+        """Tokens without text so far."""
         self._spans: deque[tuple[int, list[TokenLogprobs]]] = deque()
-        """Where each run of tokens with text in common ends, and the tokens, which begin where the run before
-        it ends."""
+        """For each run of tokens with common text: the offset of its end, and its tokens."""
 
-    def add(self, token_id: int, told: LogprobsOut, characters: int) -> None:
-        """The next token, with which so many characters became certain to be text."""
-        top = tuple(self._logprob(other, logprob) for other, logprob in told.top)
-        chosen = self._logprob(token_id, told.chosen)
+    def add(self, token_id: int, logprobs: LogprobsOut, characters: int) -> None:
+        """The next token, which added `characters` to the decoded text."""
+        top = tuple(self._logprob(other, logprob) for other, logprob in logprobs.top)
+        chosen = self._logprob(token_id, logprobs.chosen)
         self._waiting.append(TokenLogprobs(chosen, top, self._characters))
         self.add_text(characters)
 
     def add_text(self, characters: int) -> None:
-        """What was still held back of the tokens so far."""
+        """Held back text of the tokens so far was decoded."""
         if characters:
             self._characters += characters
             self._spans.append((self._characters, self._waiting))
             self._waiting = []
 
     def take(self, start: int, end: int) -> tuple[TokenLogprobs, ...]:
-        """The tokens of the characters from `start` to `end` that were not taken yet. What lies before them
-        is no text of the answer, and neither are its tokens."""
+        """The tokens of the characters from `start` to `end` that were not taken yet. Tokens before `start`
+        are dropped: they are not answer text."""
         taken: list[TokenLogprobs] = []
         while self._spans:
             span_end, tokens = self._spans[0]
             if span_end > start:
-                # The next piece of text may still have the rest of it, but it goes with the first.
+                # A token that spans two pieces goes with the first.
                 if tokens and tokens[0].offset >= end:
                     break
                 taken += tokens
@@ -59,7 +57,7 @@ class TokenSpans:
         return tuple(taken)
 
     def take_waiting(self) -> tuple[TokenLogprobs, ...]:
-        """At the answer's end: the tokens that have no text."""
+        """At the end of the answer: the tokens without text."""
         taken, self._waiting = tuple(self._waiting), []
         return taken
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from scheduler.engine.prefix.token_run import common_run, compact
+from scheduler.engine.token_ids import common_run, compact
 from scheduler.link.messages import Submit
 
 

@@ -1,8 +1,8 @@
-"""One grammar for a whole answer: reasoning first, where the model reasons, and then what was asked for.
+"""One grammar for a whole answer: free reasoning first, if the model reasons, then the requested structure.
 
-That reasoning is free and what follows is not is said in the grammar itself, so the engine knows nothing of
-either, and an answer that goes on with another engine is read from its first token. vLLM switches its mask
-on behind the end of reasoning; here, a model that begins without any is held from its first token, too.
+The grammar covers both, so the engine need not know about reasoning, and a resumed answer is matched from its
+first token. vLLM enables its mask after the end of reasoning; here a model that begins without reasoning is
+constrained from its first token, too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
 from scheduler.structure import ANY_OBJECT, JsonText
 
 MAX_CALLS = 16
-"""In one answer: a weak model that must call would else call until its tokens are spent."""
+"""In one answer: otherwise a weak model that must call would call until max_tokens."""
 
 
 class GrammarTokenizer(Protocol):
-    """What grammars need of a model's tokenizer."""
+    """The part of the tokenizer that grammars need."""
 
     @property
     def answer_format(self) -> AnswerFormat: ...
@@ -37,7 +37,7 @@ class GrammarTokenizer(Protocol):
 
 
 class AnswerGrammars:
-    """Makes and checks the grammars of one model's requests. Threads may share it."""
+    """Builds and checks the grammars of requests for one model. Thread-safe."""
 
     def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -48,10 +48,10 @@ class AnswerGrammars:
 
     @cached_property
     def _vocabulary(self) -> GrammarVocabulary | None:
-        """Made when the first request wants a grammar; None where the library cannot use the tokenizer."""
+        """Built for the first request with a grammar; None if the library cannot use the tokenizer."""
         try:
             return GrammarVocabulary(self._tokenizer.to_json(), self._size, self._eos_token_ids)
-        except Exception:  # Whatever the library raises for a tokenizer that it does not know.
+        except Exception:  # The library raises various exceptions for an unsupported tokenizer.
             return None
 
     def _complaint(self, grammar: str) -> str | None:
@@ -59,10 +59,10 @@ class AnswerGrammars:
         return short_complaint(self._vocabulary.complaint(grammar))
 
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
-        """What the answer is held to; empty: nothing. `in_reasoning`: the prompt has opened it.
+        """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
 
-        Raises InvalidRequest, of the place where the client wrote what is wrong; UnknownVerdict where
-        something must be compiled to tell and `known_only` forbids that.
+        Raises InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
+        check it and `known_only` forbids that.
         """
         if (asked := _asked(request)) is None:
             return ""
@@ -70,11 +70,11 @@ class AnswerGrammars:
             raise UnknownVerdict
         parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
         place, must = asked
-        hindrance = self._hindrance(request, place)
+        obstacle = self._obstacle(request, place)
         self._is_loaded.set()
-        if hindrance is not None:
+        if obstacle is not None:
             if must:
-                raise hindrance
+                raise obstacle
             return ""
         assert self._vocabulary is not None
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
@@ -89,28 +89,32 @@ class AnswerGrammars:
             raise InvalidRequest(f"{place}: {complaint}", param=place)
         return text
 
-    def _hindrance(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """What keeps any grammar from being used."""
+    def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
+        """Why no grammar can be used for this request; None: one can."""
         if self._vocabulary is None:
-            return UnsupportedParameter(f"{place}: this model's tokenizer is of no use for it", param=place)
+            return UnsupportedParameter(
+                f"{place}: the grammar library does not support this model's tokenizer", param=place
+            )
         if request.ignore_eos:
             return UnsupportedParameter(
-                f"ignore_eos: nothing can follow the end of what {place} asks for", param="ignore_eos"
+                f"ignore_eos: nothing can follow the end of the structure of {place}", param="ignore_eos"
             )
         if not isinstance(request.prompt, ChatPrompt):
             return None
         if request.prompt.continue_final:
             return UnsupportedParameter(
-                f"{place}: the rest of a given text cannot be held to it", param=place
+                f"{place}: not supported when continuing a given message", param=place
             )
         if self._tokenizer.answer_format.layout is Layout.MUSE_SPARK:
-            return UnsupportedParameter(f"{place}: this model's way of answering has no grammar", param=place)
+            return UnsupportedParameter(
+                f"{place}: no grammar is available for this model's answer format", param=place
+            )
         return None
 
 
 def _asked(request: GenerationRequest) -> tuple[str, bool] | None:
-    """The place where the client asked for what needs a grammar, and whether it must be had: tools are called
-    `strict` by clients that do not look at what a server says of it."""
+    """The request field that needs a grammar, and whether a grammar is mandatory. It is not for strict tools:
+    many clients set `strict` by default and do not expect an error."""
     if isinstance(request.prompt, ChatPrompt) and request.prompt.tool_choice is ToolChoice.REQUIRED:
         return "tool_choice", True
     if request.structure is not None:
@@ -122,14 +126,14 @@ def _asked(request: GenerationRequest) -> tuple[str, bool] | None:
 
 @dataclass(slots=True)
 class _Draft:
-    """The rules of one answer while they are collected."""
+    """Collects the rules of one answer."""
 
     form: AnswerFormat
     vocabulary: GrammarVocabulary
     parts: Parts
     rules: list[str] = field(default_factory=list)
     inner: list[dict[str, Any]] = field(default_factory=list)
-    """Grammars of their own that the rules refer to by `@name`."""
+    """Nested grammars, which the rules reference as `@name`."""
 
     def text(self) -> str:
         rules = "\n".join([*self.rules, "TEXT: /(.|\\n)*/", "SPACE: /[ \\t\\r\\n]{0,8}/", ""])
@@ -140,7 +144,7 @@ class _Draft:
     def write(
         self, request: GenerationRequest, prompt: ChatPrompt | None, place: str, in_reasoning: bool
     ) -> bool:
-        """Whether there is anything to hold the answer to."""
+        """Returns whether the answer is constrained at all."""
         body = None
         if request.structure is not None:
             self.inner.append({"name": "body", **self.parts.checked(request.structure)})
@@ -173,7 +177,7 @@ class _Draft:
         if syntax is None or not self.vocabulary.begins_special(syntax.start) or not syntax.parallel:
             return None
         calls = self._calls(syntax, tools, several=prompt.parallel_tool_calls)
-        # Words, and calls between them: a call's first token is no part of any text.
+        # Text with calls in between: a call's first token cannot occur in text.
         return f"TEXT? ({calls} TEXT?)*"
 
     def _calls(self, syntax: CallSyntax, tools: Sequence[Tool], *, several: bool) -> str:
@@ -193,8 +197,8 @@ class _Draft:
         return "calls"
 
     def _arguments(self, tool: Tool) -> dict[str, Any]:
-        """Those of a strict tool are held to its whole schema. Others to as much of it as the library knows,
-        and where it cannot use it at all, they are some object: the client did not ask for more."""
+        """The schema of a tool's arguments: the whole schema for a strict tool; otherwise as much of it as
+        the library supports, or any object."""
         schema = {**ANY_OBJECT, **tool.parameters}
         if tool.strict:
             inner: dict[str, Any] = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
@@ -215,7 +219,7 @@ class _Draft:
         if self.vocabulary.begins_special(syntax.end):
             self.rules.append(f"thoughts: TEXT {literal(syntax.end)} SPACE")
         else:
-            # The shortest text that ends so: the mark's first occurrence is the end.
+            # Lazy: the first occurrence of the mark is the end.
             self.rules += [f"until_end[lazy]: TEXT {literal(syntax.end)}", "thoughts: until_end SPACE"]
         if in_reasoning or syntax.opens:
             return "thoughts"
@@ -227,6 +231,6 @@ class _Draft:
 
 def _not_json(place: str) -> UnsupportedParameter:
     return UnsupportedParameter(
-        f"{place}: this model does not write its tool calls as JSON, so they cannot be held to a grammar",
+        f"{place}: this model does not write tool calls as JSON, so a grammar cannot constrain them",
         param=place,
     )

@@ -1,4 +1,4 @@
-"""How tool calls are written in the dialects whose arguments are JSON: what a grammar can be made of."""
+"""The syntax of tool calls with JSON arguments, for grammars."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scheduler.answer import harmony
 from scheduler.answer.answer_format import AnswerFormat, Layout
 
 NUMBER = "{number}"
-"""In a head: the call's number, counted by the model."""
+"""Placeholder in a head for the call's number, which the model counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """`opening`, one call or several with `separator` between them, `closing`; a call is `head(name)`, the
-    arguments as a JSON object, `tail`. As the model's own template writes calls it has made."""
+    """`opening`, one or more calls with `separator` between them, `closing`. A call is `head(name)`, the
+    arguments as a JSON object, `tail`. As the model's template renders earlier calls."""
 
     head: Callable[[str], str]
     tail: str
@@ -24,16 +24,16 @@ class CallSyntax:
     separator: str = ""
     closing: str = ""
     parallel: bool = True
-    """Whether one answer can have several."""
+    """Whether an answer can have several calls."""
 
     @property
     def start(self) -> str:
-        """What every answer with a call has first of it."""
+        """The text with which the calls of an answer begin."""
         return self.opening or self.head("").split('"', 1)[0]
 
 
 def call_syntax(form: AnswerFormat, has_token: Callable[[str], bool]) -> CallSyntax | None:
-    """None where the dialect's arguments are not JSON, or it has no calls. `has_token`: whether a text is a
+    """None if the format's arguments are not JSON, or it has no calls. `has_token`: whether a text is a
     special token of the model."""
     if form.layout is Layout.HARMONY:
         return CallSyntax(

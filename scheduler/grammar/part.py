@@ -1,4 +1,4 @@
-"""One piece of an answer's grammar, as llguidance takes it, checked by itself: so a mistake has a place."""
+"""Parts of an answer's grammar for llguidance, each checked by itself so that an error names its field."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 
 JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n\\t\\r]{1,64}"}
-"""Any white space between the parts of JSON, but not without end: models are known to fall into it."""
+"""White space between JSON tokens, bounded: models are known to repeat it endlessly."""
 _LONGEST_COMPLAINT = 400
 _ASCII = "dws"
-"""Digits, letters and white space are ASCII's, as in JSON schemas and in vLLM."""
+"""Classes of digits, letters and white space are ASCII, as in JSON schema and in vLLM."""
 
 
 class Parts:
-    """Checks the pieces of one model's grammars."""
+    """Checks the parts of one model's grammars."""
 
     def __init__(self, verdict: Callable[[str], str | None]) -> None:
         self.verdict = verdict
-        """What is wrong with a grammar; None: nothing. `Verdicts.of`, or `Verdicts.known`."""
+        """The error of a grammar, or None. `Verdicts.of` or `Verdicts.known`."""
 
     def complaint(self, part: dict[str, Any]) -> str | None:
-        """Of a piece as it stands in a list of grammars."""
+        """The error of one part, or None."""
         return self.verdict(json.dumps({"grammars": [part]}, ensure_ascii=False))
 
     def checked(self, structure: Structure) -> dict[str, Any]:
-        """The piece that says what a client asks for. Raises InvalidRequest, of its place."""
+        """The part for a requested structure. Raises InvalidRequest with its place."""
         match structure:
             case JsonText():
                 return self._json(structure)
@@ -55,7 +55,7 @@ class Parts:
     def _json(self, asked: JsonText) -> dict[str, Any]:
         schema = {} if asked.schema is True else asked.schema
         if not isinstance(schema, dict):
-            raise _invalid((), asked.place, "a JSON schema that can be held to is an object")
+            raise _invalid((), asked.place, "the JSON schema must be an object")
         part = {"json_schema": _with_options(schema)}
         _check_size(part, asked.place)
         if (complaint := self.complaint(part)) is not None:
@@ -78,8 +78,8 @@ def _check_size(part: dict[str, Any], place: str) -> None:
 def _lark(text: str, place: str) -> str:
     try:
         return str(any_to_lark(text))
-    except Exception as error:  # Its reader of GBNF is written for one's own files, and raises as it likes.
-        raise _invalid((), place, short_complaint(str(error)) or "it cannot be read") from error
+    except Exception as error:  # The GBNF parser raises various exceptions.
+        raise _invalid((), place, short_complaint(str(error)) or "it cannot be parsed") from error
 
 
 def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
@@ -88,7 +88,7 @@ def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
 
 
 def short_complaint(complaint: str | None) -> str | None:
-    """In one line, without the library's picture of where the mistake is."""
+    """In one line, without the library's source excerpt."""
     if complaint is None:
         return None
     complaint = re.sub(r"\n\s*\d+ \|.*", "", complaint, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Where in a JSON schema the mistake is, for whoever has to correct it. Only asked when there is one."""
+"""Locates the error in an invalid JSON schema, for the client's error message."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LISTED = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _DEFINITIONS = ("$defs", "definitions")
 LOCATED_BYTES = 32 << 10
-"""Of a larger schema only the whole is named: what looks for the place takes seconds of Python's time."""
+"""A larger schema is reported as a whole: the search would take seconds."""
 SEARCH_SECONDS = 0.5
-"""Each part costs its own compilation; after so long the place found so far has to do."""
+"""Bound on the search, which compiles each part; after it the place found so far is reported."""
 
 
 def schema_fault(
@@ -27,15 +27,15 @@ def schema_fault(
     complaint_of: Callable[[Any], str | None],
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[tuple[str, ...], str]:
-    """The way to the mistake, and what it is. `complaint` is the library's of the whole; `complaint_of` asks
-    it about a part."""
+    """The path to the error, and its message. `complaint` is the library's error of the whole schema;
+    `complaint_of` gives the error of a part."""
     if len(json.dumps(schema)) > LOCATED_BYTES:
         return (), complaint
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
         return tuple(str(step) for step in error.absolute_path), str(error.message)
-    except Exception:  # A `$schema` or a `$ref` of its own that leads nowhere: the library has said so.
+    except Exception:  # A `$schema` or `$ref` that does not resolve: `complaint` covers it.
         return (), complaint
     until = clock() + SEARCH_SECONDS
     return _deepest(schema, complaint, complaint_of, lambda: clock() < until), complaint
@@ -47,7 +47,7 @@ def _deepest(
     complaint_of: Callable[[Any], str | None],
     has_time: Callable[[], bool],
 ) -> tuple[str, ...]:
-    """The innermost part that has the same complaint by itself (with the root's definitions)."""
+    """The path of the innermost part with the same error by itself (with the root's definitions)."""
     path: tuple[str, ...] = ()
     schema = root
     definitions = {name: root[name] for name in _DEFINITIONS if name in root}
@@ -64,7 +64,7 @@ def _deepest(
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The schemas right inside of one; definitions first, for what refers to a bad one is not to blame."""
+    """The direct subschemas, definitions first: a reference to a bad one is not the fault."""
     for keyword in _NAMED:
         inside = schema.get(keyword)
         if isinstance(inside, dict):

@@ -1,4 +1,4 @@
-"""What the library said of grammars lately: agents send the same schema with every turn."""
+"""Cache of checked grammars: agents send the same schema with every turn."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MAX_BYTES = 16 << 20
 
 
 class UnknownVerdict(Exception):
-    """The library was not asked about this grammar lately."""
+    """This grammar is not in the cache."""
 
 
 class Verdicts:
-    """Complaints (None: it is good) by a grammar's text, the least recently asked first to go. Requests are
-    prepared on several threads; two that ask for the same new grammar at once both do the work."""
+    """Errors by grammar text (None: valid), the least recently used evicted first. Thread-safe; two threads
+    that check the same new grammar at the same time both compile it."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Verdicts:
         return len(self._known)
 
     def known(self, grammar: str) -> str | None:
-        """Without asking the library. Raises UnknownVerdict."""
+        """The cached error, or None if the grammar is valid. Raises UnknownVerdict."""
         with self._lock:
             if grammar not in self._known:
                 raise UnknownVerdict
@@ -43,12 +43,13 @@ class Verdicts:
             return self._known[grammar]
 
     def of(self, grammar: str) -> str | None:
+        """The error, or None if the grammar is valid; compiled if it is not cached."""
         try:
             return self.known(grammar)
         except UnknownVerdict:
-            return self._ask(grammar)
+            return self._check(grammar)
 
-    def _ask(self, grammar: str) -> str | None:
+    def _check(self, grammar: str) -> str | None:
         complaint = self._complaint(grammar)
         with self._lock:
             if grammar not in self._known:

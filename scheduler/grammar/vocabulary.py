@@ -1,4 +1,4 @@
-"""A model's tokens as llguidance knows them, and how its grammars spell what is made of special ones."""
+"""A model's vocabulary for llguidance, and the spelling of special tokens in its grammars."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scheduler.link.grammar_limits import parser_limits
 
 
 class GrammarVocabulary:
-    """Made once for a model: 50 ms for a small vocabulary, half a second for a large one."""
+    """Built once per model: 50 ms for a small vocabulary, half a second for a large one."""
 
     def __init__(self, tokenizer_json: str, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
-        """Raises what the library raises for a tokenizer that it cannot use."""
+        """Raises the library's exceptions for an unsupported tokenizer."""
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(eos_token_ids))
         added = json.loads(tokenizer_json).get("added_tokens") or []
         self._special = {
             str(token["content"]): int(token["id"])
             for token in added
-            # Not what the tokenizer calls special: the library takes others for such, too.
+            # The library's view, not the tokenizer's: it treats further tokens as special.
             if self._tokenizer.is_special_token(int(token["id"]))
         }
         by_length = sorted(self._special, key=len, reverse=True)
@@ -31,11 +31,11 @@ class GrammarVocabulary:
         return text in self._special
 
     def begins_special(self, text: str) -> bool:
-        """Whether `text` begins with a special token, so that no text before it can run into it."""
+        """Whether `text` begins with a special token, which cannot merge with text before it."""
         return any(text.startswith(token) for token in self._special)
 
     def literal(self, text: str) -> str:
-        """`text` in a rule: special tokens in it by their numbers, for as text they do not occur."""
+        """`text` in a rule, with special tokens by their ids: the model does not write them as text."""
         if not text:
             return ""
         parts = [text] if self._split is None else self._split.split(text)
@@ -44,8 +44,8 @@ class GrammarVocabulary:
         )
 
     def complaint(self, grammar: str) -> str | None:
-        """What is wrong with a grammar: the same work, to the first mask, and the same limits that the engine
-        has. Gives up the GIL."""
+        """The error of a grammar, or None: compiled up to the first mask, with the engine's limits. Releases
+        the GIL."""
         try:
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():
@@ -54,10 +54,10 @@ class GrammarVocabulary:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            # A panic of the library, which is written in Rust, is no Exception, and would end the server.
+            # A panic of the Rust library is not an Exception and would end the server.
             return f"the grammar library failed on it: {error}"
 
 
 def quoted(text: str) -> str:
-    """A string of Lark: JSON's rules, with letters as they are."""
+    """A Lark string: JSON's escapes, without escaping letters."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""What happens to a request before the engine sees it: admission, the queue, the dispatcher."""
+"""Before a request reaches the engine: admission, the queue, deadlines, the dispatcher."""

@@ -1,4 +1,4 @@
-"""Whether a request may enter the queue at all, and if not, when to come back.
+"""Whether a request may enter the queue, and if not, when to retry.
 
 Pure: `now` is an argument.
 """
@@ -17,12 +17,13 @@ from scheduler.request import GenerationRequest
 
 _BLOCKED_RETRY_SECONDS = 10.0
 _CAUTION = 1.1
-"""Under overload those who are just admitted stand at the edge of their deadlines, where an estimate that is
-a little too low lets them wait, and the engine work, for nothing; one too high costs no throughput."""
+"""Factor on the estimated time. Under overload admitted requests finish just before their deadlines: an
+estimate that is a little too low wastes engine time on requests that then expire; one too high costs no
+throughput."""
 
 
 class Admission:
-    """The gate in front of the queue."""
+    """Decides which requests enter the queue."""
 
     def __init__(self, queue: IntakeQueue) -> None:
         self.rate = DrainRate()
@@ -37,15 +38,15 @@ class Admission:
         return self._draining
 
     def blocked(self, now: float) -> str | None:
-        """Why nothing is admitted for now."""
+        """Why nothing is admitted at present; None: admission is open."""
         return self._blocked if now < self._blocked_until else None
 
     def close(self) -> None:
-        """From now on nothing is admitted: the service is shutting down."""
+        """Admit nothing more: the service is shutting down."""
         self._draining = True
 
     def block(self, reason: str, until: float = math.inf) -> None:
-        """Admit nothing until then, or until `unblock`: what is queued could wait for long."""
+        """Admit nothing before `until` or `unblock`."""
         self._blocked = reason
         self._blocked_until = until
 
@@ -56,8 +57,8 @@ class Admission:
     def preparing(
         self, request: GenerationRequest, now: float, engine_room: int, requests: int = 1
     ) -> Iterator[None]:
-        """While its prompt is tokenized and its grammar compiled. It counts as waiting from here on, so that
-        the queue's bounds are bounds of this work, too; as many as the engine has room for do not count.
+        """Around tokenizing and grammar compilation. The request counts as waiting, so the queue's bounds
+        also bound this work; as many requests as the engine has room for do not count.
 
         Raises what `check` does.
         """
@@ -74,10 +75,10 @@ class Admission:
     def check(
         self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
     ) -> None:
-        """What can be known before the prompt is tokenized; returns where so many more may enter.
-        `engine_room`: how many may go straight to the engine; None: those in preparation do not count.
+        """The checks that need no token count. `requests` more must fit into the queue. `engine_room`: how
+        many can go straight to the engine; None: requests in preparation do not count.
 
-        Raises Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than may ever wait.
+        Raises Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
         """
         in_preparation, of_tenant = 0, 0
         if engine_room is not None:
@@ -87,12 +88,10 @@ class Admission:
             raise Draining("the server is shutting down", retry_after_seconds=self.rate.seconds_until(1, now))
         if (reason := self.blocked(now)) is not None:
             raise Unavailable(reason, retry_after_seconds=self.unblock_seconds(now))
-        if requests > (most := self._queue.most_at_once):
-            # Not a full queue: to come back later would be of no use.
-            raise InvalidRequest(
-                f"it asks for {requests} answers at once; at most {most} can wait", param="n"
-            )
-        # The tenant's own bound first: where both are met, it is the one that this client can act on.
+        if requests > (most := self._queue.most_per_client):
+            # Not QueueFull: a retry would not help.
+            raise InvalidRequest(f"n={requests} exceeds the queue bound of {most}", param="n")
+        # The tenant's bound first: if both are reached, it is the one that this client can act on.
         self._check_tenant(request.tenant, now, requests, of_tenant)
         if self._queue.room - in_preparation < requests:
             raise QueueFull(
@@ -110,7 +109,8 @@ class Admission:
         waits: bool,
         requests: int = 1,
     ) -> None:
-        """All of it, for a prompt of known length. `waits`: the engine has no room, so it would queue.
+        """All checks, for a prompt of known length. `waits`: the engine has no room, so the request would
+        queue.
 
         Raises what `check` does, and DeadlineUnmeetable.
         """
@@ -125,7 +125,7 @@ class Admission:
             self._check_deadline(request, deadline, now, waits, requests)
 
     def unblock_seconds(self, now: float) -> float:
-        """When to ask again: a whole number of seconds, a guess where no end of it is known."""
+        """When to retry: a whole number of seconds, a guess if the end of the block is not known."""
         left = self._blocked_until - now
         return float(max(1, math.ceil(left))) if math.isfinite(left) else _BLOCKED_RETRY_SECONDS
 
@@ -133,10 +133,10 @@ class Admission:
         room = self._queue.room_of(tenant)
         if room is not None and room - in_preparation < requests:
             waiting = self._queue.waiting_of(tenant) + in_preparation
-            # Of the departures, only each so-manieth is this tenant's.
+            # Only one departure in `tenants` is this tenant's.
             departures = max(1, waiting // 8) * max(1, self._queue.tenants)
             raise TenantLimit(
-                f"{waiting} requests of this tenant are waiting, which is as many as one may have",
+                f"{waiting} requests of this tenant are waiting, which is the bound for one tenant",
                 retry_after_seconds=self.rate.seconds_until(departures, now),
             )
 
@@ -144,21 +144,21 @@ class Admission:
         self, request: GenerationRequest, deadline: float, now: float, waits: bool, requests: int
     ) -> None:
         seconds = 0.0
-        # A guess is not enough to refuse for.
+        # Do not reject by a guess.
         if waits and self.rate.is_known:
-            # Its turn, and then its own time on board, which is as long as it takes for as many to leave as
-            # are there now (Little's law), or less for an answer that must be shorter than others.
-            own = self._queue.open_charges * self._queue.share_of_usual(request.max_tokens)
+            # Its wait in the queue, and then its own running time: as long as it takes for as many requests
+            # to leave as are running now (Little's law), or less if its answer must be shorter than theirs.
+            own = self._queue.open_charges * self._queue.relative_length(request.max_tokens)
             seconds = self.rate.wait_seconds(self._queue.ahead_of_next(request, now) + requests + own, now)
         if now + _CAUTION * seconds >= deadline:
             raise DeadlineUnmeetable(
                 f"the request's timeout of {request.timeout_seconds:g} s cannot be met:"
-                f" it would wait about {seconds:.1f} s for its whole answer, give or take a tenth",
+                f" the estimated time to completion is {seconds:.1f} s",
                 param="timeout",
                 retry_after_seconds=self.retry_seconds(now),
             )
 
     def retry_seconds(self, now: float) -> float:
-        """When there will be room for another."""
-        # An eighth of the queue ahead: a client that waits so long finds room, not a race for one place.
+        """When there will be room for another request."""
+        # After an eighth of the queue: a client that retries then finds room, not a race for one place.
         return self.rate.seconds_until(max(1, len(self._queue) // 8), now)

@@ -1,6 +1,6 @@
-"""When which request must be over: one deadline a request, the earliest that applies to where it is.
+"""The deadline of each request: the earliest limit that applies to its state.
 
-Pure: `now` is an argument. Who waits for the next one is `expiry.py`.
+Pure: `now` is an argument. `expiry.py` waits for the next one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from scheduler.requests.record import StreamRecord
 
 
 class Limit(Enum):
-    """Whose patience has ended."""
+    """Which limit has passed."""
 
     REQUEST = auto()
     """The client's own timeout."""
     QUEUE = auto()
-    """`--queue-seconds`: it has waited for the engine for so long."""
+    """`--queue-seconds`: how long it may wait in the queue."""
     RUNNING = auto()
-    """`--max-running-seconds`: it has had a slot for so long."""
+    """`--max-running-seconds`: how long it may have a slot."""
 
 
 class Deadlines:
-    """A heap with a table beside it: what was forgotten or replaced stays in the heap until it is on top,
-    or until half of the heap is such."""
+    """A heap and a table. Forgotten and replaced entries stay in the heap until they reach the top, or until
+    they are half of it."""
 
     def __init__(self, config: IntakeConfig) -> None:
         self._config = config
@@ -38,8 +38,7 @@ class Deadlines:
         return len(self._watched)
 
     def watch(self, record: StreamRecord) -> None:
-        """From now on for the state it is in; call again when it has been dispatched,
-        and when it has started."""
+        """Set the deadline for its present state; call again when it is dispatched, and when it starts."""
         self.forget(record)
         limits = self._limits(record)
         if limits:
@@ -55,13 +54,13 @@ class Deadlines:
 
     @property
     def next_at(self) -> float:
-        """Infinity where nothing is watched."""
+        """Infinity if nothing is watched."""
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
     def take_expired(self, now: float) -> list[tuple[StreamRecord, Limit]]:
-        """Those whose moment has come; they are no longer watched."""
+        """Requests whose deadline has passed; they are no longer watched."""
         expired = []
         while self.next_at <= now:
             _, request_id = heapq.heappop(self._heap)

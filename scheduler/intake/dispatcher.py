@@ -1,7 +1,6 @@
-"""Moves requests to the engine while it has room: what its predecessor left over, then the queue's.
+"""Sends requests to the engine while it has room: those to resume first, then the queue's.
 
-No task of its own: it acts when something has changed (a request came, one retired, the engine became
-ready), which is the only time that it can have something to do.
+It has no task: the service calls it when a request arrives or retires, or the engine becomes ready.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ class Dispatcher:
 
     @property
     def has_room(self) -> bool:
-        """Whether a request that comes now goes straight to the engine."""
+        """Whether a request that arrives now goes straight to the engine."""
         room = self.engine_ready and len(self._multiplexer) < self.credits
-        # Newcomers would blur who is to blame for another death.
-        return room and not self._multiplexer.stranded
+        # New requests on board would be further suspects if the engine dies again.
+        return room and not self._multiplexer.awaiting_engine
 
     @property
     def room(self) -> int:
-        """How many requests that come now go straight to the engine."""
+        """How many requests that arrive now go straight to the engine."""
         return self.credits - len(self._multiplexer) if self.has_room else 0
 
     def pump(self, now: float) -> list[StreamRecord]:
-        """Submit as many of the queue's as there are credits for; these are they. Before them goes what an
-        engine's death has left over: it has its place in the credits, and was charged for."""
-        if self.engine_ready and self._multiplexer.stranded:
+        """Resume requests that await an engine (they have credits and are charged already), then submit
+        queued ones while there are credits. Returns the latter."""
+        if self.engine_ready and self._multiplexer.awaiting_engine:
             for record in to_resume(self._multiplexer, self._slots):
                 self._multiplexer.resubmit(record)
         submitted = []

@@ -1,5 +1,4 @@
-"""How fast requests leave the engine, and so how long it takes until there is room. Pure: `now` is an
-argument."""
+"""How fast requests leave the engine, and so when there will be room. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -9,16 +8,16 @@ _HALF_LIFE_SECONDS = 30.0
 _FIRST_GUESS_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 60.0
 _ENOUGH_DEPARTURES = 8
-"""Before as many were seen, a figure would be the guess that it started from."""
+"""Departures before the rate is a measurement and not the initial guess."""
 
 
 class DrainRate:
-    """The mean gap between two departures of a full engine, recent ones weighing more.
+    """The mean gap between two departures from a full engine, weighted towards recent ones.
 
-    Only of a full one: where fewer are on board, gaps say how fast requests come, and a crowd that comes
-    behind a quiet hour would be told of waits many times its own. Weights fall with time and not with the
-    count of departures: rows that were admitted together leave together, and thirty gaps of nothing must not
-    make the second before them unseen.
+    Only a full engine counts: otherwise the gaps measure how fast requests arrive, and a burst after a quiet
+    hour would get estimates many times too long. Weights decay with time, not with the number of departures:
+    rows that were admitted together leave together, and thirty gaps of zero must not hide the second before
+    them.
     """
 
     def __init__(self) -> None:
@@ -28,15 +27,15 @@ class DrainRate:
         self._since: float | None = None
 
     def pause(self) -> None:
-        """The engine has room: until it has none, departures say nothing of how fast they could follow."""
+        """The engine has room, so departures are no measurement until it is full again."""
         self._since = None
 
     def resume(self, now: float) -> None:
-        """The engine is full from now on, and what was before says nothing of how fast requests leave."""
+        """The engine is full from now on."""
         self._since = now
 
     def follow(self, now: float, *, full: bool) -> None:
-        """As the engine is now."""
+        """Update whether the engine is full."""
         if not full:
             self.pause()
         elif self._since is None:
@@ -47,7 +46,7 @@ class DrainRate:
             gap = now - self._since
             weight = math.exp2(-gap / _HALF_LIFE_SECONDS)
             if not self._seen:
-                # The guess has served its time.
+                # Drop the initial guess.
                 self._seconds = self._departures = 0.0
             self._seconds = self._seconds * weight + gap
             self._departures = self._departures * weight + 1.0
@@ -59,15 +58,15 @@ class DrainRate:
         return self._seen >= _ENOUGH_DEPARTURES
 
     def gap_seconds(self, now: float) -> float:
-        """Between two departures; longer while the next one is overdue, as if it came now."""
+        """Seconds between two departures; longer while the next one is overdue, as if it happened now."""
         silence = self._silence(now)
         weight = math.exp2(-silence / _HALF_LIFE_SECONDS)
         overdue = (self._seconds * weight + silence) / (self._departures * weight + 1.0)
         return max(self._seconds / self._departures, overdue)
 
     def wait_seconds(self, departures: float, now: float) -> float:
-        """Until so many have left. The silence until now counts once, and not for each of them: where a whole
-        batch leaves at once, it is long before all of them."""
+        """Seconds until this many requests have left. The time since the last departure counts once, not for
+        each of them: when a whole batch leaves together, it is long before all of them."""
         return max(departures * self.gap_seconds(now), self._silence(now))
 
     def _silence(self, now: float) -> float:

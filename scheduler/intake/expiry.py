@@ -1,5 +1,4 @@
-"""The task that ends what has run out of time: it sleeps until the next deadline, and until then only an
-earlier one wakes it."""
+"""The task that expires requests: it sleeps until the next deadline, or until an earlier one is added."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from scheduler.requests.record import StreamRecord
 
 
 class Expiry:
-    """Owned by the service. `on_expired` is told of each request whose time is up, once."""
+    """Owned by the service. `on_expired` is called once for each request whose deadline passed."""
 
     def __init__(
         self,
@@ -34,13 +33,13 @@ class Expiry:
         return len(self._deadlines)
 
     def watch(self, record: StreamRecord) -> None:
-        """A request was queued or dispatched, or has started."""
+        """A request was queued or dispatched, or it started."""
         self._deadlines.watch(record)
         if self._deadlines.next_at < self._sleeps_until:
             self._earlier.set()
 
     def forget(self, record: StreamRecord) -> None:
-        """It has left every table."""
+        """A request has retired."""
         self._deadlines.forget(record)
 
     async def run(self) -> None:

@@ -156,9 +156,9 @@ class FairQueue:
         """What a dispatched request has cost until now."""
         self._bands[charge.ticket.priority].ledger.observe(charge, uncached_tokens, output_tokens, now)
 
-    def settle(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """Its final cost. Each popped request is settled once."""
-        self._bands[charge.ticket.priority].ledger.settle(charge, uncached_tokens, output_tokens, now)
+    def charge_actual(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+        """Replace the estimate by the final cost. Call it once for each popped request."""
+        self._bands[charge.ticket.priority].ledger.charge_actual(charge, uncached_tokens, output_tokens, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """How many requests will be served before this one, if none arrives and every request costs the

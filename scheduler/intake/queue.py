@@ -1,24 +1,26 @@
-"""Accepted requests that the engine does not have yet, within bounds; and what each has cost since.
+"""Accepted requests that the engine does not have yet: the queue's bounds, and the cost of each request.
 
-Pure: no clock, no I/O. Who goes next is `fair_queue.py`'s to say; here are the streams' records behind the
-tickets, the bounds, and the estimates that a ticket is made with.
+Pure: no clock, no I/O. `fair_queue.py` decides the order; here are the records behind its tickets, the
+bounds, and the estimates that a ticket is made from.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.prefix_estimate import PrefixEstimate
 from scheduler.intake.service_ledger import Charge, Ticket
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import QueueStatistics
 
 _FIRST_OUTPUT_TOKENS = 256.0
 _SMOOTHING = 0.05
-"""Of each answer's length, but of the first twenty: those are averaged, for the guess is nobody's answer."""
+"""Weight of each new answer's length. The first twenty are averaged instead, to replace the guess."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class _Served:
 
 
 class IntakeQueue:
-    """Bounds are for the caller to ask about first: `room`, `room_of`, `token_room`."""
+    """The caller checks the bounds before a push: `room`, `room_of`, `has_token_room`."""
 
     def __init__(self, config: IntakeConfig) -> None:
         self._config = config
@@ -57,28 +59,28 @@ class IntakeQueue:
         return self._config.max_queue - len(self._waiting)
 
     @property
-    def most_at_once(self) -> int:
-        """What one client may bring when nobody else is there."""
+    def most_per_client(self) -> int:
+        """How many requests one client may queue if the queue is empty."""
         per_tenant = self._config.max_queue_per_tenant
         return self._config.max_queue if per_tenant is None else min(self._config.max_queue, per_tenant)
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all that wait."""
+        """Prompt tokens of all waiting requests."""
         return self._prompt_tokens
 
     @property
     def tenants(self) -> int:
-        """How many have requests waiting."""
+        """How many tenants have requests waiting."""
         return len(self._per_tenant)
 
     @property
     def open_charges(self) -> int:
-        """How many were popped and not settled yet."""
+        """How many requests were popped and are not charged their actual cost yet."""
         return len(self._served)
 
-    def share_of_usual(self, max_tokens: int | None) -> float:
-        """How long an answer of at most so many tokens is beside the latest answers; at most 1."""
+    def relative_length(self, max_tokens: int | None) -> float:
+        """Expected length of an answer of at most `max_tokens`, relative to the recent mean; at most 1."""
         return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
 
     def waiting_of(self, tenant: str) -> int:
@@ -90,8 +92,8 @@ class IntakeQueue:
         return None if limit is None else limit - self.waiting_of(tenant)
 
     def has_token_room(self, prompt_tokens: int) -> bool:
-        """Whether so many may enter. An empty queue takes any prompt: a bound below the model's context
-        must not shut a long one out for ever."""
+        """Whether this many may enter. An empty queue takes any prompt: a bound below the model's context
+        must not exclude long prompts forever."""
         limit = self._config.max_queued_tokens
         return limit is None or not self._waiting or self._prompt_tokens + prompt_tokens <= limit
 
@@ -100,7 +102,7 @@ class IntakeQueue:
         record.queued_at = now
         prepared, request = record.prepared, record.prepared.request
         prompt_tokens, blocks = len(prepared.prompt), prepared.prefix_blocks
-        # First: what raises here leaves no trace in the tables below.
+        # First, so that an exception here leaves the tables below unchanged.
         self._fair.push(
             Ticket(
                 request_id=record.request_id,
@@ -118,19 +120,19 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next to be served. KeyError when empty. Its charge stays open until `settle`."""
+        """The next request. Its charge stays open until `charge_actual`. Raises KeyError when empty."""
         charge = self._fair.pop(now)
         waiting = self._take_out(charge.ticket)
         self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
         return waiting.record
 
     def remove(self, request_id: int, now: float) -> StreamRecord | None:
-        """Take one out, wherever it stands; None if it is not here."""
+        """Remove a request from any position; None if it is not here."""
         ticket = self._fair.remove(request_id, now)
         return None if ticket is None else self._take_out(ticket).record
 
     def remove_all(self, now: float) -> list[StreamRecord]:
-        """In the order in which they came."""
+        """In order of arrival."""
         waiting = list(self._waiting)
         return [record for request_id in waiting if (record := self.remove(request_id, now))]
 
@@ -144,16 +146,17 @@ class IntakeQueue:
         return self._waiting.pop(ticket.request_id)
 
     def observe(self, record: StreamRecord, now: float) -> None:
-        """The engine has gone on with it: what it costs beyond the estimate is charged at once."""
+        """The engine made progress with it: charge what it costs beyond the estimate."""
         if served := self._served.get(record.request_id):
             self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
 
-    def settle(self, record: StreamRecord, now: float) -> None:
-        """It has left the engine: its charge becomes what it has really cost. No effect on others."""
+    def charge_actual(self, record: StreamRecord, now: float) -> None:
+        """It has left the engine: replace the estimate by its actual cost. Other requests are not
+        affected."""
         served = self._served.pop(record.request_id, None)
         if served is None:
             return
-        self._fair.settle(served.charge, record.uncached_tokens, record.output_tokens, now)
+        self._fair.charge_actual(served.charge, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.prepared.prompt):
             self._prefixes.computed(served.blocks)
         if record.output_tokens:
@@ -162,16 +165,17 @@ class IntakeQueue:
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
-        """How many will be served before this one, as things stand; None if it is not here. O(queue)."""
+        """How many requests will be served before this one, if none arrives; None if it is not here.
+        O(queue)."""
         return self._fair.ahead_of(request_id, now)
 
     def ahead_of_next(self, request: GenerationRequest, now: float) -> int:
-        """The same for a request that would be pushed now."""
+        """The same for a request that is pushed now."""
         return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
 
     def oldest_seconds(self, now: float) -> float:
-        """0 where nothing waits."""
-        # Insertion order is the order of arrival in the queue.
+        """Wait of the oldest request; 0 if none waits."""
+        # Insertion order is arrival order.
         for waiting in self._waiting.values():
             return now - waiting.record.queued_at
         return 0.0
@@ -189,3 +193,40 @@ class IntakeQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+MOST_BLOCKS = 65_536
+"""16.8 million tokens, in about 8 MB."""
+
+
+class PrefixEstimate:
+    """How much of a prompt is likely to be in the engine's prefix cache: an estimate in this process.
+
+    It keeps the hashes of the blocks of recently computed prompts, the least recently used dropped first (as
+    llm-d's router does for engines that do not report their cache). Evictions are not seen here. The estimate
+    only orders requests within one session, and `charge_actual` corrects the charge made with it.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """Estimated prefix hit of a prompt with these blocks. At least one token is left to compute."""
+        known = 0
+        for chained in hashes:
+            if chained not in self._blocks:
+                break
+            known += 1
+        return min(known * BLOCK_TOKENS, prompt_tokens - 1)
+
+    def computed(self, hashes: Sequence[int]) -> None:
+        """The engine has computed a prompt with these blocks."""
+        # The beginning last: other prompts share it, so it must be dropped last.
+        for chained in reversed(hashes):
+            self._blocks[chained] = None
+            self._blocks.move_to_end(chained)
+        while len(self._blocks) > MOST_BLOCKS:
+            self._blocks.popitem(last=False)

@@ -144,8 +144,8 @@ class ServiceLedger:
         return Charge(ticket, now, tokens, tokens)
 
     def observe(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """The actual cost until now. Cost beyond the estimate is charged at once; an overestimate is refunded
-        by `settle` only."""
+        """The actual cost until now. Cost beyond the estimate is charged immediately; an overestimate is
+        refunded by `charge_actual` only."""
         beyond = self.cost(uncached_tokens, output_tokens) - charge.charged_tokens
         if beyond > 0:
             self._rebase(now)
@@ -153,10 +153,10 @@ class ServiceLedger:
             for account in self._accounts(charge.ticket):
                 account.service += beyond * self._scale(now)
 
-    def settle(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+    def charge_actual(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """It has left the engine; the arguments are its final cost."""
         self.observe(charge, uncached_tokens, output_tokens, now)
-        # Only the estimate can exceed the cost, and it was charged on the scale of its own time.
+        # Only the estimate can exceed the cost, and it was charged on the scale of `charge.at`.
         refund = charge.charged_tokens - self.cost(uncached_tokens, output_tokens)
         for account in self._accounts(charge.ticket):
             account.service -= refund * self._scale(charge.at)

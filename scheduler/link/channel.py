@@ -1,8 +1,8 @@
 """The parent's end of the link: messages over a trio stream.
 
-Writing never waits for its caller: commands are small, at most two a request, and a writer task sends
-them. Reading is one task that must never wait for a client: after some 90 unread frames the engine
-would block in its send, and every stream with it.
+Sending never waits: commands are small, at most two per request, and a writer task sends them. One task
+reads, and it must never wait for a client: after about 90 unread frames the engine would block in its send,
+and every stream with it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Channel:
         self._unsent: deque[bytes] = deque()
         self._wake_writer = trio.Event()
         self.unresponsive = False
-        """Set by who has found that the other side lives and does nothing: it is not worth a polite end."""
+        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""
 
     def send_nowait(self, message: ToEngine) -> None:
-        """Queue a message for the writer. After the engine's death it goes nowhere, silently: whoever
-        reads learns of the death and settles what was in flight."""
+        """Queue a message for the writer. After the engine's death it is dropped silently: `receive` reports
+        the death."""
         self._unsent.append(encode(message))
         self._wake_writer.set()
 
     async def receive(self) -> FromEngine:
-        """The next message. Raises EngineGone at end of file, LinkError for bytes that are no message."""
+        """The next message. Raises EngineGone at end of file, LinkError for bytes that are not a message."""
         while not self._received:
             try:
                 data = await self._stream.receive_some(_READ_BYTES)
@@ -52,7 +52,7 @@ class Channel:
         return self._received.popleft()
 
     async def write_forever(self) -> None:
-        """The writer task; ends quietly when the engine is gone."""
+        """The writer task; returns when the engine is gone."""
         while True:
             while self._unsent:
                 batch = b"".join(self._unsent)

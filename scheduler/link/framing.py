@@ -1,6 +1,6 @@
 """Messages to frames and back, without I/O: a four-byte big-endian length, then msgpack.
 
-Used by both processes. Feed any bytes in any pieces; whole messages come out.
+Used by both processes. Feed bytes in pieces of any size; whole messages come out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode(message: ToEngine | FromEngine) -> bytes:
 
 
 class FrameReader(Generic[_Incoming]):
-    """Collects bytes, yields messages of the direction it was made for."""
+    """Collects bytes and yields the messages of one direction."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[_Incoming]) -> None:
         self._decoder = decoder
@@ -64,7 +64,7 @@ class FrameReader(Generic[_Incoming]):
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # RecursionError: values nested without end, in a field that this version does not know.
+            # RecursionError: deeply nested values in a field that this version does not know.
             raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 

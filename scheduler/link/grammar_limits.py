@@ -1,18 +1,21 @@
-"""How much work a grammar may make: the parent checks grammars with the limits that the engine compiles them
-with, so the two must not have limits of their own."""
+"""Limits on the work of a grammar.
+
+A file of its own because both processes use it: the parent must check grammars with the limits of the engine.
+"""
 
 from __future__ import annotations
 
 from llguidance import LLParserLimits
 
 STEP_MAX_ITEMS = 5000
-"""Parser items that one mask may need; the library's default is 50,000. An ambiguous grammar of 30 bytes
-(`s: s s s | s s | /./`) makes masks of 0.3 s under the default, on the thread of all rows; on 150,000 tokens
-its longest took 62 ms under 5,000, and 10 under 2,000. But schemas need it: 200 optional fields whose names
-begin alike 4,000, 100 of them 1,300, 60 variants of an object that begin alike 1,000; any JSON, trees, 100
-variants and 40 tools at once at most 500. What the limit lets pass, the clock of `constraint.py` ends."""
+"""Parser items that one mask may need; the library's default is 50,000. An ambiguous grammar of 30 bytes (`s:
+s s s | s s | /./`) makes masks of 0.3 s under the default, on the thread of all rows; on 150,000 tokens its
+longest took 62 ms under 5,000, and 10 under 2,000. But schemas need it: 200 optional fields whose names begin
+alike need 4,000, 100 of them 1,300, 60 variants of an object that begin alike 1,000; any JSON, trees, 100
+variants and 40 tools together at most 500. The time limit in `constraint.py` stops what this limit lets
+pass."""
 
 
 def parser_limits() -> LLParserLimits:
-    """For every matcher that is made, in both processes."""
+    """For every matcher, in both processes."""
     return LLParserLimits(step_max_items=STEP_MAX_ITEMS, verbose_errors=False)

@@ -1,8 +1,8 @@
-"""Every type that crosses between the two processes, and the version of their shape.
+"""Every message between the two processes, and the protocol version.
 
-Plain data, msgpack arrays on the wire (field order is the format: append, never reorder, and raise
-PROTOCOL_VERSION with any change). Both processes come from one installation, so a mismatch means a
-broken deployment; the handshake refuses it by name. No message stops the engine: end of file does.
+Plain data, msgpack arrays on the wire. The field order is the format: append, never reorder, and raise
+PROTOCOL_VERSION with any change. Both processes come from one installation, so a mismatch means a broken
+deployment; the handshake rejects it by name. No message stops the engine: end of file does.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 PROTOCOL_VERSION = 8
 MAX_TOP_LOGPROBS = 20
-"""As many of the likeliest tokens in a token's place as a request may ask for (OpenAI's bound)."""
+"""Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
-"""Of one request's grammar. Agents' tools together come to some 100 KB; 290 KB of nothing but properties took
-the library 3 s."""
+"""Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
+took the library 3 s."""
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Acyclic plain data, so the garbage collector need not look at the thousands made a second."""
+    """Acyclic plain data, so the garbage collector can skip the thousands made per second."""
 
 
 class ScriptedPlan(_Message, frozen=True):
@@ -34,7 +34,7 @@ class ScriptedPlan(_Message, frozen=True):
 
 
 class Load(_Message, frozen=True, tag="load"):
-    """First frame down: what to run. Answered by Loading..., then Ready or Fault."""
+    """The first message to the engine: what to run. Answered by Loading messages, then Ready or Fault."""
 
     version: int
     backend: Literal["mlx", "scripted"]
@@ -45,23 +45,23 @@ class Load(_Message, frozen=True, tag="load"):
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"]
     scripted: ScriptedPlan
     kv_cache_bytes: int = -1
-    """For kept prefixes and running rows together; 0 keeps no prefixes, -1 takes what the device allows."""
+    """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
     kv_disk: str = ""
-    """Folder of the disk tier; empty: there is none."""
+    """Folder of the disk tier; empty: no disk tier."""
     kv_disk_bytes: int = 0
     itl_target_ms: float = 0.0
-    """Longest step that prefill may make while others decode; 0: in proportion to their own steps."""
+    """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
     kv_cache_share: float = 1.0
-    """Of `kv_cache_bytes`, what may be used: less than all after an engine that ran out of memory."""
+    """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
 
 
 class Sampling(_Message, frozen=True):
-    """How tokens are chosen. `temperature` 0 is greedy, and then the cut-offs have no effect.
+    """Sampling parameters. `temperature` 0 is greedy, and then the cut-offs have no effect.
 
-    The cut-offs act as mlx-lm's samplers do (top-p, then min-p, then top-k, on the untempered
+    The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
     distribution). `repetition_penalty` counts prompt and output, the presence and frequency
-    penalties count output only, as vLLM does. `seed` is never absent: a request without one is
-    given one at admission, so that its tokens can be computed again.
+    penalties count output only, as vLLM does. `seed` is never absent: a request without one
+    gets one at admission, so that its tokens can be computed again.
     """
 
     temperature: float = 1.0
@@ -76,7 +76,7 @@ class Sampling(_Message, frozen=True):
 
 
 class Submit(_Message, frozen=True, tag="submit"):
-    """One accepted request. Ids are the parent's, count upwards and are never used again."""
+    """One accepted request. The parent assigns ids, which count up and are never reused."""
 
     request_id: int
     prompt: list[int]
@@ -84,44 +84,44 @@ class Submit(_Message, frozen=True, tag="submit"):
     stop_token_ids: tuple[int, ...]
     sampling: Sampling
     salt: str = ""
-    """Prefixes are shared among equal salts only."""
+    """Only requests with equal salts share prefixes."""
     session: str | None = None
     system_tokens: int = 0
-    """Where the system prompt ends; 0: there is none."""
+    """Length of the system prompt; 0: there is none."""
     boundaries: tuple[int, ...] = ()
-    """Positions at which another prompt is likely to leave this one: where messages begin and end."""
+    """Positions where messages begin and end: other prompts are likely to diverge there."""
     done_tokens: int = 0
-    """The last so many of `prompt` are the beginning of its answer, which goes on behind them: nothing of it
-    changes. `max_tokens` and `min_tokens` count them."""
+    """This many last tokens of `prompt` are the answer so far, which a resumed request continues unchanged.
+    `max_tokens` and `min_tokens` count them."""
     top_logprobs: int | None = None
-    """None: no log-probabilities; else its tokens' own, and those of so many of the likeliest instead."""
+    """None: no log-probabilities; N: those of its tokens and of the N likeliest alternatives."""
     min_tokens: int = 0
-    """None of its first so many tokens is a stop token, but where its grammar allows no other."""
+    """No stop token before this many tokens, unless the grammar allows no other token."""
     grammar: str = ""
-    """What the answer is held to, as llguidance writes grammars, from its first token on; empty: nothing. At
-    most MAX_GRAMMAR_BYTES, which the parent sees to."""
+    """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
+    which the parent checks."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
-    """End this request. No answer of its own: each Submit gets exactly one Retired, and this one may
-    have crossed it on the way."""
+    """Stop this request. It has no reply: each Submit gets exactly one Retired, which may already be on its
+    way."""
 
     request_id: int
 
 
 class Inspect(_Message, frozen=True, tag="inspect"):
-    """Tell what the prefix cache holds, after letting go of what is not in use if `clear`. Answered by one
+    """Report the content of the prefix cache, with `clear` after evicting what no row uses. Answered by one
     Inspection with the same `query`."""
 
     query: int
     clear: bool = False
     top: int = 10
     head_tokens: int = 0
-    """How many of a trunk's first token ids to tell; 0 tells nothing of anyone's prompt."""
+    """How many first token ids of a trunk to report; 0 reports nothing of any prompt."""
 
 
 class Loading(_Message, frozen=True, tag="loading"):
-    """A stage of loading, for the operator's eyes."""
+    """A stage of loading, for the operator."""
 
     stage: str
 
@@ -139,15 +139,15 @@ class Ready(_Message, frozen=True, tag="ready"):
 
 
 class LogprobsOut(_Message, frozen=True):
-    """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the token that was
-    chosen, and of the likeliest with their ids, best first. None is below -9999."""
+    """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the chosen token,
+    and of the likeliest tokens with their ids, best first. None is below -9999."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
 
 
 class TokenOut(_Message, frozen=True):
-    """One token of one row in one step; `logprobs` where its request asked for them."""
+    """One token of one row in one step; `logprobs` if its request asked for them."""
 
     request_id: int
     token: int
@@ -155,8 +155,8 @@ class TokenOut(_Message, frozen=True):
 
 
 class PrefillOut(_Message, frozen=True):
-    """`done` of `total` prompt tokens of this request are in its cache, `cached` of them from a prefix
-    that was kept or was computed for another request."""
+    """`done` of `total` prompt tokens of this request are in its KV cache, `cached` of them by a prefix hit
+    or computed for another request."""
 
     request_id: int
     done: int
@@ -168,10 +168,10 @@ RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "fai
 
 
 class Retired(_Message, frozen=True):
-    """The engine holds nothing of this request any more. The last that is heard of it.
+    """The engine's last message of a request: it holds nothing of it any more.
 
-    "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for
-    the client). "failed": something of its own broke (`detail` says what).
+    "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
+    client). "failed": it failed by itself (`detail` is the reason).
     """
 
     request_id: int
@@ -180,7 +180,8 @@ class Retired(_Message, frozen=True):
 
 
 class CacheCounters(_Message, frozen=True):
-    """Totals of the prefix cache since the engine process started; `held_bytes` is of this moment."""
+    """Totals of the prefix cache since the engine process started; `held_*` and `disk_bytes` are current
+    values."""
 
     query_tokens: int = 0
     hit_tokens: int = 0
@@ -189,33 +190,32 @@ class CacheCounters(_Message, frozen=True):
     evicted_superseded_tokens: int = 0
     evicted_cleared_tokens: int = 0
     complaints: int = 0
-    """What the integrity check found wrong, in all its runs."""
+    """Faults found by the integrity check, in all its runs."""
     held_bytes: int = 0
     disk_hit_tokens: int = 0
-    """Tokens that came back from disk."""
+    """Tokens read from disk."""
     disk_reads: int = 0
     disk_writes: int = 0
     disk_dropped_writes: int = 0
     disk_errors: int = 0
     disk_bytes: int = 0
     held_tokens: int = 0
-    """At this moment."""
 
 
 class DeviceMemory(_Message, frozen=True):
-    """What MLX's allocator holds at this moment, in bytes."""
+    """Current state of MLX's allocator, in bytes."""
 
     active: int = 0
     cached: int = 0
-    """Freed by us and kept by MLX for the next array."""
+    """Freed, and kept by MLX for new arrays."""
     peak: int = 0
-    """Most that was active at once, since the engine process started."""
+    """Peak of `active` since the engine process started."""
     recommended: int = 0
-    """What the device says that a process should not exceed; 0 where it says nothing (a CPU)."""
+    """Working set that the device recommends; 0 if it has no figure (a CPU)."""
 
 
 class Counters(_Message, frozen=True):
-    """Totals since the engine process started (they only grow), and gauges of this moment."""
+    """Totals since the engine process started (they only grow), and current gauges."""
 
     steps: int = 0
     prefilled_tokens: int = 0
@@ -226,23 +226,23 @@ class Counters(_Message, frozen=True):
     kv_bytes: int = 0
     preemptions: int = 0
     re_prefilled_tokens: int = 0
-    """Of `prefilled_tokens`: computed again after a preemption."""
+    """Part of `prefilled_tokens`: computed again after a preemption."""
     cache: CacheCounters = CacheCounters()
     model_seconds: float = 0.0
-    """Of `busy_seconds`: in mlx-lm's own step, which computes the model and waits for its results."""
+    """Part of `busy_seconds`: in mlx-lm's step, which computes the model and waits for its results."""
     between_seconds: float = 0.0
-    """Outside of steps, with rows on board that waited for the next one."""
+    """Outside steps, while rows waited for the next one."""
     memory: DeviceMemory = DeviceMemory()
     preempted: int = 0
-    """Of `waiting`: those that ran and gave way."""
+    """Part of `waiting`: preempted requests."""
     row_tokens: int = 0
-    """Of running rows, whoever else has them."""
+    """Tokens of running rows; shared ones count once per row."""
     shared_row_tokens: int = 0
-    """Of `row_tokens`: in the prefix cache, where the row attends to them."""
+    """Part of `row_tokens`: read from the prefix cache without a copy."""
 
 
 class PrefixReport(_Message, frozen=True):
-    """A prefix that came back: its length, how many stored continuations stand on it, its hits."""
+    """A shared prefix: its length, the number of cached continuations, its hits, and its first tokens."""
 
     tokens: int
     references: int
@@ -251,7 +251,7 @@ class PrefixReport(_Message, frozen=True):
 
 
 class CacheReport(_Message, frozen=True):
-    """What the prefix cache holds, and totals since the engine started."""
+    """Content of the prefix cache, and totals since the engine started."""
 
     budget_bytes: int
     running_bytes: int
@@ -288,7 +288,7 @@ class DiskReport(_Message, frozen=True):
 
 
 class SlotReport(_Message, frozen=True):
-    """One running request, as the engine has it. `charged_bytes`: what it holds, with a reserve."""
+    """One running request in the engine. `charged_bytes`: its memory, with a reserve."""
 
     request_id: int
     prefilled_tokens: int
@@ -300,7 +300,7 @@ class SlotReport(_Message, frozen=True):
 
 
 class PlanReport(_Message, frozen=True):
-    """What the engine's last step that computed was planned to do (`scheduler/engine/plan.py`)."""
+    """The plan of the engine's last step that computed something (`scheduler/engine/plan.py`)."""
 
     preempted: list[int]
     admitted: list[int]
@@ -308,14 +308,14 @@ class PlanReport(_Message, frozen=True):
     """Prompt tokens by request id."""
     decoding: int
     reason: str
-    """Why the step takes as long as it does."""
+    """What bounds the step's prefill."""
     predicted_seconds: float | None
     target_seconds: float | None
-    """How long it may take, because others wait for a token; None: no token waits for it."""
+    """Bound on the step while rows decode; None: no row decodes."""
 
 
 class EngineReport(_Message, frozen=True):
-    """What the engine is doing and how fast it has found itself to be."""
+    """The engine's running requests, and its measured speed."""
 
     slots: list[SlotReport]
     waiting: int
@@ -327,7 +327,7 @@ class EngineReport(_Message, frozen=True):
 
 
 class Inspection(_Message, frozen=True, tag="inspection"):
-    """The answer to an Inspect. `cache` is None where no prefixes are kept."""
+    """The reply to an Inspect. `cache` is None without a prefix cache."""
 
     query: int
     freed_bytes: int
@@ -337,7 +337,7 @@ class Inspection(_Message, frozen=True, tag="inspection"):
 
 
 class StepOutput(_Message, frozen=True, tag="step"):
-    """All that one step did, for all slots."""
+    """The output of one step, for all slots."""
 
     tokens: list[TokenOut]
     prefills: list[PrefillOut]
@@ -346,7 +346,7 @@ class StepOutput(_Message, frozen=True, tag="step"):
 
 
 class Fault(_Message, frozen=True, tag="fault"):
-    """The engine cannot go on and is about to exit."""
+    """The engine cannot continue and is about to exit."""
 
     error: str
 

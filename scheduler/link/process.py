@@ -1,8 +1,8 @@
-"""Starts an engine process, runs one session with it, and never leaves it behind.
+"""Starts an engine process, runs one session with it, and always ends it.
 
-Death is end of file on the socket pair, in both directions. PR_SET_PDEATHSIG is not used: it follows
-the parent's *thread*, and trio's worker thread that started the child expires after ten seconds, which
-kills a healthy engine.
+End of file on the socket pair signals death, in both directions. PR_SET_PDEATHSIG is not used: it follows the
+parent's *thread*, and the trio worker thread that started the child expires after ten seconds, which would
+kill a healthy engine.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scheduler.link.channel import Channel
 
 _log = structlog.get_logger("engine")
 _STDERR_LINES_KEPT = 64
-"""A deep traceback with its header: without it nobody knows which line names the exception."""
+"""Enough for a deep traceback with its header, which is needed to find the exception line."""
 _DUMP_SECONDS = 1.0
-"""For an engine that hangs to write where it does so."""
+"""For a hung engine to write its stacks."""
 _LAST_WORDS_SECONDS = 1.0
-"""For reading what a dead engine wrote; the end of its stderr may never come where it left a child."""
+"""For reading a dead engine's stderr; end of file may never come if it left a child process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ Session = Callable[[Channel], Awaitable[None]]
 
 
 class LaunchFailed(Exception):
-    """No engine process could be started, for want of descriptors, processes or memory. It may work later."""
+    """No engine process could be started, for lack of descriptors, processes or memory. It may work later."""
 
 
 class EngineLauncher(Protocol):
-    """Something that can start an engine: a process, or in tests the loop itself over memory."""
+    """Starts an engine: a process, or in tests the engine's loop over memory."""
 
     async def run(self, session: Session) -> Exit:
         """Start an engine, run `session` with its channel, and return when the engine has ended.
 
-        The engine is ended when the session returns, raises or is cancelled. Raises LaunchFailed before
-        the session has begun.
+        Ends the engine when the session returns, raises or is cancelled. Raises LaunchFailed before the
+        session has begun.
         """
         ...
 
@@ -110,7 +110,7 @@ class ProcessLauncher:
                     stdin=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     env=self._environment,
-                    # A session of its own: Ctrl-C in the terminal is the parent's to handle.
+                    # Its own session: only the parent handles Ctrl-C in the terminal.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -122,14 +122,14 @@ class ProcessLauncher:
         return process, ours
 
     async def _end(self, process: trio.Process, channel: Channel) -> None:
-        """Close the link, which the engine obeys even in the middle of a step; then insist.
+        """Close the link, which ends the engine even in the middle of a step; kill it if it does not exit.
 
-        Shielded, because leaving a child behind is worse than a late exit.
+        Shielded, because an orphaned engine is worse than a late exit.
         """
         if channel.unresponsive:
-            # Its faulthandler answers SIGABRT with the stacks of all its threads, on stderr, and dies of it.
+            # On SIGABRT its faulthandler writes the stacks of all threads to stderr, and the process ends.
             process.send_signal(signal.SIGABRT)
-            # One that is stopped takes no signal but SIGKILL before it is let go on.
+            # A stopped process handles no signal but SIGKILL until it continues.
             process.send_signal(signal.SIGCONT)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _DUMP_SECONDS):
                 await process.wait()
@@ -145,7 +145,7 @@ class ProcessLauncher:
 
 
 async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str], relayed: trio.Event) -> None:
-    """The engine's stderr, line by line, to our log; the last lines stay for the obituary."""
+    """Copy the engine's stderr to our log, line by line; keep the last lines for the cause of death."""
 
     def relay(line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip()
@@ -159,7 +159,7 @@ async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str], relaye
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
                 relay(line)
-            # A line without end must not grow for ever.
+            # Bound a line that never ends.
             pending = pending[-8192:]
         relay(pending)
     finally:

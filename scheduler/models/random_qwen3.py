@@ -118,7 +118,7 @@ def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Writes the model; `folder` appears whole or not at all, whoever else writes it at the same time.
+    """Writes the model; `folder` appears whole or not at all, even if others write it at the same time.
 
     An empty folder is taken, and one that already holds this very model is left as it is. Raises
     FileExistsError for a folder that holds anything else, OSError when it cannot be written.

@@ -1,22 +1,21 @@
-"""A conversation to the text that the model continues: the model's Jinja template, or the program that
-mlx-lm has in its place for models that ship without one."""
+"""Renders a conversation: by the model's Jinja template, or by mlx-lm's program for models without one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
-from scheduler.prompt.turns import alternating
 from scheduler.request import ChatPrompt, Message, Reasoning
 
 Renderer = Callable[[ChatPrompt], str]
 
 
 def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
-    """How this model's conversations are written; None where nothing says."""
+    """The renderer of this model's conversations; None if it has no template."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
         program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
@@ -28,7 +27,7 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
-    """As the client wrote it, or, where the template raises at that, in turns that every template takes."""
+    """Render the messages as sent or, if the template raises, in the order that every template accepts."""
     try:
         return _apply(tokenizer, prompt, prompt.messages)
     except Exception:
@@ -52,10 +51,10 @@ def _apply(tokenizer: Any, prompt: ChatPrompt, messages: Sequence[Message]) -> s
 
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
-    """By the names that templates use; a template ignores what it does not know."""
+    """Under the names that templates use; a template ignores unknown ones."""
     options: dict[str, Any] = {}
     if reasoning.enabled is not None:
-        # Qwen, GLM and most others, and then DeepSeek, Granite and Kimi.
+        # The first for Qwen, GLM and most others, the second for DeepSeek, Granite and Kimi.
         options |= {"enable_thinking": reasoning.enabled, "thinking": reasoning.enabled}
     if reasoning.effort is not None:
         options["reasoning_effort"] = reasoning.effort
@@ -63,7 +62,7 @@ def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
 
 
 def _run(program: Callable[..., str], prompt: ChatPrompt) -> str:
-    """mlx-lm's programs take no names that they do not know, and a call's arguments as JSON text."""
+    """mlx-lm's programs reject unknown options, and take a call's arguments as JSON text."""
     options: dict[str, Any] = {"enable_thinking": prompt.reasoning.enabled is not False}
     return program(
         [_with_json_arguments(message) for message in prompt.messages],
@@ -85,7 +84,41 @@ def _with_json_arguments(message: Message) -> Message:
 
 
 def failed(error: Exception) -> TemplateFailed:
-    """A template is a program: it raises what it likes, for this request only."""
+    """A template is a program and may raise anything; only this request fails."""
     return TemplateFailed(
         f"the model's chat template does not accept these messages: {error}", param="messages"
     )
+
+
+_JOINT = "\n\n"
+
+
+def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages in the order that the strictest templates accept: one system message, first, then
+    alternation.
+
+    Leading system messages are joined; later ones become the user's; neighbouring user messages are joined.
+    Agents need this: Claude Code puts a system message after the first question, Codex sends two
+    instructions, OpenCode asks twice in a row. Qwen3.5's template raises on the first two, Gemma's and
+    Mistral's on the last. The text and its order stay; only roles change.
+    """
+    leading = 0
+    while leading < len(messages) and messages[leading]["role"] == "system":
+        leading += 1
+    head = [{"role": "system", "content": _joined_text(messages[:leading])}] if leading else []
+    return (*head, *_joined(messages[leading:]))
+
+
+def _joined(messages: Iterable[Message]) -> list[Message]:
+    turns: list[Message] = []
+    for is_users, group in groupby(messages, key=lambda message: message["role"] in ("system", "user")):
+        turn = list(group)
+        if is_users:
+            turns.append({**turn[0], "role": "user", "content": _joined_text(turn)})
+        else:
+            turns.extend(turn)
+    return turns
+
+
+def _joined_text(messages: Iterable[Message]) -> str:
+    return _JOINT.join(message["content"] for message in messages)

@@ -1,4 +1,4 @@
-"""A model on disk: where it is, and what its configuration says before any weight is read."""
+"""A model on disk: its folder and its configuration, read before any weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.errors import StartupError
 
 _PATTERNS = ["*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
-"""What mlx-lm needs of a repository; the rest (PyTorch weights, pictures) is not downloaded."""
+"""The files that mlx-lm needs; others (PyTorch weights, images) are not downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class ModelFolder:
 
     path: Path
     vocabulary: int
-    """0: the configuration does not say, and mlx-lm has a default for its architecture."""
+    """0: not configured; mlx-lm then has a default for the architecture."""
     context_tokens: int
-    """Longest sequence the model was made for. Models that do not say get 32768."""
+    """Longest sequence that the model supports; 32768 if it is not configured."""
     eos_token_ids: frozenset[int]
-    """As the configuration files say; the tokenizer may add its own."""
+    """From the configuration files; the tokenizer may add its own."""
     model_type: str = ""
 
 

@@ -1,34 +1,33 @@
-"""Work that a client's input causes and that takes more than a millisecond: off the event loop, in lanes."""
+"""Preparation of requests off the event loop, in lanes: it may take longer than a millisecond."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, assert_never
 
 from scheduler.prompt.preparation import NewGrammar, Preparation, PreparedRequest
-from scheduler.prompt.size import QUICK_VALUES, is_large
-from scheduler.request import GenerationRequest, Prompt
+from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 _T = TypeVar("_T")
 
 
 class Lane(Enum):
-    """A lane's work waits for work of the same lane only."""
+    """Work waits only for work of the same lane."""
 
     PLAIN = auto()
-    """Validation, templates, tokenizing: some 100 ms at most."""
+    """Validation, templates, tokenizing: at most about 100 ms."""
     LARGE = auto()
-    """The same for inputs that take hundreds of megabytes: one at a time."""
+    """The same for inputs that take hundreds of megabytes of memory: one at a time."""
     GRAMMAR = auto()
-    """Compiling a grammar that was not compiled lately: one of a tenant at a time."""
+    """Compiling a grammar that is not cached: one per tenant at a time."""
 
 
 class Offload(Protocol):
-    """A thread in service, in place in tests (a thread under a virtual clock would let the time jump).
+    """Runs work in a thread, or in place in tests (a virtual clock would jump while a thread works).
 
-    Within a lane tenants take turns.
+    Within a lane tenants are served round robin.
     """
 
     async def __call__(
@@ -37,7 +36,7 @@ class Offload(Protocol):
 
 
 class PreparationOffLoop:
-    """`Preparation`, each part of it in its lane."""
+    """`Preparation`, each part in its lane."""
 
     def __init__(self, preparation: Preparation, offload: Offload) -> None:
         self._preparation = preparation
@@ -67,3 +66,46 @@ class PreparationOffLoop:
         if large is None:
             large = await self._offload(partial(is_large, prompt), tenant=tenant)
         return Lane.LARGE if large else Lane.PLAIN
+
+
+LARGE_CHARACTERS = 1 << 18
+"""Tokenizing takes 100 to 200 bytes for each byte of text. Up to here every core may have one at a time;
+beyond it, only one runs at a time."""
+
+
+QUICK_VALUES = 2048
+"""Counting this many takes half a millisecond."""
+
+
+def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
+    """Whether the prompt has more than `LARGE_CHARACTERS` characters; None if that takes more than
+    `max_values` values to find out."""
+    match prompt:
+        case TokenPrompt():
+            return False
+        case TextPrompt(text=text):
+            return len(text) > LARGE_CHARACTERS
+        case ChatPrompt():
+            tools = [tool.definition() for tool in prompt.offered_tools]
+            return _is_large([*prompt.messages, *tools, prompt.template_options], max_values)
+        case _:
+            assert_never(prompt)
+
+
+def _is_large(values: list[Any], max_values: int | None) -> bool | None:
+    """The same for JSON values: a string counts its length, every value at least one."""
+    characters = seen = 0
+    while values and characters <= LARGE_CHARACTERS:
+        if seen == max_values:
+            return None
+        seen += 1
+        match values.pop():
+            case str() as text:
+                characters += len(text)
+            case dict() as members:
+                values.extend(members)
+                values.extend(members.values())
+            case list() | tuple() as members:
+                values.extend(members)
+        characters += 1
+    return characters > LARGE_CHARACTERS

@@ -1,7 +1,6 @@
-"""A prompt's leading blocks by their hashes: what two prompts must share to share a prefix.
+"""Hashes of a prompt's leading blocks: two prompts with equal ones share a prefix.
 
-Hashed once a request, where the prompt is prepared (in a worker thread); its choices and the queue's
-`prefix_estimate.py` use the same hashes.
+Computed once per request, in the worker thread that prepares it. The queue's `PrefixEstimate` uses them.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BLOCK_TOKENS = 256
-"""Shorter shared beginnings are not worth a request's going first."""
+"""A shorter shared prefix is no reason to reorder requests."""
 
 
 def block_hashes(prompt: Sequence[int], salt: str) -> tuple[int, ...]:
-    """One a whole block, each of everything up to its end. About 1 ms for 100,000 tokens."""
+    """One hash for each whole block, of all tokens up to its end. About 1 ms for 100,000 tokens."""
     hashes = []
     chained = hash(salt)
     for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):

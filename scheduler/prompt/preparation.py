@@ -1,4 +1,4 @@
-"""A request's prompt as token ids, and the bounds it must keep, before anything is queued."""
+"""Renders, tokenizes and checks a request before it is queued."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.call_id import call_id
+from scheduler.answer.tool_calls.reading import call_id
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.grammar.verdicts import UnknownVerdict
-from scheduler.prompt.boundaries import boundaries_of
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.tokenizer import Tokenizer
@@ -31,7 +30,7 @@ from scheduler.request import (
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that the engine can take as it is."""
+    """A checked request, ready for the engine."""
 
     request: GenerationRequest
     prompt: list[int]
@@ -40,22 +39,22 @@ class PreparedRequest:
     opens_reasoning: bool = False
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
-    """Where the system prompt ends; 0: there is none."""
+    """Length of the system prompt; 0: there is none."""
     grammar: str = ""
-    """What the answer is held to; empty: nothing."""
+    """The grammar of the answer; empty: none."""
     prefix_blocks: tuple[int, ...] = ()
-    """Of the prompt with its salt: `block_hashes`."""
+    """`block_hashes` of the prompt with its salt."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewGrammar:
-    """All but the grammar is prepared, which must be compiled to be checked: up to a second."""
+    """A prepared request whose grammar must still be compiled and checked: up to a second."""
 
     prepared: PreparedRequest
 
 
 class Preparation:
-    """What is known of the model on this side of the link."""
+    """Prepares requests with the tokenizer and the configuration of the model."""
 
     def __init__(self, tokenizer: Tokenizer, folder: ModelFolder) -> None:
         self.tokenizer = tokenizer
@@ -70,12 +69,13 @@ class Preparation:
         return self._context_tokens
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """All of it. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        """`prepare_known` and `prepare_grammar`. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared = self.prepare_known(request)
         return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
 
     def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
-        """Render, tokenize, check. Takes about 2 ms per 1,000 tokens: call it off the event loop.
+        """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
+        tokens: call it off the event loop.
 
         Raises TemplateFailed, PromptTooLong, InvalidRequest.
         """
@@ -86,7 +86,7 @@ class Preparation:
             return NewGrammar(prepared)
 
     def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
-        """The rest. Raises InvalidRequest."""
+        """Compile and check the grammar. Raises InvalidRequest."""
         return self._with_grammar(new.prepared, known_only=False)
 
     def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
@@ -120,7 +120,7 @@ class Preparation:
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """The ids that `prompt` would become, however many. As slow as `prepare`.
+        """The token ids of `prompt`, of any number. As slow as `prepare`.
 
         Raises TemplateFailed, InvalidRequest.
         """
@@ -128,12 +128,12 @@ class Preparation:
         return self._token_ids(prompt, must_fit=False)[0]
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
-        """The text of these ids. Raises InvalidRequest for one outside of the vocabulary."""
+        """The text of these ids. Raises InvalidRequest for an id outside the vocabulary."""
         self._check_vocabulary(token_ids, field)
         return self.tokenizer.decode(token_ids)
 
     def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
-        """A new way from this answer's token ids to its events; one for each choice."""
+        """A new pipeline from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans)
@@ -153,18 +153,18 @@ class Preparation:
         return pipeline(detokenizer, request.stop, assembly)
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
-        """Whether the prompt's end is inside of reasoning: templates write its opening mark."""
+        """Whether the prompt ends inside reasoning: some templates write its opening mark."""
         reasoning = self.tokenizer.answer_format.reasoning
         if not isinstance(prompt, ChatPrompt) or reasoning is None:
             return False
         if prompt.continue_final:
-            said = str(prompt.messages[-1].get("content", ""))
-            return said.rfind(reasoning.start) > said.rfind(reasoning.end)
+            begun = str(prompt.messages[-1].get("content", ""))
+            return begun.rfind(reasoning.start) > begun.rfind(reasoning.end)
         return text.rstrip().endswith(reasoning.start)
 
     def _token_ids(self, prompt: Prompt, *, must_fit: bool) -> tuple[list[int], bool]:
-        """The prompt, and whether the answer goes on with reasoning. What `must_fit` and certainly does not
-        is refused before it takes the memory of tokenizing it."""
+        """The token ids, and whether the answer begins inside reasoning. With `must_fit` a prompt that
+        certainly does not fit is rejected before tokenizing, which would take much memory."""
         match prompt:
             case ChatPrompt():
                 text = self.tokenizer.render(prompt)
@@ -210,8 +210,8 @@ class Preparation:
             return
         if not self.tokenizer.answer_format.has_tool_calls:
             raise UnsupportedParameter(
-                "no tool call syntax is known of this model, so its calls could not be told from text;"
-                " the option --tool-parser names one",
+                "the tool call syntax of this model is not known, so its calls could not be parsed;"
+                " the option --tool-parser selects one",
                 param="tools",
             )
 
@@ -227,7 +227,7 @@ class Preparation:
 
 
 def _field(prompt: Prompt) -> str:
-    """What dialects call the place where the prompt is."""
+    """The request field of the prompt, for error messages."""
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
@@ -245,3 +245,24 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+MOST_BOUNDARIES = 256
+"""Of a prompt with thousands of turns the first and the latest ones matter."""
+
+
+def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, ...]:
+    """Positions before each run of special tokens, ascending, without 0: the end of the system prompt, of
+    each message, and last the point before the generation prompt.
+
+    Templates mark turns with special tokens, which differ between models; that a run of them begins where a
+    text ends does not. So no template is parsed and nothing is rendered twice.
+    """
+    positions = [
+        position
+        for position in range(1, len(tokens))
+        if tokens[position] in special and tokens[position - 1] not in special
+    ]
+    if len(positions) > MOST_BOUNDARIES:
+        positions = positions[: MOST_BOUNDARIES // 4] + positions[-3 * MOST_BOUNDARIES // 4 :]
+    return tuple(positions)

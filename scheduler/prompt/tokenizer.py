@@ -1,6 +1,6 @@
-"""The seam to tokenizers, and the one real implementation: whatever transformers loads from a folder.
+"""The tokenizer protocol, and its implementation: what transformers loads from a folder.
 
-No MLX here: this runs in the parent.
+This runs in the parent process, without MLX.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Protocol
 from scheduler.answer.answer_format import AnswerFormat, answer_format, template_type
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
-from scheduler.prompt import chat_template, token_floor
+from scheduler.prompt import chat_template, min_tokens_estimate
 from scheduler.request import ChatPrompt
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, and a model's way of writing a conversation."""
+    """Text to token ids and back, and the model's chat template."""
 
     @property
     def vocabulary(self) -> int:
-        """One more than the largest token id that it knows. The model may have more, which are no text."""
+        """One more than the largest token id of the tokenizer. The model may have more ids, without text."""
         ...
 
     @property
@@ -40,21 +40,21 @@ class Tokenizer(Protocol):
 
     @property
     def special_token_ids(self) -> frozenset[int]:
-        """Tokens that no text is made of: what templates mark turns with."""
+        """Tokens that no plain text contains, such as the templates' turn marks."""
         ...
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation, ready for the assistant's turn (or the rest of it). Raises
+        """The prompt text of a conversation, up to the assistant's turn (or within it). Raises
         TemplateFailed."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, with special tokens recognised and none added. Thread-safe. Raises InvalidRequest for a
-        text that the tokenizer cannot read."""
+        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raises
+        InvalidRequest for a text that the tokenizer fails on."""
         ...
 
     def fewest_tokens(self, text: str) -> int:
-        """`encode` gives no fewer, which a thousandth of its time tells; 0 where nothing can be told."""
+        """A lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -62,21 +62,21 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """A token by itself as UTF-8, special ones spelled out: it may be a part of a character, and it has
-        the space that it brings with it in the middle of a text. Empty for ids that are no token."""
+        """One token as UTF-8, special ones spelled out. It may be part of a character, and it includes the
+        space that it has in the middle of a text. Empty for ids without a token."""
         ...
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
-        """A new stream of text; cheap. Special tokens are no text, but for those in `spelled`."""
+        """A new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
         ...
 
     def to_json(self) -> str:
-        """All of it as a `tokenizer.json`, for libraries that read those: megabytes, made anew."""
+        """The whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
         ...
 
 
 class HubTokenizer:
-    """A fast tokenizer in the Hugging Face format, with its chat template and its model's dialect."""
+    """A fast tokenizer in the Hugging Face format, with its chat template and its model's answer format."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class HubTokenizer:
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
     ) -> None:
-        """Raises StartupError where the folder holds no tokenizer that we can use."""
-        # It has no use for PyTorch here, and the operator none for its advice to install it.
+        """Raises StartupError if the folder has no usable tokenizer."""
+        # PyTorch is not needed here, so neither is transformers' advice to install it.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        # Here and not above: the import takes a second, and scripted tests do without.
+        # Imported late: it takes a second, and scripted tests do not need it.
         from transformers import AutoTokenizer
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # transformers raises whatever its parsers raise
-            told = " ".join(str(error).split())  # transformers explains itself over many lines
-            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {told}") from error
+            reason = " ".join(str(error).split())  # transformers writes several lines
+            raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise StartupError(
@@ -112,7 +112,7 @@ class HubTokenizer:
             if added.special
         }
         described = json.loads(self._backend.to_str())
-        self._longest_token = token_floor.longest_token(described, self._normalized)
+        self._longest_token = min_tokens_estimate.longest_token(described, self._normalized)
         decoder = described.get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._has_byte_tokens = '"ByteFallback"' in json.dumps(decoder)
@@ -156,13 +156,15 @@ class HubTokenizer:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            # A panic of the library, which is written in Rust, is no Exception, and would end the server: so
-            # the expressions of many vocabularies give up at ten million spaces.
+            # A panic of the Rust library is not an Exception and would end the server. The regular
+            # expressions of many vocabularies panic at ten million spaces.
             raise InvalidRequest(f"the model's tokenizer fails on this text: {error}") from error
         return ids
 
     def fewest_tokens(self, text: str) -> int:
-        return 0 if self._longest_token is None else token_floor.fewest_tokens(text, self._longest_token)
+        return (
+            0 if self._longest_token is None else min_tokens_estimate.fewest_tokens(text, self._longest_token)
+        )
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
@@ -171,7 +173,7 @@ class HubTokenizer:
         return self._spelling(token_id)
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
-        # A vocabulary has few of them, and one table serves every request of a kind.
+        # There are few sets of spelled tokens, and one table serves all requests with the same set.
         shown = spelled.intersection(self._special_ids.values())
         if self._is_byte_level:
             if shown not in self._byte_tables:
@@ -197,7 +199,7 @@ class HubTokenizer:
             return b""
         if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
-        # Behind another, for decoders take away the space before the first one.
+        # Decode it after another one: decoders strip the space of the first token.
         once, twice = (self._decode([token_id] * times, set()) for times in (1, 2))
         return twice[len(once) :].encode("utf-8", "replace")
 

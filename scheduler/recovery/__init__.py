@@ -1,1 +1,1 @@
-"""An engine's death, and how its requests go on."""
+"""Engine crashes: detection, restart, and resuming the requests."""

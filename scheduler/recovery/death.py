@@ -1,27 +1,30 @@
-"""Why an engine's life was over, read from what it left behind: its stderr and its exit status. Pure.
+"""Why an engine died, from its stderr and exit status, and what deaths in a row mean. Pure: `now` is an
+argument.
 
-A Metal error ends the process from inside a completion handler: no Python code runs any more, and what
-libc++abi wrote to stderr is all there is.
+A Metal error ends the process inside a completion handler: no Python code runs after it, and only the text
+that libc++abi wrote to stderr is left.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler.config import RecoveryConfig
 from scheduler.statistics import DeathCause
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """`telling` is the line of its stderr that says why, if one does."""
+    """`detail` is the line of its stderr that names the reason, if there is one."""
 
     cause: DeathCause
-    telling: str | None = None
+    detail: str | None = None
 
 
-# The texts of Metal's completion handler and of MLX's allocators, whatever stands around them.
+# Messages of Metal's completion handler and of MLX's allocators, with any text around them.
 _METAL = "kIOGPUCommandBufferCallbackError"
 _MARKS = (
     (DeathCause.BUFFER_LIMIT, re.compile(r"malloc\w*\] Resource limit")),
@@ -42,8 +45,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
-    """What a process that nobody ended on purpose died of, by its last `lines` and its exit status (negative
-    for a signal). The latest line that tells something decides: what was survived stands above."""
+    """The cause of a death that we did not cause, from the last `lines` of stderr and the exit status
+    (negative for a signal). The latest line that matches decides: errors above it were survived."""
     for line in reversed(lines):
         for cause, mark in _MARKS:
             if mark.search(line):
@@ -54,22 +57,51 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
 
 
 def conclude(seen: DeathCause, lines: Sequence[str], returncode: int | None) -> Death:
-    """`seen` is what the supervisor knows: how the talk with the engine came to its end. What we did to it
-    ourselves stays so; of the rest, memory and the device tell more than that it ended, and when."""
+    """`seen` is the supervisor's view: how the exchange with the engine ended. Causes of our own making
+    (HUNG, STOPPED) stay; otherwise a memory or device error on stderr is more precise than EXIT, FAULT or
+    START."""
     read = read_stderr(lines, returncode)
     match seen:
         case DeathCause.EXIT:
             return read
         case DeathCause.FAULT | DeathCause.START:
             named = read.cause in {cause for cause, _ in _MARKS}
-            return read if named else Death(seen, read.telling)
+            return read if named else Death(seen, read.detail)
         case _:
             return Death(seen)
 
 
 def _last_exception(lines: Sequence[str]) -> str | None:
-    """The line that names the exception, under the last traceback: the first that is not indented."""
+    """The exception line of the last traceback: its first line that is not indented."""
     starts = [place for place, line in enumerate(lines) if line.strip() == _TRACEBACK]
     if not starts:
         return None
     return next((line.strip() for line in lines[starts[-1] + 1 :] if line[:1] not in ("", " ")), None)
+
+
+_SHARE_STEP = 0.8
+_LEAST_SHARE = 0.25
+"""With less, requests would wait and be preempted again and again for memory that another program uses."""
+
+
+def lowered_share(share: float) -> float:
+    """The share of the KV budget for the next engine, after one ran out of memory with `share`."""
+    return max(_LEAST_SHARE, share * _SHARE_STEP)
+
+
+class CrashLoopBreaker:
+    """Stops admission in a crash loop: `max_engine_deaths` within the window."""
+
+    def __init__(self, config: RecoveryConfig) -> None:
+        self._config = config
+        self._deaths: deque[float] = deque(maxlen=config.max_engine_deaths)
+
+    def died(self, now: float) -> None:
+        self._deaths.append(now)
+
+    def reason(self, now: float) -> str | None:
+        """Why nothing is admitted; None: admission is open."""
+        window, bound = self._config.death_window_seconds, self._config.max_engine_deaths
+        if len(self._deaths) < bound or now - self._deaths[0] > window:
+            return None
+        return f"the engine died {bound} times within {window:g} seconds"

@@ -1,6 +1,6 @@
-"""Health is progress: an engine that has work and makes no step is as good as dead, and is made so.
+"""Kills a hung engine: one that has work and makes no step.
 
-`look` decides, on the time it is given; `run` is the sleeping around it.
+`look` decides, for the time that it is given; `run` sleeps between the looks.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Protocol
 import trio
 
 from scheduler.link.messages import Inspect, Inspection, StepOutput, ToEngine
-from scheduler.recovery.deadlines import Step, StepDeadlines, Work, step_in_hand
+from scheduler.recovery.deadlines import Step, StepDeadlines, Work, next_step
 from scheduler.requests.record import StreamRecord
 
 _LOOK_SECONDS = 1.0
-"""At most between two looks: a limit may shrink meanwhile, as steps are learnt."""
+"""Longest pause between two looks: the limit may shrink meanwhile, as steps are observed."""
 _QUERY = 0
-"""The number of the inquiry that nobody waits for."""
+"""Query number of an inspection that no caller waits for."""
 
 
 class OnBoard(Protocol):
-    """The requests that the engine has, or will have next."""
+    """The requests that the engine has, or that await one."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[StreamRecord]: ...
 
 
 class StallWatch:
-    """Owned by the service. `on_board`: who waits for the engine; `send` reaches it, and `kill` ends it."""
+    """Owned by the service. `on_board`: the requests in the engine; `send` reaches it, and `kill` ends it."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class StallWatch:
         self._up = False
 
     def woke(self, now: float) -> None:
-        """The first work after none: the silence until now was no stall."""
+        """Work arrived at an idle engine: the silence until now was no stall."""
         self._progressed_at = now
 
     def stepped(self, output: StepOutput, now: float) -> None:
-        """A step's output has come; to be told before it is routed."""
-        if self._on_board and not self._reads_again():
-            taken = Step(_work(output), step_in_hand(self._on_board).context_tokens)
-            self._deadlines.took(taken, now - self._progressed_at)
+        """A step's output has arrived. Call this before routing it: routing changes the rows on board."""
+        if self._on_board and not self._prefills_again():
+            taken = Step(_work(output), next_step(self._on_board).context_tokens)
+            self._deadlines.observe(taken, now - self._progressed_at)
         self._last_step_at = self._progressed_at = now
         self._seen = (output.counters.steps, output.counters.cache.disk_reads)
 
     def answered(self, inspection: Inspection, now: float) -> None:
-        """Only our own question's answer counts, and only where something was done since the last: also an
-        engine that gets nowhere answers."""
+        """Only the reply to our own inspection counts, and only if steps or disk reads advanced since the
+        last one: an engine that makes no progress replies, too."""
         if inspection.query != _QUERY or inspection.engine is None:
             return
         done = (inspection.engine.steps, 0 if inspection.disk is None else inspection.disk.reads)
@@ -77,35 +77,35 @@ class StallWatch:
             self._seen, self._progressed_at = done, now
 
     def seconds(self, now: float) -> float:
-        """For how long nothing has come; 0 while nothing is expected."""
+        """Seconds without progress; 0 while none is expected."""
         return now - self._progressed_at if self._up and self._on_board else 0.0
 
     def last_step_seconds(self, now: float) -> float | None:
-        """Since the last step, busy or not; None before the first."""
+        """Age of the last step, busy or idle; None before the first."""
         return None if self._last_step_at is None else now - self._last_step_at
 
     def limit_seconds(self) -> float:
-        """How long that may be, with what is on board."""
-        return self._deadlines.limit_seconds(step_in_hand(self._on_board))
+        """How long `seconds` may get, with the requests on board."""
+        return self._deadlines.limit_seconds(next_step(self._on_board))
 
     def look(self, now: float) -> float:
-        """Ask or kill, if it is time to; when to look again."""
+        """Inspect or kill the engine if it is time to. Returns when to look again."""
         limit = self.limit_seconds()
         end_at = self._progressed_at + limit
         if not self.seconds(now):
             end_at = now + limit
         elif now >= end_at:
-            work = step_in_hand(self._on_board).work.value
+            work = next_step(self._on_board).work.value
             self._kill(f"no step for {limit:.3g} seconds, with requests on board ({work})")
             end_at = now + limit
         elif now >= self._progressed_at + limit / 2:
-            # It tells nothing while it reads from disk, or reads once more what another engine had read.
+            # It sends no output while it reads from disk, or prefills again for resumed requests.
             self._send(Inspect(_QUERY, top=0))
         return min(end_at, now + min(_LOOK_SECONDS, limit / 4))
 
     def overslept(self, seconds: float, now: float) -> None:
-        """This process did not run for so long, and so perhaps the whole machine: a lid was closed, a
-        container frozen. Nothing of it is held against the engine."""
+        """This process itself did not run for `seconds` (a closed lid, a frozen container). That time does
+        not count against the engine."""
         if seconds > _LOOK_SECONDS:
             self._progressed_at = min(now, self._progressed_at + seconds)
 
@@ -117,13 +117,13 @@ class StallWatch:
             now = trio.current_time()
             self.overslept(now - look_at, now)
 
-    def _reads_again(self) -> bool:
-        """Whether a silence may be of several steps."""
-        return any(record.resumed and not record.settled for record in self._on_board)
+    def _prefills_again(self) -> bool:
+        """Whether the time since the last output may cover several steps."""
+        return any(record.resumed and not record.trusted for record in self._on_board)
 
 
 def _work(output: StepOutput) -> Work:
-    """What the step did, as far as it tells."""
+    """What the step computed, as far as its output shows."""
     if not output.prefills:
         return Work.DECODE
     return Work.CHUNK if output.tokens else Work.PROMPT

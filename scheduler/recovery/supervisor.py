@@ -1,7 +1,7 @@
-"""Keeps one engine alive: start, READY within a deadline, route what it says, restart with backoff.
+"""Keeps one engine alive: start it, wait for READY, deliver its messages, restart it with backoff.
 
-Restarting is a state of the service, not an exception in anybody's task. What an engine's death means
-for the requests on board is the listener's to decide (`service.py`).
+Restarting is a state of the service, not an exception in another task. The listener (`engine_events.py`)
+decides what an engine's death means for the requests on board.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import structlog
 import trio
@@ -34,10 +34,11 @@ from scheduler.recovery.death import Death, conclude
 from scheduler.statistics import DeathCause, EngineCondition, EngineStatistics
 
 _log = structlog.get_logger("supervisor")
+_T = TypeVar("_T")
 
 
 class EngineListener(Protocol):
-    """Who hears what the engine says. Called in the reader's task: nothing here may wait."""
+    """Receives the engine's messages. Called in the task that reads the link: nothing here may wait."""
 
     def engine_loading(self, stage: str) -> None: ...
     def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None: ...
@@ -45,13 +46,13 @@ class EngineListener(Protocol):
     def engine_inspected(self, inspection: Inspection) -> None: ...
     def engine_lost(self, cause: str) -> None: ...
     def engine_died(self, death: Death) -> None:
-        """After `engine_lost`, when the process has ended and its stderr is read; not of an engine that
-        was stopped."""
+        """After `engine_lost`, when the process has ended and its stderr is read; not called for an engine
+        that was stopped on purpose."""
         ...
 
 
 class EngineFault(Exception):
-    """The engine said why it cannot go on, or did not become ready in time."""
+    """The engine reported why it cannot continue, or did not become ready in time."""
 
 
 class EngineNeverReady(StartupError):
@@ -59,24 +60,24 @@ class EngineNeverReady(StartupError):
 
 
 _FIRST_STARTS = 3
-"""An engine that dies silently before it was ever ready gets as many tries; one that says why gets one."""
+"""Attempts for a first engine that dies without a reason before READY; one that reports a reason gets one."""
 
 
 @dataclass(slots=True)
 class EngineLife:
-    """One engine, from its start to its end. Times are trio's clock."""
+    """One engine process, from start to end. Times are trio's clock."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Of the talk with it, once its process runs."""
+    """Around the exchange of messages, once the process runs."""
     ready: Ready | None = None
     became_ready_at: float | None = None
     cause: str = "the engine process ended"
     """Why its life ended."""
     death: DeathCause = DeathCause.EXIT
-    said_fault: bool = False
+    reported_fault: bool = False
 
     def lasted(self, seconds: float) -> bool:
-        """Whether it has been ready for so long, or was until its end."""
+        """Whether it has been ready for at least `seconds`."""
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
 
 
@@ -90,13 +91,13 @@ class Supervisor:
         listener: EngineListener,
         config: SupervisionConfig,
     ) -> None:
-        """`load` is asked anew for each engine."""
+        """`load` is called once for each engine."""
         self._launcher = launcher
         self._load = load
         self._listener = listener
         self._config = config
         self._life: EngineLife | None = None
-        """The engine that loads or is ready; None before its process runs and after its end."""
+        """The engine that is loading or ready; None before its process runs and after its end."""
         self._restarts = 0
         self._failed_starts = 0
         self._slowest_load_seconds: float | None = None
@@ -119,8 +120,8 @@ class Supervisor:
             return EngineCondition.READY
         return EngineCondition.STARTING if self._death_cause is None else EngineCondition.RESTARTING
 
-    def condemn(self, cause: str) -> None:
-        """The running engine does nothing any more: its life ends here, and the next one begins."""
+    def declare_hung(self, cause: str) -> None:
+        """End a running engine that makes no progress, and start the next one."""
         if self._life is not None and self._life.ready is not None:
             self._life.cause = cause
             self._life.scope.cancel()
@@ -128,7 +129,7 @@ class Supervisor:
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engine.
 
-        Raises EngineNeverReady where the first engine says that it cannot start, or none of three does.
+        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail.
         """
         backoff = self._config.backoff_first_seconds
         while True:
@@ -137,24 +138,24 @@ class Supervisor:
                 exit_ = await self._launcher.run(partial(self._session, life))
             except LaunchFailed as error:
                 exit_ = self._not_launched(life, str(error))
-            # What it said over the link counts as its last line: the same words, and there is always room.
+            # Its Fault counts as the last line of stderr: the same text, and never cut off.
             death = conclude(life.death, (*exit_.last_stderr, life.cause), exit_.returncode)
             self._death_cause = death.cause
-            told = "" if death.telling is None or death.telling in life.cause else f": {death.telling}"
-            self._last_death = f"{life.cause}; the engine {exit_}{told}"
-            self._listener.engine_died(death)
+            detail = "" if death.detail is None or death.detail in life.cause else f": {death.detail}"
+            self._last_death = f"{life.cause}; the engine {exit_}{detail}"
+            self._report(self._listener.engine_died, death)
             if self._slowest_load_seconds is None and (
-                life.said_fault or self._failed_starts >= _FIRST_STARTS
+                life.reported_fault or self._failed_starts >= _FIRST_STARTS
             ):
                 raise EngineNeverReady(self._last_death)
-            if life.lasted(self._config.settled_seconds):
+            if life.lasted(self._config.stable_seconds):
                 backoff = self._config.backoff_first_seconds
             self._restarts += 1
             _log.error(
                 "engine_died",
                 cause=death.cause.value,
-                said=life.cause,
-                telling=death.telling,
+                reason=life.cause,
+                detail=death.detail,
                 exit=str(exit_),
                 restarts=self._restarts,
                 restart_in_seconds=backoff,
@@ -164,45 +165,53 @@ class Supervisor:
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)
 
     def _not_launched(self, life: EngineLife, cause: str) -> Exit:
-        """A start that failed like any other: the listener hears of it, and the next one waits its time."""
+        """A failed start like any other: reported to the listener, and retried with backoff."""
         life.cause, life.death = cause, DeathCause.START
         self._failed_starts += 1
-        self._listener.engine_lost(cause)
+        self._report(self._listener.engine_lost, cause)
         return Exit(None)
 
+    @staticmethod
+    def _report(report: Callable[[_T], None], fact: _T) -> None:
+        """Tell the listener that an engine ended. A bug in the listener must not stop the restarts."""
+        try:
+            report(fact)
+        except Exception:
+            _log.exception("engine_listener_failed")
+
     async def _session(self, life: EngineLife, channel: Channel) -> None:
-        """From Load to the engine's end. Returns when it is over; `life` has the cause."""
+        """From Load to the engine's end. Afterwards `life` has the cause."""
         self._life = life
         try:
             with life.scope:
-                await self._talk(life, channel)
-            # Here only if it was condemned: it does not stop talking by itself.
-            life.death = DeathCause.WEDGE
+                await self._exchange(life, channel)
+            # Only `declare_hung` cancels the scope; `_exchange` does not return by itself.
+            life.death = DeathCause.HUNG
             channel.unresponsive = True
         except EngineGone:
             pass
         except (EngineFault, LinkError) as fault:
-            life.cause, life.death, life.said_fault = str(fault), DeathCause.FAULT, True
+            life.cause, life.death, life.reported_fault = str(fault), DeathCause.FAULT, True
         except trio.Cancelled:
             life.death = DeathCause.STOPPED
             raise
         except Exception as error:
-            # A bug on this side. The step may be half delivered, which is what resuming is made for.
+            # A bug in the parent. The step may be half delivered, which resuming allows for.
             _log.exception("engine_message_failed")
-            life.cause = f"what the engine said could not be handled: {type(error).__name__}: {error}"
-            life.death, life.said_fault = DeathCause.FAULT, True
+            life.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
+            life.death, life.reported_fault = DeathCause.FAULT, True
         finally:
-            # Also when cancelled: whoever waits for this engine must hear that it will not answer.
+            # Also when cancelled: requests on board must not wait for this engine any longer.
             self._life = None
             if life.became_ready_at is None:
-                # Before the listener hears of it: it decides by this number.
+                # Before the report: the listener decides by this number.
                 self._failed_starts += 1
                 if life.death is not DeathCause.STOPPED:
                     life.death = DeathCause.START
             self._death_cause = life.death
-            self._listener.engine_lost(life.cause)
+            self._report(self._listener.engine_lost, life.cause)
 
-    async def _talk(self, life: EngineLife, channel: Channel) -> None:
+    async def _exchange(self, life: EngineLife, channel: Channel) -> None:
         channel.send_nowait(self._load())
         ready: Ready | None = None
         started_at = trio.current_time()
@@ -210,7 +219,7 @@ class Supervisor:
         with trio.move_on_after(limit):
             ready = await self._wait_ready(channel)
         if ready is None:
-            # Where it hangs is what whoever is to mend it needs.
+            # The launcher then sends SIGABRT: its stacks show where the load hangs.
             channel.unresponsive = True
             raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
         life.ready, life.became_ready_at = ready, trio.current_time()

@@ -1,7 +1,7 @@
-"""The states a request can be in, and the only moves between them.
+"""A request's states, and the legal moves between them.
 
-Rule: everything that decides whether a move is legal is in `TRANSITIONS`. An illegal move raises and
-leaves the state as it was. An id leaves the parent's tables when its state becomes RETIRED.
+`TRANSITIONS` alone decides whether a move is legal. An illegal move raises and leaves the state as it was. An
+id leaves the parent's tables when its state becomes RETIRED.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class State(Enum):
     QUEUED = auto()
     """Accepted; in the intake queue."""
     SUBMITTED = auto()
-    """Sent to the engine; no progress heard yet."""
+    """Sent to the engine, which has not reported progress yet."""
     PREFILLING = auto()
     DECODING = auto()
-    STRANDED = auto()
-    """Its engine is gone; the next one will go on with it where it stopped."""
+    AWAITING_ENGINE = auto()
+    """Its engine died; the next one resumes it."""
     CANCELLING = auto()
-    """`Cancel` sent; whatever still arrives for it is dropped until `Retired`."""
+    """`Cancel` sent; output that still arrives is dropped until `Retired`."""
     RETIRED = auto()
 
 
@@ -30,16 +30,14 @@ class Event(Enum):
     PREFILL = auto()
     TOKEN = auto()
     CANCEL = auto()
-    EXPIRE = auto()
-    """Its time is up. Ends as a cancel does, but only what still waits for its answer can run out of time:
-    a request that has its final event has no deadline any more."""
+    """The client left, or a deadline passed: the record's outcome says which."""
     LOSE = auto()
-    """The engine that had it is gone."""
+    """Its engine died."""
     RETIRE = auto()
 
 
 class IllegalMove(LinkError):
-    """An event that its state does not allow. The engine says what cannot be, so it is treated as broken."""
+    """An event that the state does not allow. If the engine sent it, the engine counts as broken."""
 
 
 _IN_ENGINE = (State.SUBMITTED, State.PREFILLING, State.DECODING)
@@ -51,17 +49,16 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.SUBMITTED, Event.TOKEN): State.DECODING,
     (State.PREFILLING, Event.TOKEN): State.DECODING,
     (State.DECODING, Event.TOKEN): State.DECODING,
-    # The next engine's way with it begins like a new one's; it may have tokens already.
-    **{(state, Event.LOSE): State.STRANDED for state in _IN_ENGINE},
-    (State.STRANDED, Event.DISPATCH): State.SUBMITTED,
-    # What no engine has is over at once when it is cancelled or expires: nothing is left to wait for.
+    # On the next engine it starts again as SUBMITTED; it may have tokens already.
+    **{(state, Event.LOSE): State.AWAITING_ENGINE for state in _IN_ENGINE},
+    (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
+    # No engine has it, so a cancel retires it without waiting for `Retired`.
     **{
         (state, event): State.RETIRED
-        for state in (State.QUEUED, State.STRANDED)
-        for event in (Event.CANCEL, Event.EXPIRE, Event.RETIRE)
+        for state in (State.QUEUED, State.AWAITING_ENGINE)
+        for event in (Event.CANCEL, Event.RETIRE)
     },
     **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
-    **{(state, Event.EXPIRE): State.CANCELLING for state in _IN_ENGINE},
     **{(state, Event.RETIRE): State.RETIRED for state in (*_IN_ENGINE, State.CANCELLING)},
     (State.CANCELLING, Event.PREFILL): State.CANCELLING,
     (State.CANCELLING, Event.TOKEN): State.CANCELLING,

@@ -1,8 +1,8 @@
-"""One choice's events between the router and its reader: one writer, one reader, and it merges.
+"""One choice's events between the multiplexer and the reader: one writer, one reader.
 
-A reader that falls behind gets its text in larger pieces: neighbours of one kind become one, and kinds
-keep their order. Putting never waits, so a slow client can hold up neither the engine nor another
-stream; the size is bounded by the request's own max_tokens.
+A reader that falls behind gets larger pieces: neighbours of one kind are merged, and order is kept. `put`
+never waits, so a slow client delays neither the engine nor another stream. The request's max_tokens bounds
+the size.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Doorbell:
         self._rung.set()
 
     async def wait(self) -> None:
-        """Until the next ring. Whoever looked before must not have waited in between."""
+        """Until the next ring. There must be no checkpoint between the caller's look and this call."""
         self._rung = trio.Event()
         await self._rung.wait()
 
 
 class Mailbox:
-    """Holds at most one progress, the pieces of the answer as runs of one kind, and one final event."""
+    """Holds at most one progress event, the pieces of the answer in runs of one kind, and one final event."""
 
     def __init__(self, doorbell: Doorbell | None = None) -> None:
         self._doorbell = doorbell or Doorbell()
@@ -57,7 +57,7 @@ class Mailbox:
 
     def put(self, piece: AnswerPiece) -> None:
         assert self._final is None, "a piece of the answer after the final event"
-        if not _says_something(piece):
+        if not _has_content(piece):
             return
         if self._runs and _joins(self._runs[-1][0], piece):
             self._runs[-1].append(piece)
@@ -72,9 +72,9 @@ class Mailbox:
         self._doorbell.ring()
 
     def take_nowait(self) -> StreamEvent | None:
-        """The next event in order (progress, pieces, final), or None where nothing waits."""
+        """The next event in order (progress, pieces, final), or None if there is none."""
         if self._runs:
-            # Progress of a prefill is no news once there is an answer.
+            # Prefill progress is out of date once the answer has begun.
             self._progress = None
             return _merge(self._runs.popleft())
         if self._progress is not None:
@@ -94,19 +94,19 @@ class Mailbox:
         return event
 
 
-def _says_something(piece: AnswerPiece) -> bool:
+def _has_content(piece: AnswerPiece) -> bool:
     match piece:
         case ToolCallStarted():
             return True
         case TextDelta(text=text, logprobs=logprobs):
-            # A token that is half a character has a probability and no text yet.
+            # A token that is part of a character has log-probabilities and no text yet.
             return bool(text or logprobs)
         case _:
             return bool(piece.text)
 
 
 def _joins(last: AnswerPiece, piece: AnswerPiece) -> bool:
-    """Whether the two are parts of one text."""
+    """Whether the two pieces can be merged."""
     match piece:
         case TextDelta() | ReasoningDelta():
             return type(last) is type(piece)
@@ -131,6 +131,6 @@ def _merge(run: list[AnswerPiece]) -> AnswerPiece:
         case ToolCallArguments(index=index):
             return ToolCallArguments(index, text)
         case ToolCallStarted():
-            raise AssertionError("the starts of two calls are never one")
+            raise AssertionError("starts of tool calls are never merged")
         case _:
             assert_never(run[0])

@@ -1,8 +1,8 @@
-"""Routes what the engine says to the request it concerns, and forgets a request when it has retired.
+"""Routes the engine's output to the requests, and forgets a request when it retires.
 
-All of it is synchronous and runs in the link reader's task: it waits for nobody. An id leaves the table
-because of one message, `Retired`, or because there is no engine that holds it. Whoever still waits for an
-answer when the engine dies stays in the table, for the next one.
+All of it is synchronous and runs in the task that reads the link. An id leaves the table on `Retired`, or
+when no engine holds it. When the engine dies, requests without a final event stay in the table for the next
+engine.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _log = structlog.get_logger("multiplexer")
 
 
 class RequestObserver(Protocol):
-    """Sees what happens to requests. It never raises: a fault in telemetry must not end a stream."""
+    """Observes requests. It never raises: a fault in telemetry must not end a stream."""
 
     def submitted(self, record: StreamRecord, now: float) -> None: ...
     def resumed(self) -> None: ...
     def token(self, record: StreamRecord, now: float) -> None:
-        """Before `record` counts it."""
+        """Called before `record` counts it."""
         ...
 
     def late_token(self) -> None:
-        """One for a request that nobody reads any more."""
+        """A token of a request that has no reader any more."""
         ...
 
     def cancelled(self, seconds: float) -> None:
-        """From the Cancel sent to its Retired received."""
+        """Time from Cancel sent to Retired received."""
         ...
 
 
 class Multiplexer:
     """The requests that the engine holds, by id.
 
-    `send` takes messages for the engine; `on_retired` is told of every record that leaves.
+    `send` takes messages for the engine; `on_retired` is called with every record that leaves.
     """
 
     def __init__(
@@ -76,31 +76,31 @@ class Multiplexer:
         record.dispatched_at = self._clock()
         self._observer.submitted(record, record.dispatched_at)
         self._records[record.request_id] = record
-        self._hand_over(record, record.submit_message)
+        self._send_submit(record, record.submit_message)
 
     @property
-    def stranded(self) -> bool:
-        """Whether some wait for another engine, or for their turn with it."""
-        return any(record.state is State.STRANDED for record in self._records.values())
+    def awaiting_engine(self) -> bool:
+        """Whether any request waits to be resumed."""
+        return any(record.state is State.AWAITING_ENGINE for record in self._records.values())
 
     def resubmit(self, record: StreamRecord) -> None:
-        """Hand one that an engine's death has left over to the next engine."""
+        """Resume a request on the next engine."""
         record.move(Event.DISPATCH)
         self._observer.resumed()
-        self._hand_over(record, record.resubmit_message)
+        self._send_submit(record, record.resubmit_message)
 
-    def _hand_over(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
+    def _send_submit(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
         try:
             self._send(message())
         except Exception as error:
-            # The engine has never heard of it, so no Retired will come to give back its credit.
+            # The engine does not have it, so no Retired will come to free its credit.
             _log.exception("submit_failed", request=record.prepared.request.public_id)
             record.fail(RequestFailed(f"the request could not be sent to the engine: {error}"))
             self._drop(record, Event.RETIRE)
 
     def cancel(self, record: StreamRecord) -> None:
-        """Nobody needs this request's answer any more; it is gone when its Retired comes."""
-        if record.state is State.STRANDED:
+        """Stop a request whose answer nobody reads any more. It leaves the table when its Retired arrives."""
+        if record.state is State.AWAITING_ENGINE:
             self._drop(record, Event.CANCEL)
         elif record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
@@ -108,23 +108,18 @@ class Multiplexer:
             self._send(Cancel(record.request_id))
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> bool:
-        """Its time is up: `error` is its final event, and it is gone when its Retired comes. False where it
-        has its final event already."""
+        """A deadline passed: `error` is the final event, and the engine is to stop. False if the request has
+        its final event already."""
         if not record.listening:
             return False
         record.fail(error)
-        if record.state is State.STRANDED:
-            self._drop(record, Event.EXPIRE)
-        else:
-            record.move(Event.EXPIRE)
-            record.cancel_sent_at = self._clock()
-            self._send(Cancel(record.request_id))
+        self.cancel(record)
         return True
 
     def route(self, output: StepOutput) -> None:
         """Deliver one step. A failure in one request's text ends that request and no other.
 
-        Raises LinkError for what a working engine cannot say.
+        Raises LinkError for output that a working engine cannot send.
         """
         now = self._clock()
         ends = {retired.request_id: retired for retired in output.retired}
@@ -140,24 +135,26 @@ class Multiplexer:
         try:
             return self._records[request_id]
         except KeyError:
-            raise LinkError(f"the engine speaks of request {request_id}, which it does not have") from None
+            raise LinkError(
+                f"the engine sent output for request {request_id}, which it does not have"
+            ) from None
 
     def _route_prefill(self, prefill: PrefillOut) -> None:
         record = self._held(prefill.request_id)
         if record.listening:
             record.put_prefill(prefill.done, prefill.total, prefill.cached)
 
-    def _route_token(self, told: TokenOut, is_stop_token: bool, now: float) -> None:
-        record = self._held(told.request_id)
+    def _route_token(self, out: TokenOut, is_stop_token: bool, now: float) -> None:
+        record = self._held(out.request_id)
         if not record.listening:
             self._observer.late_token()
             return
         self._observer.token(record, now)
         if is_stop_token:
-            record.count_token(told.token, now)
+            record.count_token(out.token, now)
             return
         try:
-            record.put_tokens((told.token,), now, () if told.logprobs is None else (told.logprobs,))
+            record.put_tokens((out.token,), now, () if out.logprobs is None else (out.logprobs,))
         except Exception as error:
             self._fail_answer(record, error)
             self.cancel(record)
@@ -174,7 +171,7 @@ class Multiplexer:
         if record.listening:
             try:
                 self._finish(record, retired)
-            except Exception as error:  # In the text that was held back until now.
+            except Exception as error:  # In text that was held back until now.
                 self._fail_answer(record, error)
         record.move(Event.RETIRE)
         self._on_retired(record)
@@ -182,7 +179,7 @@ class Multiplexer:
     @staticmethod
     def _fail_answer(record: StreamRecord, error: Exception) -> None:
         if isinstance(error, SchedulerError):
-            # What the model wrote cannot be read: told to the client, and nothing is wrong with us.
+            # The model's output cannot be parsed: an error for the client, and no bug of the server.
             record.fail(error)
             return
         _log.exception("answer_failed", request=record.prepared.request.public_id)
@@ -204,38 +201,38 @@ class Multiplexer:
                 assert_never(retired.reason)
 
     def lose_all(self) -> None:
-        """The engine is gone. Whoever was still to be answered waits for the next one; others have left."""
+        """The engine died. Requests without a final event wait for the next engine; cancelled ones retire."""
         now = self._clock()
         for record in list(self._records.values()):
             if record.state is State.CANCELLING:
                 self._drop(record, Event.RETIRE)
-            elif record.state is not State.STRANDED:
+            elif record.state is not State.AWAITING_ENGINE:
                 record.move(Event.LOSE)
                 record.lost_at = now if record.lost_at is None else record.lost_at
                 if (ending := record.ending) is not None:
-                    self._end_by_itself(record, ending)
+                    self._finish_without_retired(record, ending)
 
-    def _end_by_itself(self, record: StreamRecord, ending: FinishReason) -> None:
+    def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
         try:
             record.finish(ending)
-        except Exception as error:  # In the text that was held back until now.
+        except Exception as error:  # In text that was held back until now.
             self._fail_answer(record, error)
         self._drop(record, Event.RETIRE)
 
     def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """One that is stranded ends here."""
+        """Fail a request that awaits an engine."""
         record.fail(error)
         self._drop(record, Event.RETIRE)
 
     def end_all(self, error: SchedulerError) -> None:
-        """Every request ends now with `error`, and the engine is told where one has it."""
+        """Fail every request with `error`, and cancel those that the engine has."""
         for record in list(self._records.values()):
             if record.listening:
                 record.fail(error)
                 self.cancel(record)
 
     def _drop(self, record: StreamRecord, event: Event) -> None:
-        """It leaves the table, for no engine has it."""
+        """Retire a request that no engine has."""
         del self._records[record.request_id]
         record.move(event)
         self._on_retired(record)

@@ -1,4 +1,4 @@
-"""Everything the parent knows of one accepted request: one record, one state, one owner of each fact."""
+"""All that the parent knows about one accepted request: one record, one state, one owner of each fact."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scheduler.requests.lifecycle import Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.statistics import RunningStatistics
 
-_SETTLED_TOKENS = 4
-"""More than a step's, and more than can have been on the way when an engine died."""
+_TRUSTED_TOKENS = 4
+"""More than one step yields, and more than can have been in flight when an engine died."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
-"""2^64 over the golden ratio: the seeds of neighbouring requests' choices do not meet."""
+"""2^64 over the golden ratio: seeds of different requests' choices do not collide."""
 
 
 @dataclass(slots=True)
 class StreamRecord:
-    """A request from acceptance to retirement. Times are trio's clock; a request arrives before it is
-    tokenized, so that its waits and its timeout include that."""
+    """A request from acceptance to retirement. Times are trio's clock. `arrived_at` is before tokenizing, so
+    waits and timeouts include it."""
 
     request_id: int
     prepared: PreparedRequest
@@ -39,64 +39,65 @@ class StreamRecord:
     state: State = State.QUEUED
     prefilled_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prefilled ones, those that the engine did not have to compute, once it tells."""
+    """Of the prefilled tokens, those taken from the prefix cache, as the engine reported."""
     output_tokens: int = 0
     emitted: array[int] = field(default_factory=lambda: array("I"))
-    """Every token of the answer, its end included: what the next engine needs to go on."""
-    told_prefill: int = 0
-    """The furthest progress that the reader has heard of; after an engine's death it begins again."""
+    """Every token of the answer, its stop token included: the next engine needs them to resume."""
+    reported_prefill: int = 0
+    """The furthest progress reported to the reader; after an engine's death prefill itself starts again."""
     resumed: int = 0
-    """How many further engines it was sent to."""
+    """How often it was resumed on another engine."""
     resumed_tokens: int = 0
-    """`output_tokens` when it was last sent to one."""
+    """`output_tokens` when it was last resumed."""
     lost_at: float | None = None
-    """When its engine died, until the next one tells of it."""
+    """When its engine died; None once the next one has sent a token."""
     deaths: int = 0
-    """Engines that died with it on board, since it last settled on one."""
+    """Engines that died with it on board, since it was last trusted."""
     suspect: bool = False
-    """Whether it may have been the cause of the last one."""
+    """Whether it may have caused the last of these deaths."""
     dispatched_at: float | None = None
     started_at: float | None = None
-    """When the engine first told of its progress: until then it may have waited for a slot there."""
+    """When the engine first reported progress: until then it may have waited for a slot there."""
     first_token_at: float | None = None
     last_token_at: float | None = None
     cancel_sent_at: float | None = None
-    """When the engine was told to let go of it."""
+    """When Cancel was sent to the engine."""
     outcome: str | None = None
-    """The one terminal outcome, as the metrics name it; set when the reader's final event is."""
+    """The one terminal outcome, as the metrics name it; set with the final event."""
 
     def move(self, event: Event) -> None:
         self.state = move(self.state, event)
 
     @property
     def deadline(self) -> float | None:
-        """When the client's own timeout passes."""
+        """When the client's own timeout ends."""
         return deadline_of(self.prepared.request, self.arrived_at)
 
     @property
     def uncached_tokens(self) -> int:
-        """Prompt tokens that the engine has computed for it."""
+        """Prompt tokens that the engine computed for it."""
         return max(0, self.prefilled_tokens - self.cached_tokens)
 
     @property
     def listening(self) -> bool:
-        """Whether what the engine says of this request still concerns a reader."""
-        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.STRANDED)
+        """Whether a reader still waits for the engine's output."""
+        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.AWAITING_ENGINE)
 
     @property
-    def settled(self) -> bool:
-        """Whether the engine that has it now has brought it on."""
-        return self.output_tokens - self.resumed_tokens >= _SETTLED_TOKENS
+    def trusted(self) -> bool:
+        """Whether it has received enough tokens from its current engine not to be suspected of crashing
+        it."""
+        return self.output_tokens - self.resumed_tokens >= _TRUSTED_TOKENS
 
     @property
     def ending(self) -> FinishReason | None:
-        """Why its answer is complete as it stands, where only its Retired was lost."""
+        """The finish reason of an answer that is complete, and only its Retired was lost; else None."""
         if self.emitted and self.emitted[-1] in self.prepared.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.output_tokens >= self.prepared.max_tokens else None
 
     def resubmit_message(self) -> Submit:
-        """It goes on with another engine, behind what it has said."""
+        """To resume it on another engine, after the tokens that it has."""
         self.resumed += 1
         self.resumed_tokens = self.output_tokens
         return self.submit_message()
@@ -119,7 +120,7 @@ class StreamRecord:
         )
 
     def _sampling(self) -> Sampling:
-        """A seed of its own for each choice; the first has the request's."""
+        """Each choice has its own seed; the first has the request's."""
         sampling = self.prepared.request.sampling
         if self.choice == 0:
             return sampling
@@ -128,17 +129,17 @@ class StreamRecord:
     def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
         if self.output_tokens:
-            # Computed again behind an engine's death: no news to its reader, and no cost of its own.
+            # Prefilled again after an engine's death: neither reported nor charged again.
             return
         self.prefilled_tokens = done
         self.cached_tokens = cached
-        if done >= self.told_prefill:
-            self.told_prefill = done
+        if done >= self.reported_prefill:
+            self.reported_prefill = done
             self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float, logprobs: Sequence[LogprobsOut] = ()) -> None:
-        """Tokens of the answer, where asked for with their log-probabilities. Afterwards `pipeline.stopped`
-        tells whether a stop string came."""
+        """Tokens of the answer, with their log-probabilities if requested. Afterwards `pipeline.stopped` is
+        whether a stop string matched."""
         for token in tokens:
             self.count_token(token, now)
         for piece in self.pipeline.feed(tokens, logprobs):
@@ -153,8 +154,8 @@ class StreamRecord:
         self.last_token_at = now
 
     def finish(self, by_engine: FinishReason) -> None:
-        """The answer is complete: `by_engine` says why the row ended, unless the pipeline ended it before
-        (a stop string may also complete in the text that was still held back)."""
+        """The answer is complete. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
+        stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
             self.mailbox.put(piece)
         usage = Usage(
@@ -178,10 +179,11 @@ class StreamRecord:
                 self.outcome = "error"
 
     def statistics(self, now: float) -> RunningStatistics:
-        """For operators' eyes."""
+        """For the operators' report."""
         request = self.prepared.request
         return RunningStatistics(
             id=request.public_id,
+            request_id=self.request_id,
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
@@ -196,7 +198,7 @@ class StreamRecord:
         )
 
     def abandon(self) -> None:
-        """The reader has left; without a final event before, that is the outcome."""
+        """The reader has left. Without an earlier final event the outcome is `cancelled`."""
         if self.outcome is None:
             self.outcome = "cancelled"
 
@@ -208,7 +210,7 @@ def records_of(
     arrived_at: float,
     doorbell: Doorbell,
 ) -> list[StreamRecord]:
-    """One record a choice: to the engine they are requests that happen to begin alike."""
+    """One record for each choice: the engine sees independent requests with the same prompt."""
     return [
         StreamRecord(
             request_id=next(ids),
@@ -224,5 +226,5 @@ def records_of(
 
 
 def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:
-    """None for a request that has all the time in the world."""
+    """None for a request without a timeout."""
     return None if request.timeout_seconds is None else arrived_at + request.timeout_seconds

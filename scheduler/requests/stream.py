@@ -1,4 +1,4 @@
-"""An accepted request as its one reader sees it: the events of its choices, in whatever order they come."""
+"""An accepted request as its reader sees it: the events of its choices, in order of arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.requests.record import StreamRecord
 
 
 class RequestStream:
-    """Iterate over it for the events of a request with one choice; `receive_choice` serves any number."""
+    """Iterate over it for a request with one choice; use `receive_choice` for several."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class RequestStream:
         doorbell: Doorbell,
         ahead_of: Callable[[int, float], int | None],
     ) -> None:
-        """`ahead_of`: how many queued requests go before the one of this id, at a time."""
+        """`ahead_of(request_id, now)`: how many queued requests go before this one."""
         self._records = tuple(records)
         self._doorbell = doorbell
         self._ahead_of = ahead_of
@@ -33,21 +33,21 @@ class RequestStream:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of each prompt once: its choices share it."""
+        """Each prompt counted once: its choices share it."""
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
     @property
     def progress(self) -> Progress:
-        """What the request is waiting for now, for keep-alive messages."""
+        """Queue position or prefill progress, for keep-alive comments."""
         record = self._records[0]
         if record.state is State.QUEUED:
             return Queued(self._ahead_of(record.request_id, trio.current_time()) or 0)
-        return Prefilling(record.told_prefill, len(record.prepared.prompt))
+        return Prefilling(record.reported_prefill, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:
-        """The next event of some choice with that choice's number, or None where nothing waits."""
+        """The next event of any choice, with the choice's number, or None if there is none."""
         count = len(self._records)
-        # Turn by turn, or a choice that never pauses would be the only one that is heard.
+        # Round robin: otherwise a choice that never pauses would starve the others.
         for offset in range(1, count + 1):
             choice = (self._last + offset) % count
             if (event := self._records[choice].mailbox.take_nowait()) is not None:
@@ -56,7 +56,7 @@ class RequestStream:
         return None
 
     async def receive_choice(self) -> tuple[int, StreamEvent]:
-        """The next event of some choice. Raises trio.EndOfChannel after the final one of each."""
+        """The next event of any choice. Raises trio.EndOfChannel after the final event of each."""
         while (found := self.take_choice_nowait()) is None:
             if all(record.mailbox.ended for record in self._records):
                 raise trio.EndOfChannel
@@ -65,16 +65,16 @@ class RequestStream:
 
     async def receive(self) -> StreamEvent:
         """The next event of the only choice. Raises trio.EndOfChannel after the final one."""
-        assert len(self._records) == 1, "whose event would it be?"
+        assert len(self._records) == 1, "use receive_choice for several choices"
         return (await self.receive_choice())[1]
 
     def take_nowait(self) -> StreamEvent | None:
-        assert len(self._records) == 1, "whose event would it be?"
+        assert len(self._records) == 1, "use receive_choice for several choices"
         found = self.take_choice_nowait()
         return None if found is None else found[1]
 
     def __aiter__(self) -> RequestStream:
-        # Itself, not a generator: whoever stops iterating early leaves nothing to be collected.
+        # Not an async generator: ending the iteration early leaves nothing to finalize.
         return self
 
     async def __anext__(self) -> StreamEvent:

@@ -1,1 +1,1 @@
-"""Metrics, the log set-up and the one canonical line a request."""
+"""Metrics, logging, traces, and the record of each finished request."""

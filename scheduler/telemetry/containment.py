@@ -1,7 +1,7 @@
 """A fault in telemetry costs a sample, a log line or a span, and never a stream.
 
-Telemetry runs in the task that reads the engine's link and in requests' own tasks. What it raises there
-would end every stream, or the request that it was about to describe.
+Telemetry runs in the task that reads the link and in requests' own tasks. An exception there would end every
+stream, or the request that it describes.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _P = ParamSpec("_P")
 
 
 class Containment:
-    """Runs parts of the telemetry. Each kind of failure (part and exception type) is logged once, and every
-    failure counts in `penstock_telemetry_failures_total`."""
+    """Runs parts of the telemetry and catches what they raise. Each kind of failure (part and exception type)
+    is logged once; every failure counts in `penstock_telemetry_failures_total`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._logged: set[tuple[str, type[Exception]]] = set()
 
     def run(self, part: str, work: Callable[_P, object], *args: _P.args, **options: _P.kwargs) -> None:
-        """`work(*args)`, whatever it raises. `part` is one of TELEMETRY_PARTS."""
+        """Call `work(*args)`, and catch its exceptions. `part` is one of TELEMETRY_PARTS."""
         try:
             work(*args, **options)
         except Exception as error:
-            # Whatever failed may be what these need, too.
+            # The metric or the log may be what failed.
             with suppress(Exception):
                 self._metrics.telemetry_failures.labels(part).inc()
             with suppress(Exception):
                 self._log_once(part, error)
 
     def sample(self, work: Callable[_P, object], *args: _P.args, **options: _P.kwargs) -> None:
-        """`run` for what only makes samples."""
+        """`run` for work that only makes samples."""
         self.run("samples", work, *args, **options)
 
     def _log_once(self, part: str, error: Exception) -> None:

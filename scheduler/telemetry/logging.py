@@ -1,4 +1,7 @@
-"""structlog's set-up, once, at the start of the program."""
+"""structlog's configuration, once, at the start of the program.
+
+A file of its own because nothing else here may log before it has run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import structlog
 
 
 def configure(style: Literal["console", "json"], level: str) -> None:
-    """Log to standard error: event name and key-values, for a person or for a collector."""
+    """Log to standard error: an event name and key-value pairs, as text or as JSON."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if style == "json"

@@ -1,4 +1,4 @@
-"""What becomes of a request and of a moment in the metrics: the one place that turns facts into samples."""
+"""The one place that turns requests and gauges into samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINISHED = tuple(reason.value for reason in FinishReason)
 
 
 def exemplar(record: StreamRecord) -> dict[str, str]:
-    """The request that a sample is of, for whoever looks at a slow one: the id that its client knows."""
+    """The request id of a sample, as the client knows it, to look up a slow one."""
     request = record.prepared.request
     return {"request_id": (request.origin.request_id or request.public_id)[:EXEMPLAR_CHARACTERS]}
 
@@ -45,7 +45,7 @@ def band_of(priority: int) -> str:
 
 
 def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
-    """A token has come; `record` does not count it yet."""
+    """A token arrived; `record` does not count it yet."""
     if record.lost_at is not None:
         metrics.resume_seconds.observe(now - record.lost_at)
         record.lost_at = None
@@ -59,7 +59,7 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
 
 
 class RequestSamples:
-    """The multiplexer's observer: samples, in containment."""
+    """The multiplexer's observer: makes samples, contained."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -82,17 +82,17 @@ class RequestSamples:
 
 
 def observe_accepted(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
-    """Of each prompt once: its choices share it."""
+    """Each prompt counts once: its choices share it."""
     metrics.prompt_tokens.inc(sum(len(record.prepared.prompt) for record in records if record.choice == 0))
 
 
 def observe_submitted(metrics: Metrics, record: StreamRecord, now: float) -> None:
-    """It leaves the queue for the engine."""
+    """It was sent to the engine."""
     metrics.queue_seconds.observe(now - record.arrived_at, exemplar(record))
 
 
 def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
-    """A request has left its last table. Latencies are of finished ones: a cancel is not a fast answer."""
+    """A request retired. Latencies are of finished requests only: a cancel is not a fast answer."""
     assert record.outcome is not None, "a request left without an outcome"
     metrics.requests.labels(record.outcome).inc()
     tenant = metrics.tenant_label(record.prepared.request.tenant)
@@ -111,7 +111,7 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
 
 
 def observe_refusal(metrics: Metrics, outcome: str, error: BaseException) -> None:
-    """A request has left before it was accepted."""
+    """A request was rejected, or its client left, before it was accepted."""
     metrics.requests.labels(outcome).inc()
     if outcome == "rejected":
         metrics.rejections.labels(rejection_reason(error)).inc()
@@ -130,7 +130,7 @@ def outcome_before_acceptance(error: BaseException) -> str:
 
 
 def rejection_reason(error: BaseException) -> str:
-    """Of a refusal before the queue, as the label says it."""
+    """The metric label of a rejection."""
     match error:
         case QueueFull():
             return "queue_full"
@@ -197,6 +197,6 @@ def observe_death(metrics: Metrics, cause: DeathCause) -> None:
 
 
 def observe_inspection(metrics: Metrics, inspection: Inspection) -> None:
-    """The budget is the device's to say, and an inspection is where the engine says it."""
+    """Inspections report the KV budget, which the device decides."""
     if inspection.cache is not None:
         metrics.kv_budget.set(inspection.cache.budget_bytes)

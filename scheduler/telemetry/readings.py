@@ -1,4 +1,4 @@
-"""What an instrument says now, for who shows it otherwise than a scrape does."""
+"""Current values of instruments, for the live page and the vLLM aliases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from prometheus_client import Counter, Gauge, Histogram
 
 
 def value_of(instrument: Counter | Gauge) -> float:
-    """Of one without labels."""
+    """The value of an instrument without labels."""
     (family,) = instrument.collect()
     return float(family.samples[0].value)
 
 
 def buckets_of(histogram: Histogram) -> tuple[dict[str, float], float]:
-    """How much was observed up to each upper edge, and the sum of it, over all labels."""
+    """Cumulative counts by upper edge, and the sum of observations, over all labels."""
     counts: dict[str, float] = {}
     total = 0.0
     (family,) = histogram.collect()

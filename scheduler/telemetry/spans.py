@@ -1,9 +1,9 @@
 """OpenTelemetry spans of requests that have ended, made from the times in their records.
 
 A request is a span with three children: queue (tokenizing and waiting), prefill (from the engine to the first
-token) and decode. Nothing is made while it runs, so no step and no token pays for it. Names are those of
-OpenTelemetry's semantic conventions for generative AI; what they have no name for begins with `penstock.`.
-Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
+token) and decode. Nothing is made while it runs, so tracing costs no step and no token anything. Names are
+those of OpenTelemetry's semantic conventions for generative AI; attributes without one there begin with
+`penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from scheduler.telemetry.observation import FINISHED
 
 _TRACES_PATH = "/v1/traces"
 _CLIENTS_OWN = ("cancelled", "invalid")
-"""Outcomes that are no error of the server's."""
+"""Outcomes that are not the server's error."""
 _propagator = TraceContextTextMapPropagator()
 
 
 class RequestSpans:
-    """A `chronicle.Tracer`. `wall_ns`: nanoseconds since 1970, which records' clocks know nothing of."""
+    """A `request_recorder.Tracer`. `wall_ns`: nanoseconds since 1970; records have trio's clock."""
 
     def __init__(
         self, processor: SpanProcessor, model_name: str, wall_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        """Raises nothing when the collector is not there: spans are dropped, and the SDK's logger says so."""
+        """If the collector cannot be reached, spans are dropped and the SDK logs it; nothing is raised."""
         resource = Resource.create({"service.name": "penstock", "service.version": version("penstock")})
         # Closed by `close`: at the interpreter's exit it could hold the process for half a minute.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -74,8 +74,8 @@ class RequestSpans:
         span.end(at(now))
 
     def close(self) -> None:
-        """Hand over what is left. Blocks, for half a minute where the collector is gone: call it in a thread
-        that can be left behind."""
+        """Export the remaining spans. Blocks, for up to half a minute without a collector: call it in a
+        thread that can be abandoned."""
         self._provider.shutdown()
 
     def _attributes(self, record: StreamRecord) -> dict[str, AttributeValue]:
@@ -109,12 +109,12 @@ class RequestSpans:
 
 
 def _parent(traceparent: str | None) -> Context:
-    """The client's span; a header that is none makes a trace of our own."""
+    """The client's span; an invalid header starts a new trace."""
     return _propagator.extract({} if traceparent is None else {"traceparent": traceparent}, Context())
 
 
 def _phases(record: StreamRecord, now: float) -> list[tuple[str, float, float]]:
-    """Name, start and end of each phase that was begun; the last one ends with the request."""
+    """Name, start and end of each phase that began; the last one ends with the request."""
     starts = (
         ("queue", record.arrived_at),
         ("prefill", record.dispatched_at),
@@ -126,9 +126,9 @@ def _phases(record: StreamRecord, now: float) -> list[tuple[str, float, float]]:
 
 
 def otlp_spans(endpoint: str, model_name: str) -> RequestSpans:
-    """Spans to a collector by OTLP over HTTP. `endpoint` is its address, as OTEL_EXPORTER_OTLP_ENDPOINT has
-    it; OpenTelemetry's own variables say the rest (headers, certificates, sampling). A thread sends them in
-    batches from a bounded queue."""
+    """Export spans by OTLP over HTTP. `endpoint` is the collector's address in the form of
+    OTEL_EXPORTER_OTLP_ENDPOINT; OpenTelemetry's own variables set headers, certificates and sampling. A
+    thread sends batches from a bounded queue."""
     base = endpoint.rstrip("/")
     exporter = OTLPSpanExporter(base if base.endswith(_TRACES_PATH) else base + _TRACES_PATH)
     return RequestSpans(BatchSpanProcessor(exporter), model_name)

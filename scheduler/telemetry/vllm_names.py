@@ -1,4 +1,4 @@
-"""`--metrics-compat vllm`: the core `vllm:*` series, made from our own when somebody scrapes.
+"""`--metrics-compat vllm`: the core `vllm:*` series, made from our own at each scrape.
 
 Names and labels are vLLM 0.33.0's, so that dashboards made for it, gateway scorers and `server.type: vllm`
 work unchanged. They are aliases: a query uses one family or the other, never both.
@@ -27,7 +27,7 @@ _REASONS = {
     "abort": ("cancelled", "deadline"),
     "error": ("error",),
 }
-"""Their finished_reason by our outcomes; what was refused never was a request to them."""
+"""vLLM's finished_reason from our outcomes; vLLM does not count rejected requests."""
 
 
 class VllmNames(Collector):
@@ -40,7 +40,7 @@ class VllmNames(Collector):
     def collect(self) -> Iterator[Metric]:
         metrics = self._metrics
         yield self._gauge("num_requests_running", value_of(metrics.running))
-        # Who waits in our queue and who waits for a slot in the engine are one to a router.
+        # To a router, waiting in the queue and waiting for a slot in the engine are the same.
         yield self._gauge("num_requests_waiting", value_of(metrics.queued) + value_of(metrics.engine_waiting))
         budget = value_of(metrics.kv_budget)
         yield self._gauge("kv_cache_usage_perc", value_of(metrics.kv_bytes) / budget if budget else 0.0)
@@ -100,7 +100,7 @@ class VllmNames(Collector):
         return family
 
     def _histogram(self, name: str, histogram: Histogram) -> Metric:
-        """Label sets of ours are summed: theirs have none but the model."""
+        """Summed over our labels: vLLM's series have only the model's."""
         counts, total = buckets_of(histogram)
         theirs = HistogramMetricFamily(f"vllm:{name}", f"As vLLM's {name}.", labels=_LABELS)
         theirs.add_metric(self._labels, list(counts.items()), total)

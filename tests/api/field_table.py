@@ -123,13 +123,18 @@ def _is_list(annotation: Any) -> bool:
 
 
 def rewrite(text: str) -> str:
-    """`text` with every table as it is now; tables go up to the next blank line."""
+    """`text` with every table as the schemas have it now."""
     for dialect in DIALECTS:
-        before, heading, rest = text.partition(dialect.heading + "\n")
-        assert heading, f"api/README.md has no {dialect.heading!r}"
-        _, blank, after = rest.partition("\n\n")
-        text = before + table(dialect) + (blank or "\n") + after
+        text = replace_table(text, dialect.heading + "\n", table(dialect))
     return text
+
+
+def replace_table(text: str, start: str, table: str) -> str:
+    """`text` with `table` instead of what is there from `start` to the next blank line."""
+    before, found, rest = text.partition(start)
+    assert found, f"api/README.md has no {start!r}"
+    _, blank, after = rest.partition("\n\n")
+    return before + table + (blank or "\n") + after
 
 
 if __name__ == "__main__":

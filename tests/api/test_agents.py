@@ -1,6 +1,6 @@
 """What agents really send: the last request of a run in which each of them used a tool (aider has none).
 
-Captured by a server whose model told them to read a file (`agents/`, with texts cut and ids replaced); how
+Captured by a server whose model asked them to read a file (`agents/`, with texts cut and ids replaced); how
 each of them is pointed at a server is in `api/AGENTS.md`.
 """
 
@@ -109,7 +109,7 @@ async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testi
 
 @trio_test
 async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio.testing.MockClock) -> None:
-    """The model is told of one name; the call has the two, streamed and whole; sent back, it is one again."""
+    """The model gets one name; the call has the two, streamed and whole; sent back, it is one again."""
     call = '<tool_call>\n{"name": "multi_agent_v1__close_agent", "arguments": {"target": "a"}}\n</tool_call>'
     for stream in (True, False):
         launcher, response = await replay("codex", call, stream=stream)
@@ -139,7 +139,7 @@ NAMED = ("close_agent", "multi_agent_v1__close_agent")
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str) -> None:
-    """By its own name or by both; the grammar knows it as the model does, the answer tells it as it came."""
+    """By its own name or by both; the grammar knows it as the model does, the answer has it as it came."""
 
     @trio_test
     async def check() -> None:

@@ -192,7 +192,7 @@ async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.test
     """Right after message_start, and whenever nothing else is said for a while."""
     plan = ScriptedPlan(step_seconds=10.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
-    async with running(scheduler), client_of(scheduler, comment_seconds=2.0) as client:
+    async with running(scheduler), client_of(scheduler, keep_alive_seconds=2.0) as client:
         response = await client.post("/v1/messages", json=ask_for(max_tokens=3, stream=True))
     kinds = [event["type"] for event in named_events(response.text)]
     assert kinds[:2] == ["message_start", "ping"]

@@ -15,7 +15,7 @@ from trio.testing import trio_test
 from api.allowed_hosts import ANY_HOST
 from api.api_keys import ApiKeys, load_keys
 from api.exposition import make_metrics_app
-from api.settings import load
+from api.options import load
 from scheduler.errors import OptionError
 from scheduler.prompt.preparation import NewGrammar, PreparedRequest
 from scheduler.request import GenerationRequest
@@ -216,7 +216,7 @@ async def test_browsers_may_ask_from_the_named_origins(autojump_clock: trio.test
 
 
 @trio_test
-async def test_what_the_engine_died_of_is_told_to_bearers_of_a_key(
+async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """`/ready` needs none; the engine's own words do. A wrong key is as good as none there."""
@@ -226,10 +226,10 @@ async def test_what_the_engine_died_of_is_told_to_bearers_of_a_key(
         launcher.kill()
         await trio.testing.wait_all_tasks_blocked()
         async with client_of(scheduler, keys=KEYS) as client:
-            for headers, told in (({}, False), ({"x-api-key": "no-such"}, False), (BEARER, True)):
+            for headers, quoted in (({}, False), ({"x-api-key": "no-such"}, False), (BEARER, True)):
                 answer = await client.get("/ready", headers=headers)
                 assert answer.status_code == 503
-                assert (answer.json()["last_death"] is not None) == told
+                assert (answer.json()["last_death"] is not None) == quoted
         async with client_of(scheduler) as client:
             assert (await client.get("/ready")).json()["last_death"] is not None
         metrics = make_metrics_app(scheduler, 60.0, ANY_HOST, has_keys=True)

@@ -95,7 +95,7 @@ def test_every_dialect_is_looked_at() -> None:
 
 @pytest.mark.parametrize("path", MODELS)
 def test_every_list_and_object_has_a_bound_and_ends_with_its_first_mistake(path: str) -> None:
-    """Pydantic collects 800 bytes for each mistake; one that is told is enough."""
+    """Pydantic collects 800 bytes for each mistake; one that is reported is enough."""
     assert list(unbounded(TypeAdapter(MODELS[path]).core_schema)) == []
 
 

@@ -33,7 +33,7 @@ async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockCloc
 
 
 @trio_test
-async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
     """Tokens, bytes, hits and trunks; no text of anyone's prompt."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
@@ -51,7 +51,7 @@ async def test_the_tree_is_told_in_numbers(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock) -> None:
-    """So many tokens of each trunk's beginning as asked for."""
+    """As many of each trunk's first tokens as requested."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for _ in range(2):
@@ -85,7 +85,7 @@ async def test_clearing_spares_what_is_in_use(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_without_an_engine_there_is_no_answer(autojump_clock: trio.testing.MockClock) -> None:
-    """503, at once where none runs, and when it dies or hangs with the question on board."""
+    """503, immediately where none runs, and when it dies or hangs with the question on board."""
     launcher = LoopbackLauncher(faulty(hang_at_step=3))
     scheduler = make_scheduler(launcher)
     async with client_of(scheduler) as client:

@@ -135,7 +135,7 @@ async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.t
     """From the first moment: how many are ahead in the queue, then how much of the prompt is done."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, lookahead=0)
-    async with running(scheduler) as nursery, client_of(scheduler, comment_seconds=2.0) as client:
+    async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=2.0) as client:
         nursery.start_soon(_post, client, chat("first"))
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(_post, client, chat("second"))
@@ -158,7 +158,7 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
     """It says how far the prompt had come, never less, and ends as it would have; so does a whole answer."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10))
-    async with running(scheduler) as nursery, client_of(scheduler, comment_seconds=0.02) as client:
+    async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=0.02) as client:
         undisturbed = (await client.post("/v1/chat/completions", json=chat())).json()["choices"][0]
 
         async def kill() -> None:
@@ -175,10 +175,10 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
                 choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
                 text = "".join(choice["delta"].get("content") or "" for choice in choices)
                 assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
-                told = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
+                prefilled = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
                 # The restart alone takes 0.1 s, and reading it again some steps of a second.
-                assert len(told) > 50
-                assert told == sorted(told)
+                assert len(prefilled) > 50
+                assert prefilled == sorted(prefilled)
             else:
                 assert response.json()["choices"][0] == undisturbed
     assert launcher.starts == 3

@@ -139,7 +139,7 @@ async def test_a_call_that_cannot_be_read_is_an_error_that_shows_it(
     """Never text, never silence; and the row is not left running."""
     said = "ok <tool_call>get the time</tool_call>" + "x" * 500
     status, body = await ask(said)
-    assert status == 500
+    assert status == 422, "the model's failure: no client should try again by itself"
     assert body["error"]["code"] == MalformedToolCall.code
     assert "get the time" in body["error"]["message"]
     status, chunks = await ask(said, stream=True)

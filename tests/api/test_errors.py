@@ -169,7 +169,7 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: tr
 
 @trio_test
 async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
-    """Refused at once, while those who were accepted go on."""
+    """Refused immediately, while those who were accepted go on."""
     scheduler = make_scheduler(
         LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), max_slots=1, max_queue=2, lookahead=0
     )

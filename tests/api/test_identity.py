@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
 from api.identity import MAX_ID_CHARACTERS, SESSION_HEADERS, Identity
-from api.settings import load
+from api.options import load
 from scheduler.errors import InvalidRequest, OptionError
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of

@@ -85,8 +85,8 @@ async def test_chat(autojump_clock: trio.testing.MockClock) -> None:
         assert choice.message.content == ANSWER
         assert choice.logprobs is not None
         check_entries(choice.logprobs.content, top)
-        told = [chunk.choices[0].logprobs for chunk in chunks]
-        check_entries([entry for one in told if one is not None for entry in one.content or ()], top)
+        found = [chunk.choices[0].logprobs for chunk in chunks]
+        check_entries([entry for one in found if one is not None for entry in one.content or ()], top)
         assert "".join([chunk.choices[0].delta.content or "" for chunk in chunks]) == ANSWER
 
 
@@ -124,18 +124,18 @@ async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
             whole = await client.completions.create(model="tiny", prompt="x", logprobs=top)
             stream = await client.completions.create(model="tiny", prompt="x", logprobs=top, stream=True)
             chunks: list[Completion] = [chunk async for chunk in stream]
-            told = whole.choices[0].logprobs
-            assert told is not None
-            assert told.tokens == ["n", "bytes:\\xc3", "bytes:\\xa9", "!"]
-            assert told.text_offset == [0, 1, 1, 2]
-            assert told.token_logprobs == pytest.approx([expected(place) for place in range(4)])
-            assert told.top_logprobs is not None
-            for place, (token, likely) in enumerate(zip(told.tokens, told.top_logprobs, strict=True)):
+            found = whole.choices[0].logprobs
+            assert found is not None
+            assert found.tokens == ["n", "bytes:\\xc3", "bytes:\\xa9", "!"]
+            assert found.text_offset == [0, 1, 1, 2]
+            assert found.token_logprobs == pytest.approx([expected(place) for place in range(4)])
+            assert found.top_logprobs is not None
+            for place, (token, likely) in enumerate(zip(found.tokens, found.top_logprobs, strict=True)):
                 assert likely[token] == pytest.approx(expected(place))
                 assert len(likely) == top + (rank(place) >= top)
             parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
             for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-                assert [entry for part in parts for entry in getattr(part, name)] == getattr(told, name)
+                assert [entry for part in parts for entry in getattr(part, name)] == getattr(found, name)
 
 
 @trio_test

@@ -8,6 +8,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
+from api.operations import rounded
 from scheduler.config import RecoveryConfig
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
@@ -51,11 +52,8 @@ async def test_health_is_about_progress(autojump_clock: trio.testing.MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def _post(client: object) -> None:
-    import httpx
-
-    assert isinstance(client, httpx.AsyncClient)
-    await client.post("/v1/chat/completions", json=chat())
+async def _post(client: httpx.AsyncClient, text: str = "hello") -> None:
+    await client.post("/v1/chat/completions", json=chat(text))
 
 
 @trio_test
@@ -146,8 +144,10 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     assert report["engine"]["decode_step_seconds"] is None, "the virtual clock stands still inside a step"
     (one,) = report["running"]
     assert one["id"].startswith("chatcmpl-")
+    assert one["request_id"] == slot["request_id"]
     assert one == {
         "id": one["id"],
+        "request_id": one["request_id"],
         "tenant": "",
         "session": "",
         "priority": 0,
@@ -173,6 +173,44 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     assert "penstock_oldest_queued_seconds 0.045" in metrics
     assert f"penstock_queued_prompt_tokens {3 * prompt}.0" in metrics
     assert (after["running"], after["queue"]["flows"]) == ([], [])
+
+
+@trio_test
+async def test_the_scheduler_shows_what_the_last_step_was_planned_to_do(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """By names, not as the list that crosses the link; requests by the number that `running` gives them."""
+    plan = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=50)
+    scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=2)
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        before = (await client.get("/v1/scheduler")).json()["engine"]["plan"]
+        await trio.sleep(5)  # An answer of the engine's is shown for a second.
+        nursery.start_soon(_post, client)
+        await trio.sleep(0.025)
+        nursery.start_soon(_post, client, "x" * 300)
+        await trio.sleep(0.025)
+        report = (await client.get("/v1/scheduler")).json()
+        ids = {one["state"]: one["request_id"] for one in report["running"]}
+        during = report["engine"]["plan"]
+        await trio.sleep(5)
+        after = (await client.get("/v1/scheduler")).json()["engine"]["plan"]
+    assert (before["decoding"], before["reason"]) == (0, "idle")
+    assert during == {
+        "preempted": [],
+        "admitted": [],
+        "chunks": {str(ids["prefilling"]): 50},
+        "decoding": 1,
+        "reason": "unknown_speed",
+        "predicted_seconds": None,
+        "target_seconds": None,
+    }
+    assert (after["chunks"], after["reason"]) == ({}, "decode_only")
+
+
+def test_small_numbers_keep_three_digits() -> None:
+    """A step of a small model takes less than a millisecond."""
+    given = {"a": 0.00031415, "b": [12.34567], "c": 1234.5678, "d": 0.0, "e": -0.00012345, "f": 7}
+    assert rounded(given) == {"a": 0.000314, "b": [12.346], "c": 1234.568, "d": 0.0, "e": -0.000123, "f": 7}
 
 
 async def _post_in(client: httpx.AsyncClient, session: str) -> None:

@@ -119,7 +119,7 @@ def test_anthropic_messages(reason: FinishReason, sections: list[tuple[str, str]
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
 def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]) -> None:
-    """Items never overlap (the reader checks that), and the last event has what the others told."""
+    """Items never overlap (the reader checks that), and the last event has what the others had."""
     response = responses_stream(list(pieces(sections, cuts)), reason)
     uncut = list(pieces(sections, []))
     assert response == responses_stream(uncut, reason)
@@ -143,8 +143,8 @@ def test_openai_chat_completions(
     *chunks, usage, end = events(body.decode())
     whole_object = chat_object("chatcmpl-1", 7, "m", whole(list(pieces(sections, [])), reason))
     (choice,) = whole_object["choices"]
-    told = {"content": "", "reasoning_content": "", "tool_calls": [], **choice["message"]}
-    assert {**joined(chunks), "role": "assistant"} == {**told, "content": told["content"] or ""}
+    message = {"content": "", "reasoning_content": "", "tool_calls": [], **choice["message"]}
+    assert {**joined(chunks), "role": "assistant"} == {**message, "content": message["content"] or ""}
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert reasons == [None] * (len(chunks) - 1) + [choice["finish_reason"]]
     assert (usage["choices"], usage["usage"], end) == ([], whole_object["usage"], "[DONE]")

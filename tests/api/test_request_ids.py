@@ -19,7 +19,7 @@ from tests.fakes.scheduling import make_scheduler, running
 MINE = {"x-request-id": "agent-7/turn-3"}
 
 
-def told(response: httpx.Response) -> set[str]:
+def ids_of(response: httpx.Response) -> set[str]:
     """What the response says; one word, or the headers differ."""
     return {response.headers[name.decode()] for name in ECHOED_IN}
 
@@ -45,8 +45,8 @@ def test_a_clients_id_comes_back_whatever_the_answer(path: str, body: dict[str, 
         scheduler = make_scheduler(LoopbackLauncher())
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post(path, json=body, headers=MINE)
-            assert (response.status_code, told(response)) == (status, set(MINE.values()))
-            first, second = [told(await client.post(path, json=body)) for _ in range(2)]
+            assert (response.status_code, ids_of(response)) == (status, set(MINE.values()))
+            first, second = [ids_of(await client.post(path, json=body)) for _ in range(2)]
             assert len(first) == len(second) == len(first | second) - 1 == 1
 
     check()
@@ -92,7 +92,7 @@ async def test_a_fault_of_ours_is_an_error_of_the_dialect_with_its_name(autojump
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         response = await client.get("/v1/messages/broken", headers=MINE)
-    assert (response.status_code, told(response)) == (500, set(MINE.values()))
+    assert (response.status_code, ids_of(response)) == (500, set(MINE.values()))
     assert response.json() == {
         "type": "error",
         "error": {"type": "api_error", "message": "Internal server error"},

@@ -11,8 +11,8 @@ from trio.testing import trio_test
 
 from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.exposition import make_metrics_app
+from api.options import load
 from api.server.http_scope import scope_of
-from api.settings import load
 from scheduler.errors import OptionError
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher

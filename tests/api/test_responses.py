@@ -34,7 +34,7 @@ async def ask(*texts: str, **fields: Any) -> Any:
     return named_events(response.text) if body.get("stream") else response.json()
 
 
-def told(response: dict[str, Any]) -> dict[str, Any]:
+def content(response: dict[str, Any]) -> dict[str, Any]:
     """`response` without what is another's in every response."""
     kept = {name: response[name] for name in response if name not in ("id", "created_at", "completed_at")}
     kept["output"] = [
@@ -91,7 +91,7 @@ async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> 
         "output_item.done",
         "completed",
     ]
-    assert told(response_of(events)) == told(await ask(SAID, tools=TOOLS))
+    assert content(response_of(events)) == content(await ask(SAID, tools=TOOLS))
 
 
 @trio_test

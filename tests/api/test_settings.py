@@ -1,15 +1,22 @@
-"""Options that depend on each other, and values that are refused."""
+"""Options that depend on each other or have several names, values that are refused, and the option table."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from api import serving
 from api.api_keys import ApiKeys, load_keys
+from api.command_line import penstock
+from api.options import Option, load, options, refuse_unknown_variables
 from api.serving import engine_environment
-from api.settings import load
+from api.settings import ServeSettings
 from scheduler.errors import OptionError
+from tests.api import option_table
+from tests.api.field_table import README
 
 ONE_TENANT = "acme:one,acme:two admin"
 TWO_TENANTS = "acme:one,globex:two"
@@ -33,7 +40,7 @@ TWO_TENANTS = "acme:one,globex:two"
 def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     given: dict[str, str], keys: str | None, sharing: str
 ) -> None:
-    """`cached_tokens` would tell one tenant what another's prompt says, token by token."""
+    """`cached_tokens` would let one tenant find out another's prompt, token by token."""
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
     assert settings.scheduler_config(Path("none"), found).cache_sharing == sharing
@@ -48,3 +55,94 @@ def test_a_served_model_has_a_name(name: str) -> None:
 def test_the_engine_gets_no_key() -> None:
     environment = {"PENSTOCK_API_KEY": "secret", "PENSTOCK_PORT": "8000", "PATH": "/bin", "HF_HOME": "/hub"}
     assert engine_environment(environment) == {"PATH": "/bin", "HF_HOME": "/hub"}
+
+
+VLLM = {
+    "--dtype": ("bfloat16", "weights_dtype"),
+    "--tool-call-parser": ("json_tools", "tool_parser"),
+    "--reasoning-parser": ("think", "reasoning_parser"),
+    "--served-model-name": ("mine", "served_model_name"),
+    "--host": ("::1", "host"),
+    "--port": ("8001", "port"),
+    "--api-key": ("secret", "api_key"),
+    "--allowed-origins": ('["https://a.example", "https://b.example"]', "cors_origins"),
+    "--max-num-seqs": ("7", "max_slots"),
+    "--max-num-batched-tokens": ("2048", "prefill_chunk_tokens"),
+    "--kv-cache-memory-bytes": ("2GiB", "kv_cache_bytes"),
+}
+"""vLLM's flags that mean the same here, each with a value that is not the default."""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
+    """The settings of each `penstock serve` that would have been served."""
+    found: list[ServeSettings] = []
+    monkeypatch.setattr(serving, "serve", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "field"),
+    [(flag, *of) for flag, of in {**VLLM, "--comment-seconds": ("2", "sse_keepalive_seconds")}.items()],
+)
+def test_an_alias_gives_the_same_settings(
+    flag: str, value: str, field: str, served: list[ServeSettings]
+) -> None:
+    """As a flag and as a variable; and --help shows it."""
+    own = "--" + field.replace("_", "-")
+    name = flag.removeprefix("--").replace("-", "_")
+    for line, environment in [
+        ([own, value], {}),
+        ([flag, value], {}),
+        ([], {f"PENSTOCK_{name.upper()}": value}),
+    ]:
+        result = CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        refuse_unknown_variables(environment)
+    first, *others = served
+    assert [first, first] == others
+    assert getattr(first, field) != ServeSettings.model_fields[field].default
+    shown = CliRunner().invoke(penstock, ["serve", "--help"]).output
+    assert flag in shown.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in options() if option.aliases], ids=attrgetter("field")
+)
+def test_two_names_with_different_values_are_refused(option: Option) -> None:
+    """Both are named; the same value twice is nothing to refuse."""
+    for alias, flag in zip(option.aliases, option.flags[1:], strict=True):
+        with pytest.raises(OptionError, match=f"{option.flags[0]} and {flag} .*different"):
+            load({option.field: "32", alias: "64"})
+    value = "float32" if option.field == "weights_dtype" else "32"
+    assert load(dict.fromkeys(option.names, value)) == load({option.field: value})
+
+
+def test_the_command_line_goes_before_the_environment_under_any_name(served: list[ServeSettings]) -> None:
+    for line, environment in [
+        (["--max-num-seqs", "5"], {"PENSTOCK_MAX_SLOTS": "6"}),
+        (["--max-slots", "5"], {"PENSTOCK_MAX_NUM_SEQS": "6"}),
+    ]:
+        CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+    assert [settings.max_slots for settings in served] == [5, 5]
+    with pytest.raises(OptionError, match="PENSTOCK_MAX_SLOTS and PENSTOCK_MAX_NUM_SEQS"):
+        load({}, {"max_slots": "5", "max_num_seqs": "6"})
+
+
+def test_a_refused_value_names_the_option_under_every_name() -> None:
+    with pytest.raises(
+        OptionError, match=r"--max-slots \(or --max-num-seqs, PENSTOCK_MAX_SLOTS\): .*not '0'"
+    ):
+        load({"max_num_seqs": "0"})
+
+
+@pytest.mark.parametrize("origins", ["[1]", "[", '["https://a.example"'])
+def test_origins_in_json_are_texts(origins: str) -> None:
+    with pytest.raises(OptionError, match="--cors-origins"):
+        load({"allowed_origins": origins})
+
+
+def test_the_option_table_is_true() -> None:
+    """`python -m tests.api.option_table` writes it anew."""
+    text = README.read_text()
+    assert option_table.rewrite(text) == text

@@ -38,7 +38,7 @@ class EngineObserver:
         self.left_at: dict[int, int] = {}
         self.before_step: Callable[[], None] = lambda: None
         self.deaths_at_start = 0
-        """So many of the next engines die while they load."""
+        """How many of the next engines die while they load."""
 
     def __call__(self, load: Load) -> Backend:
         if self.deaths_at_start:
@@ -81,7 +81,7 @@ class _Observed(FaultyBackend):
 
 @dataclass
 class Client:
-    """Follows one request to its end, or until it is told to leave."""
+    """Follows one request to its end, or until `leave` is called."""
 
     request: GenerationRequest
     events: list[StreamEvent] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Client:
     lingers: bool = False
     """Stay in the block after the final event."""
     stays: float = math.inf
-    """Leave so many seconds after coming."""
+    """Leave this number of seconds after coming."""
     stream: RequestStream | None = None
 
     async def follow(self, scheduler: Scheduler) -> None:

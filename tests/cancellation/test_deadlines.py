@@ -16,7 +16,7 @@ from scheduler.errors import DeadlineExceeded, DeadlineUnmeetable, QueueTimeout
 from scheduler.events import Failed, Finished, Prefilling, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
-from tests.cancellation.test_places import settle
+from tests.cancellation.test_places import check_nothing_left
 from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import ask, running
 
@@ -35,7 +35,7 @@ def ended_by(client: Client, kind: type[DeadlineExceeded], words: str) -> None:
 
 @trio_test
 async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: MockClock) -> None:
-    """At the very moment, and whoever is behind it moves up."""
+    """At the very moment, and the requests behind it move up."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=100)))
@@ -44,7 +44,7 @@ async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: 
         await bench.wait_for(lambda: bool(hurried.finals))
         assert trio.current_time() == pytest.approx(0.3, abs=0.001)
         await trio.sleep(1)
-        await settle(bench)
+        await check_nothing_left(bench)
     ended_by(hurried, DeadlineExceeded, "timeout of 0.3 s passed in the queue")
     assert bench.observer.admitted == [1, 3]
     assert bench.outcomes() == {"deadline": 1, "length": 2}
@@ -52,13 +52,13 @@ async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: 
 
 @trio_test
 async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_clock: MockClock) -> None:
-    """The client may come back, and is told when."""
+    """The client may come back, and learns when."""
     bench = Bench(lookahead=0, queue_seconds=0.3)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=100)))
         waiting = await bench.come(nursery, Client(ask("two", timeout_seconds=50)))
         await trio.sleep(2)
-        await settle(bench)
+        await check_nothing_left(bench)
     ended_by(waiting, QueueTimeout, "0.3 s")
     [final] = waiting.finals
     assert isinstance(final, Failed)
@@ -76,7 +76,7 @@ async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
         hurried = await bench.come(nursery, Client(ask("two", timeout_seconds=0.3)))
         await bench.come(nursery, Client(ask("three")))
         await trio.sleep(2)
-        await settle(bench)
+        await check_nothing_left(bench)
     ended_by(hurried, DeadlineExceeded, "before its answer was complete")
     assert bench.observer.admitted == [1, 3]
     assert bench.outcomes() == {"deadline": 1, "length": 2}
@@ -97,7 +97,7 @@ async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: Moc
         await bench.wait_for(lambda: bool(hurried.finals))
         steps = bench.observer.steps
         await trio.sleep(1)
-        await settle(bench)
+        await check_nothing_left(bench)
     kinds = {type(event) for event in hurried.events[:-1]}
     assert kinds == ({Prefilling} if place == "prefilling" else {Prefilling, TextDelta})
     ended_by(hurried, DeadlineExceeded, "timeout of" if of_the_client else "generated for")
@@ -109,17 +109,17 @@ async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: Moc
 
 @trio_test
 async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
-    """Also while its cancel, after a stop string, is on the way: the reader was told how it ended."""
+    """Also while its cancel, after a stop string, is on the way: the reader already knows how it ended."""
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
-        await settle(bench)
+        await check_nothing_left(bench)
         stop = first.text.split()[3]
         request = ask("stopped", max_tokens=LONG, stop=(stop,), timeout_seconds=0.0501)
         client = await bench.come(nursery, Client(request, lingers=True))
         await trio.sleep(1)
         client.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     [final] = client.finals
     assert isinstance(final, Finished)
     assert bench.outcomes() == {"stop": 1, "length": 1}
@@ -136,7 +136,7 @@ async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: M
         await bench.wait_for(lambda: bool(clients[0].text))
         clients[0].leave()
         clients[2].leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert trio.current_time() < 2
     assert bench.outcomes() == {"cancelled": 2, "length": 2}
 
@@ -161,7 +161,7 @@ async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
         await trio.testing.wait_all_tasks_blocked()
         client = await bench.come(nursery, Client(ask(timeout_seconds=0.05)))
         await trio.sleep(1)
-        await settle(bench)
+        await check_nothing_left(bench)
     ended_by(client, DeadlineExceeded, "in the queue")
     assert bench.observer.admitted == []
 
@@ -180,7 +180,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(autojump_clock: 
         assert trio.current_time() == before
         served = await bench.come(nursery, Client(ask("late", timeout_seconds=3)))
         await trio.sleep(5)
-        await settle(bench)
+        await check_nothing_left(bench)
     assert isinstance(refused.refusal, DeadlineUnmeetable)
     assert isinstance(served.finals[0], Finished)
     assert bench.sample("penstock_rejections_total", reason="deadline") == 1

@@ -30,7 +30,7 @@ class _Engine:
             for token in frame.tokens:
                 self.tokens.setdefault(token.request_id, []).append(token.token)
             for retired in frame.retired:
-                assert retired.request_id not in self.ends, "an end is told once"
+                assert retired.request_id not in self.ends, "an end is reported once"
                 self.ends[retired.request_id] = retired
             self.preemptions = frame.counters.preemptions
 
@@ -90,7 +90,8 @@ def _decoding(engine: _Engine) -> int:
     "place", [_waiting_for_a_slot, _looked_up, _leader, _follower, _prefilling, _decoding]
 )
 def test_a_cancel_leaves_nothing(place: Callable[[_Engine], int]) -> None:
-    """Its end is told in the same turn, its slot and its lease are free, and the others get their tokens."""
+    """Its end is reported in the same turn, its slot and its lease are free, and the others get their
+    tokens."""
     engine = _Engine()
     victim = place(engine)
     engine.turn(Cancel(victim))
@@ -113,7 +114,7 @@ def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
 
 
 def test_a_preempted_request_can_be_cancelled_while_it_waits() -> None:
-    """It has given way and is first in line: its cancel ends it there, and the other goes on."""
+    """It is first in line again: its cancel ends it there, and the other goes on."""
     engine = _Engine(budget_tokens=1500)
     first, second = (request(number, prompt_of(100, number), 1100) for number in range(2))
     engine.turn(first)

@@ -28,7 +28,7 @@ LONG = 1000
 _T = TypeVar("_T")
 
 
-async def settle(bench: Bench) -> None:
+async def check_nothing_left(bench: Bench) -> None:
     """Until nothing is left, which must not take long, and then a look into every table."""
     with trio.fail_after(1):
         await bench.scheduler.wait_idle()
@@ -54,7 +54,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
         nursery.start_soon(client.follow, bench.scheduler)
         await tokenizing.wait()
         client.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.observer.admitted == []
     assert bench.outcomes() == {"cancelled": 1}
     assert client.stream is None
@@ -75,7 +75,7 @@ async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
         leaving.leave()
         await trio.testing.wait_all_tasks_blocked()
         assert last.stream.progress == Queued(0)
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.observer.admitted == [1, 3]
     assert bench.outcomes() == {"cancelled": 1, "length": 2}
     assert leaving.events == []
@@ -93,7 +93,7 @@ async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
         assert bench.scheduler.operations.statistics().in_engine == 3
         assert bench.observer.rows == {1}
         leaving.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.observer.admitted == [1, 3]
     assert bench.observer.joined_at[3] == bench.observer.left_at[1]
     assert bench.outcomes() == {"cancelled": 1, "length": 2}
@@ -112,7 +112,7 @@ async def test_while_it_is_in_a_slot(place: str, autojump_clock: MockClock) -> N
         assert bool(leaving.text) is (place == "decoding")
         steps = bench.observer.steps
         leaving.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.observer.left_at[1] - steps <= 2
     assert bench.observer.joined_at[2] - steps <= 2
     assert leaving.finals == []
@@ -129,7 +129,7 @@ async def test_while_it_is_the_only_one(autojump_clock: MockClock) -> None:
         await bench.wait_for(lambda: bool(leaving.text))
         steps = bench.observer.steps
         leaving.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
         await trio.sleep(10)
         assert bench.observer.steps - steps <= 2
 
@@ -147,7 +147,7 @@ async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
         steps = bench.observer.steps
         assert 1 in bench.observer.rows
         client.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert client.text == alone[: alone.index(stop)]
     [final] = client.finals
     assert isinstance(final, Finished)
@@ -168,7 +168,7 @@ async def test_at_its_last_token(autojump_clock: MockClock) -> None:
         await bench.wait_for(lambda: 1 not in bench.observer.rows)
         assert client.finals == []
         client.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert client.finals == []
     assert bench.outcomes() == {"cancelled": 1, "length": 1}
 
@@ -180,9 +180,9 @@ async def test_between_the_final_event_and_the_end_of_the_block(autojump_clock: 
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=5), lingers=True))
         await bench.wait_for(lambda: bool(client.finals))
-        await settle(bench)
+        await check_nothing_left(bench)
         client.leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.outcomes() == {"length": 1}
     assert bench.observer.admitted == [1]
 
@@ -201,7 +201,7 @@ async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
         leaving.leave()
         await trio.testing.wait_all_tasks_blocked()
         assert bench.scheduler.operations.statistics().queued == 1
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.observer.admitted[-1] == 3
     assert 2 not in bench.observer.admitted
     assert len(staying.finals) == 1
@@ -211,7 +211,7 @@ async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize("place", ["decoding", "queued"])
 @trio_test
 async def test_while_the_service_is_draining(place: str, autojump_clock: MockClock) -> None:
-    """A drain need not wait for whoever has left."""
+    """A drain does not wait for a client that has left."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         decoding = await bench.come(nursery, Client(ask("one", max_tokens=20)))
@@ -220,7 +220,7 @@ async def test_while_the_service_is_draining(place: str, autojump_clock: MockClo
         bench.scheduler.start_drain()
         steps = bench.observer.steps
         (decoding if place == "decoding" else queued).leave()
-        await settle(bench)
+        await check_nothing_left(bench)
     assert bench.outcomes() == {"cancelled": 1, "length": 1}
     # The other's 21 steps, prefill included, and two at most for the one that left.
     assert bench.observer.steps - steps <= 23
@@ -252,7 +252,7 @@ def test_at_any_moment_among_others(moments: list[float], lookahead: int, max_sl
                 nursery.start_soon(client.follow, bench.scheduler)
             await staying.follow(bench.scheduler)
             await bench.scheduler.wait_idle()
-            await settle(bench)
+            await check_nothing_left(bench)
         assert staying.text == expected
         assert sum(bench.outcomes().values()) == len(moments) + 1
 

@@ -216,7 +216,7 @@ def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
     journal.finish()
 
 
-def check_logprobs_are_for_whoever_asked(make: MakeBackend) -> None:
+def check_logprobs_are_only_for_rows_that_asked(make: MakeBackend) -> None:
     """One with each token of those who asked, whatever their neighbours asked; the likeliest best first, as
     many as were wanted, and the chosen one's own beside them. Of others nothing, and their tokens as ever."""
     backend = make()
@@ -331,7 +331,7 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_the_same_again_is_the_same,
     check_answers_differ,
     check_kv_bytes_follow_the_rows,
-    check_logprobs_are_for_whoever_asked,
+    check_logprobs_are_only_for_rows_that_asked,
     check_an_answer_taken_up_again_has_the_same_logprobs,
     check_min_tokens_hold_back_the_end,
     check_memory_holds_the_rows,

@@ -75,7 +75,7 @@ async def _many(times: int, one: Callable[[int], Awaitable[None]], at_once: int 
 
 
 async def connects_and_disconnects(abusers: Abusers) -> None:
-    """A thousand: at once, after half a request, in the middle of an answer, by a reset."""
+    """A thousand: immediately, after half a request, in the middle of an answer, by a reset."""
     request = request_bytes(max_tokens=500)
 
     async def one(number: int) -> None:
@@ -131,7 +131,7 @@ async def slowloris(abusers: Abusers) -> None:
 
 
 async def bodies_of_10_megabytes(abusers: Abusers) -> None:
-    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, and so many of them
+    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, and enough of them
     that the tokenizer's library panics."""
     long = request_bytes("word " * (2 * _MEGABYTE))
     bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"

@@ -108,7 +108,7 @@ def test_the_servers_own_metrics_agree_with_the_clients(scripted: Served, tmp_pa
 
 
 def _answers(served: Served) -> float:
-    """So many have ended in the server."""
+    """How many requests have ended in the server."""
     outcomes = ("stop", "length")
     return sum(served.metric("penstock_requests_total", f'outcome="{outcome}"') for outcome in outcomes)
 

@@ -47,8 +47,8 @@ def test_a_hundred_clients_on_eight_slots_all_finish() -> None:
         assert served.metric("penstock_requests_total", 'outcome="length"') == 100
 
 
-def test_beyond_the_queues_bound_clients_are_told_when_to_come_back() -> None:
-    """A small queue answers 503 with Retry-After; whoever was accepted is served all the same."""
+def test_beyond_the_queues_bound_clients_learn_when_to_come_back() -> None:
+    """A small queue answers 503 with Retry-After; accepted requests are served all the same."""
     plan = "step_seconds=0.01"
     with serving(
         "--engine", "scripted", "--scripted", plan, "--max-slots", "2", "--max-queue", "8"

@@ -109,7 +109,7 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
 
         answers, expected = trio.run(main)
         check_the_same(answers, [expected])
-        assert served.metric("penstock_engine_restarts_total", 'cause="wedge"') == 1
+        assert served.metric("penstock_engine_restarts_total", 'cause="hung"') == 1
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
@@ -120,7 +120,7 @@ def with_faults(folder: Path, faults: Faults) -> dict[str, str]:
 
 
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
-    """Where it hung is what whoever is to mend it needs: the faulthandler's dump, and then the next one."""
+    """To mend it one needs to know where it hung: the faulthandler's dump, and then the next one."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
     with serving(*arguments, environment=with_faults(tmp_path, Faults(hang_at_step=20))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=40))

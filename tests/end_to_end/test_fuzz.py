@@ -23,6 +23,6 @@ def test_numbers_at_an_edge_harm_nobody() -> None:
 
 
 def test_equal_seeds_send_equal_bodies() -> None:
-    """A body that was told of can be sent again."""
+    """A reported body can be sent again."""
     assert bodies(50, 3, MODEL) == bodies(50, 3, MODEL)
     assert bodies(50, 3, MODEL) != bodies(50, 4, MODEL)

@@ -93,7 +93,7 @@ def test_metrics_may_have_a_port_of_their_own() -> None:
 
 def test_traces_without_their_packages_are_refused_at_the_start(tmp_path: Path) -> None:
     """By the option's name, with the command that installs them."""
-    # None in sys.modules is how Python is told that there is no such package.
+    # With None in sys.modules Python finds no such package.
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     refused = run(
@@ -177,7 +177,7 @@ def test_what_waits_in_the_queue_is_drained_too() -> None:
         assert served.process.wait(10) == 0
 
 
-def test_what_the_drain_cuts_off_is_told_so() -> None:
+def test_an_answer_that_the_drain_cuts_off_says_so() -> None:
     """An answer that outlasts the drain ends with an error event, not in silence."""
     plan = "step_seconds=0.02"
     with start("--engine", "scripted", "--scripted", plan, "--drain-seconds", "0.5") as served:

@@ -31,7 +31,7 @@ class Agent:
 
 
 def agents(seed: int, filler: int = 60) -> list[Agent]:
-    """Each is told the code of three things of its own and asked for one of them; the system prompt, the same
+    """Each gets the code of three things of its own and asked for one of them; the system prompt, the same
     for all, holds the codes of twelve pumps among filler.
 
     All three things have the agent's number, and pumps have it, too. Of such questions the model answers 98
@@ -45,10 +45,10 @@ def agents(seed: int, filler: int = 60) -> list[Agent]:
     crowd = []
     for number in range(AGENTS):
         things = [f"{kind} {number}" for kind in ("agent", "room", "ticket")]
-        told = {thing: f"The code of {thing} is {code(rng)}." for thing in things}
+        facts = {thing: f"The code of {thing} is {code(rng)}." for thing in things}
         asked = rng.choice(things)
-        user = {"role": "user", "content": f"{' '.join(told.values())} What is the code of {asked}?"}
-        crowd.append(Agent([system, user], told[asked]))
+        user = {"role": "user", "content": f"{' '.join(facts.values())} What is the code of {asked}?"}
+        crowd.append(Agent([system, user], facts[asked]))
     return crowd
 
 
@@ -106,7 +106,7 @@ def test_a_shared_fact_is_found_by_everyone(embedded: Served) -> None:
 
 
 def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_die() -> None:
-    """Four neighbours who never stop grow beyond what was reserved for them, so agents give way and are
+    """Four neighbours who never stop grow beyond what was reserved for them, so agents are preempted and
     computed again; the engine is killed under all of them; then the neighbours hang up."""
     crowd = agents(seed=4)
 
@@ -117,8 +117,8 @@ def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_di
             grown = partial(reached, served, "penstock_generated_tokens_total", 4 * 500)
             await trio.to_thread.run_sync(eventually, grown, 90)
             everyone.start_soon(ask_all, served, crowd, answers)
-            gave_way = partial(reached, served, "penstock_preemptions_total", 1)
-            await trio.to_thread.run_sync(eventually, gave_way, 60)
+            preempted = partial(reached, served, "penstock_preemptions_total", 1)
+            await trio.to_thread.run_sync(eventually, preempted, 60)
             os.kill(served.engine_pid(), signal.SIGKILL)
             restarted = partial(reached, served, "penstock_engine_deaths_total", 1)
             await trio.to_thread.run_sync(eventually, restarted, 60)

@@ -1,4 +1,4 @@
-"""What one tenant can learn of another's prompts, and what an operator is told at the start."""
+"""What one tenant can learn of another's prompts, and what an operator reads at the start."""
 
 from __future__ import annotations
 

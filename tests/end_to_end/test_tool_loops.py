@@ -122,9 +122,9 @@ def test_it_thinks_when_thinking_is_on_and_else_does_not(
         assert message.content == right
         assert bool(getattr(message, "reasoning_content", None)) is thinks
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-    told = anthropic_client.messages.create(
+    answered = anthropic_client.messages.create(
         model=MODEL, max_tokens=2000, messages=asked, thinking=thinking, extra_body={"temperature": 0}
     )
-    assert [block.type for block in told.content] == ["thinking", "text"]
-    assert told.content[1].type == "text"
-    assert told.content[1].text == right
+    assert [block.type for block in answered.content] == ["thinking", "text"]
+    assert answered.content[1].type == "text"
+    assert answered.content[1].text == right

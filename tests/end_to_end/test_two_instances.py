@@ -60,8 +60,8 @@ class Balancer:
 
 
 def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
-    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Whoever was on board
-    stays, whoever comes goes to the other."""
+    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Requests in it
+    stay, new ones go to the other."""
     with start(*PLAN) as going, serving(*PLAN) as staying:
         answers: list[Answer] = []
         balancer = Balancer([going, staying])
@@ -100,7 +100,7 @@ def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
     assert all(answer.errors == [] and answer.finish_reason == "length" for answer in answers)
 
 
-def test_whoever_comes_back_after_retry_after_is_taken() -> None:
+def test_a_client_that_comes_back_after_retry_after_is_taken() -> None:
     """A full queue names a time; those who wait as long, and no longer, are served at their next try or the
     one after it: the pace of a queue is an estimate."""
     options = (*PLAN, "--max-slots", "2", "--max-queue", "6")
@@ -120,7 +120,7 @@ def test_whoever_comes_back_after_retry_after_is_taken() -> None:
 
         async def crowd() -> None:
             async with trio.open_nursery() as nursery:
-                # So many departures that the pace is known.
+                # Enough departures that the rate is known.
                 for number in range(10):
                     nursery.start_soon(patient, number)
             tries.clear()

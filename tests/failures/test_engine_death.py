@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Never
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock, trio_test
 
-from scheduler.errors import RequestFailed, Unavailable
+from scheduler import engine_events
+from scheduler.errors import EngineLost, RequestFailed, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import ScriptedPlan
 from scheduler.recovery.supervisor import EngineNeverReady
@@ -108,14 +110,14 @@ async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: MockClock) -> None:
-    """After two failed restarts waiting is no longer kind: the queue is told, and so is who comes. An answer
-    half given still waits."""
+    """After two failed restarts waiting is no longer kind: queued requests and new ones fail with the reason.
+    An answer half given still waits."""
     bench = Bench(lookahead=0)
-    stranded, queued = Client(ask("one", max_tokens=40)), Client(ask("two"))
+    resumed, queued = Client(ask("one", max_tokens=40)), Client(ask("two"))
     async with running(bench.scheduler) as nursery:
-        for client in (stranded, queued):
+        for client in (resumed, queued):
             await bench.come(nursery, client)
-        await bench.wait_for(lambda: bool(stranded.text))
+        await bench.wait_for(lambda: bool(resumed.text))
         bench.observer.deaths_at_start = 4
         bench.launcher.kill()
         await bench.wait_for(lambda: bench.scheduler.operations.statistics().engine.failed_starts == 1)
@@ -138,7 +140,7 @@ async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: 
         served = Client(ask("five"))
         await served.follow(bench.scheduler)
     check_complete(served)
-    check_complete(stranded)
+    check_complete(resumed)
     assert bench.outcomes() == {"error": 2, "rejected": 1, "length": 2}
 
 
@@ -157,6 +159,35 @@ async def test_an_engine_that_never_starts_ends_the_service_and_everyone_hears(
     assert bench.launcher.starts == 3
     assert len(client.finals) == 1
     assert bench.outcomes() == {"error": 1}
+
+
+@trio_test
+async def test_a_bug_in_recovery_fails_the_requests_on_board_and_the_service_goes_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request of the lost engine gets a final event; the next engine serves the queue and newcomers."""
+    bench = Bench(max_slots=2, lookahead=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_events, "count_death", raises)
+        async with running(bench.scheduler) as nursery:
+            clients = [await bench.come(nursery, Client(ask(f"{n}", max_tokens=20))) for n in range(3)]
+            await bench.wait_for(lambda: all(client.text for client in clients[:2]))
+            bench.launcher.kill()
+            await bench.scheduler.wait_idle()
+            await answer(bench.scheduler, ask("afterwards"))
+            await trio.sleep(0.05)
+            bench.check_nothing_is_left()
+    for client in clients[:2]:
+        [final] = client.finals
+        assert isinstance(final, Failed)
+        assert isinstance(final.error, EngineLost)
+    check_complete(clients[2])
+    assert bench.launcher.starts == 2
+    assert bench.outcomes() == {"error": 2, "length": 2}
+
+
+def raises(*_: object) -> Never:
+    raise ValueError("a bug in recovery")
 
 
 @trio_test
@@ -180,7 +211,7 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
         await trio.sleep(0.05)
         bench.check_nothing_is_left()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") == 1
 
 
 @trio_test
@@ -197,7 +228,7 @@ async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autoj
         assert "no step for 30 seconds" in (bench.scheduler.operations.statistics().engine.last_death or "")
         await bench.scheduler.wait_idle()
     await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") == 1
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") == 1
 
 
 @trio_test
@@ -211,7 +242,7 @@ async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
         await bench.scheduler.wait_idle()
     for client in clients:
         await check_undisturbed(client, ScriptedPlan(step_seconds=0.01))
-    assert bench.sample("penstock_engine_restarts_total", cause="wedge") >= 3
+    assert bench.sample("penstock_engine_restarts_total", cause="hung") >= 3
 
 
 @trio_test

@@ -13,7 +13,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import Load, ScriptedPlan
-from scheduler.recovery.crash_loop import lowered_share
+from scheduler.recovery.death import lowered_share
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
@@ -27,7 +27,7 @@ BUFFER_LIMIT = "[metal::malloc] Resource limit (499000) exceeded."
 
 @dataclass
 class ScarceMemory:
-    """Engines that fail at a step of theirs, so many of them, with these words."""
+    """The first `failures` engines fail at step `at_step`, with this error."""
 
     error: Exception
     failures: int = 1

@@ -54,23 +54,23 @@ async def test_alone_it_is_failed_at_the_death_that_is_one_too_many(
 
 @trio_test
 async def test_its_neighbours_lose_no_more_than_time(autojump_clock: MockClock) -> None:
-    """Those that had settled, those that came with it and those that queue all finish; two deaths."""
+    """Those that were trusted, those that came with it and those that queue all finish; two deaths."""
     bench = Bench(faults=DEADLY, max_slots=6, lookahead=0)
-    settled = [Client(ask(f"settled {number}", max_tokens=60)) for number in range(2)]
+    trusted = [Client(ask(f"trusted {number}", max_tokens=60)) for number in range(2)]
     fresh = [Client(ask(f"fresh {number}", max_tokens=20)) for number in range(2)]
     later = [Client(ask(f"later {number}", max_tokens=20)) for number in range(4)]
     killer = Client(ask("#", max_tokens=20))
     async with running(bench.scheduler) as nursery:
-        for client in settled:
+        for client in trusted:
             await bench.come(nursery, client)
-        await bench.wait_for(lambda: all(len(client.text.split()) > 5 for client in settled))
+        await bench.wait_for(lambda: all(len(client.text.split()) > 5 for client in trusted))
         for client in (fresh[0], killer, fresh[1], *later):
             await bench.come(nursery, client)
         await bench.scheduler.wait_idle()
         await trio.sleep(0.05)
         bench.check_nothing_is_left()
     check_poisonous(killer, 2)
-    for client in (*settled, *fresh, *later):
+    for client in (*trusted, *fresh, *later):
         await check_undisturbed(client, HEALTHY)
     assert bench.sample("penstock_engine_restarts_total", cause="killed") == 2
     assert bench.outcomes() == {"error": 1, "length": 8}
@@ -78,7 +78,7 @@ async def test_its_neighbours_lose_no_more_than_time(autojump_clock: MockClock) 
 
 @trio_test
 async def test_a_poison_in_the_middle_of_an_answer_is_found_too(autojump_clock: MockClock) -> None:
-    """It kills at its tenth token, whoever is on board: resumed it stands before that token again."""
+    """It crashes the engine at its tenth token, and again at that token when it is resumed."""
     bench = Bench(HEALTHY, max_slots=3)
     neighbours = [Client(ask(f"{number}", max_tokens=40)) for number in range(2)]
     killer = Client(ask("killer", max_tokens=40))
@@ -102,7 +102,7 @@ async def test_a_poison_in_the_middle_of_an_answer_is_found_too(autojump_clock: 
 
 
 @trio_test
-async def test_whoever_is_stranded_through_a_shutdown_is_no_poison(autojump_clock: MockClock) -> None:
+async def test_a_request_awaiting_an_engine_at_shutdown_is_no_poison(autojump_clock: MockClock) -> None:
     """The end of the service is nobody's fault."""
     bench = Bench(recovery=RecoveryConfig(max_request_deaths=1))
     async with trio.open_nursery() as people:
@@ -122,10 +122,11 @@ def test_it_is_a_500_that_invites_no_retry() -> None:
 
 
 @trio_test
-async def test_engines_that_die_again_and_again_close_the_door_until_one_settles(
+async def test_engines_that_die_again_and_again_close_the_door_until_one_is_stable(
     autojump_clock: MockClock,
 ) -> None:
-    """`/ready` and whoever comes hear why; who was accepted goes on; after a quiet while it is open again."""
+    """`/ready` and new requests get the reason; accepted ones go on; once an engine is stable it opens
+    again."""
     bench = Bench(recovery=RecoveryConfig(max_engine_deaths=3, death_window_seconds=60))
     async with running(bench.scheduler) as nursery:
         patient = await bench.come(nursery, Client(ask("patient", max_tokens=60)))

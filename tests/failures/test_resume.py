@@ -108,7 +108,8 @@ async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> N
 
 @trio_test
 async def test_the_next_engine_may_die_while_it_loads(autojump_clock: MockClock) -> None:
-    """Whoever is stranded waits for the one that starts; a load is no death of theirs."""
+    """Requests that await an engine wait for the one that starts; a failed start does not count as their
+    death."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask("patience", max_tokens=20)))
@@ -210,8 +211,8 @@ async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock:
 
 
 @trio_test
-async def test_a_drain_that_is_cut_short_tells_the_stranded(autojump_clock: MockClock) -> None:
-    """They need no engine to be told that the server goes."""
+async def test_a_drain_that_is_cut_short_fails_requests_awaiting_an_engine(autojump_clock: MockClock) -> None:
+    """They need no engine to learn that the server stops."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.strand(nursery)

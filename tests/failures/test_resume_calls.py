@@ -26,7 +26,7 @@ def asked() -> GenerationRequest:
 
 
 async def followed(written: Written, lives_tokens: int | None) -> tuple[Message, int]:
-    """The message of engines that say this and die after every so many tokens; how many it took."""
+    """The message of engines that say this and die after every `lives_tokens` tokens; how many it took."""
     launcher = Playback(written.raw)
     scheduler = make_scheduler(
         launcher, ScriptedPlan(step_seconds=0.01), answer_format=written.form, recovery=PATIENT

@@ -46,8 +46,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a client was told in the end: its text, or the arguments of its only call."""
+class Outcome:
+    """What a client has in the end: its text, or the arguments of its only call."""
 
     text: str
     arguments: str
@@ -55,8 +55,10 @@ class Told:
     engines: int
 
 
-async def told(model: GrammarModel, request: GenerationRequest, lives_tokens: int | None = None) -> Told:
-    """Of engines with a real model, each of which dies when it has said so many tokens."""
+async def outcome_of(
+    model: GrammarModel, request: GenerationRequest, lives_tokens: int | None = None
+) -> Outcome:
+    """Of engines with a real model, each of which dies after `lives_tokens` tokens."""
     launcher = LoopbackLauncher(model.backend)
     scheduler = make_scheduler(
         launcher,
@@ -86,7 +88,7 @@ async def told(model: GrammarModel, request: GenerationRequest, lives_tokens: in
     assert sum(isinstance(event, ToolCallStarted) for event in client.events) <= 1
     written = [event.text for event in client.events if isinstance(event, ToolCallArguments)]
     text = [event.text for event in client.events if isinstance(event, TextDelta)]
-    return Told("".join(text), "".join(written), final, launcher.starts)
+    return Outcome("".join(text), "".join(written), final, launcher.starts)
 
 
 @pytest.mark.parametrize("lives_tokens", [7, 20])
@@ -98,8 +100,8 @@ async def test_it_is_the_same_wherever_engines_die(
     request_: GenerationRequest, lives_tokens: int, model: GrammarModel, autojump_clock: MockClock
 ) -> None:
     """Each engine begins where the last one stopped in its grammar: in a name, a string, between brackets."""
-    whole = await told(model, request_)
-    resumed = await told(model, request_, lives_tokens)
+    whole = await outcome_of(model, request_)
+    resumed = await outcome_of(model, request_, lives_tokens)
     assert whole.engines == 1
     assert resumed.engines > 2
     assert (resumed.text, resumed.arguments) == (whole.text, whole.arguments)

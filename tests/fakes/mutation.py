@@ -1,4 +1,4 @@
-"""Bytes with something wrong in them, for whoever reads what others wrote."""
+"""Bytes with something wrong in them, for readers of what others wrote."""
 
 from __future__ import annotations
 

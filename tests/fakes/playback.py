@@ -1,4 +1,4 @@
-"""A back end that says what it is told to: texts of real models' dialects, a byte a token.
+"""A back end that says what a test wants: texts of real models' dialects, a byte a token.
 
 For exact expectations of everything behind the engine. The rest of it is the scripted back end's.
 """
@@ -53,7 +53,7 @@ class PlaybackBackend(ScriptedBackend):
         text = self._by_request[sequence.request_id]
         if sequence.generated_tokens < len(text):
             return text[sequence.generated_tokens]
-        # A model that is told to ignore the end of its turn writes on.
+        # A model that ignores the end of its turn writes on.
         return sequence.submit.stop_token_ids[0] if sequence.submit.stop_token_ids else ord(".")
 
 

@@ -1,4 +1,4 @@
-"""A server on a real port whose model says what it is told to: for clients that bring their own transport.
+"""A server on a real port whose model says what a test wants: for clients that bring their own transport.
 
 It runs in a thread of this process, on the real clock. Its context has room for an agent's prompt, of which
 every byte is a token here.

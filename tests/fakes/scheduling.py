@@ -18,7 +18,7 @@ from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
-from scheduler.telemetry.chronicle import Tracer
+from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 

@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`where` is for whoever must find it."""
+    """`where` helps to find it."""
 
     where: str
     promql: str

@@ -62,10 +62,10 @@ CASES = {
     "PenstockEngineDown": Case(
         {"penstock_engine_up": "1x50 0x60"}, {"penstock_engine_up": "1x50 0x3 1x60"}, early=53
     ),
-    "PenstockRestartStorm": Case(
+    "PenstockCrashLoop": Case(
         {"penstock_engine_deaths_total": "0+1x120"}, {"penstock_engine_deaths_total": "0x40 1x80"}
     ),
-    "PenstockEngineWedged": Case(
+    "PenstockEngineHung": Case(
         {"penstock_stalled_seconds": "0x57 60+60x9"}, {"penstock_stalled_seconds": "0x57 45x9"}
     ),
     "PenstockQueueOld": Case(

@@ -15,7 +15,7 @@ from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in
 
 PROMETHEUS_OWN = {"up"}
 UNUSED: dict[str, str] = {
-    "penstock_telemetry_failures": "bugs of the server's own, each logged once: for whoever misses a sample",
+    "penstock_telemetry_failures": "bugs of the server's own, each logged once: for finding a missing sample",
 }
 """Exported, and asked for by no panel or rule: with the reason."""
 
@@ -146,7 +146,7 @@ def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
 
 
 def test_alerts_have_a_runbook_and_a_severity() -> None:
-    """Whoever is woken must be told what to do."""
+    """An alert says what to do."""
     for alert in alerts():
         assert alert["labels"]["severity"] in ("page", "warn")
         assert "$labels.instance" in alert["annotations"]["summary"]

@@ -67,7 +67,7 @@ def shown(collector: Prometheus, expression: str) -> float:
 
 
 def near(edges: tuple[float, ...], seconds: float) -> tuple[float, float]:
-    """What a histogram can tell apart from `seconds`: its bucket, and the two beside it, since a client's
+    """What a histogram cannot distinguish from `seconds`: its bucket, and the two beside it, since a client's
     clock sees the connection and the last bytes' way as well, and may stand on the other side of an edge."""
     place = bisect_left(edges, seconds)
     bounds = (0.0, *edges, float("inf"))
@@ -88,7 +88,7 @@ LATENCIES: tuple[tuple[str, tuple[float, ...], Measure], ...] = (
 
 @pytest.mark.timeout(240)
 def test_dashboards_show_what_clients_saw(tmp_path: Path) -> None:
-    """Tokens and outcomes to the last one; latencies within what their buckets can tell."""
+    """Tokens and outcomes to the last one; latencies within what their buckets can resolve."""
     program("prometheus")
     options = ("--engine", "scripted", "--scripted", "step_seconds=0.02", "--max-slots", str(SLOTS))
     with serving(*options) as served, prometheus(f"127.0.0.1:{served.port}", tmp_path) as collector:
@@ -113,11 +113,13 @@ def test_dashboards_show_what_clients_saw(tmp_path: Path) -> None:
             samples = sorted(value for one in run.requests if (value := measure(one)) is not None)
             assert len(samples) == REQUESTS
             for share in (0.5, 0.95):
-                told = shown(collector, panel("latency", title, f"p{share * 100:g}"))
+                displayed = shown(collector, panel("latency", title, f"p{share * 100:g}"))
                 client = percentile(samples, share)
                 least, most = near(edges, client)
-                print(f"{title} p{share * 100:g}: clients {client:.3f}, dashboard {told:.3f}")
-                assert least <= told <= most, f"{title} p{share * 100:g}: clients saw {client}, shown {told}"
+                print(f"{title} p{share * 100:g}: clients {client:.3f}, dashboard {displayed:.3f}")
+                assert least <= displayed <= most, (
+                    f"{title} p{share * 100:g}: clients saw {client}, shown {displayed}"
+                )
 
 
 def test_a_bucket_and_its_neighbours_are_what_a_histogram_tells() -> None:

@@ -20,7 +20,7 @@ from tests.grafana.programs import program
 from tests.grafana.prometheus import Prometheus
 
 STUB = """#!/bin/sh
-# Stands in for Grafana's server: tells how it was started, and stays.
+# Stands in for Grafana's server: prints how it was started, and stays.
 { echo "$@"; env | grep -E '^(GF|PENSTOCK)_'; } >"$STUB_SAYS.new"
 mv "$STUB_SAYS.new" "$STUB_SAYS"
 exec sleep 600

@@ -1,4 +1,4 @@
-"""A chat server whose every latency is known: it waits so long, then sends so many deltas so far apart."""
+"""A chat server whose every latency is known: it waits, then sends a number of deltas at fixed intervals."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Script:
     """None: as many as max_tokens asks for."""
     status: int = 200
     cut_after: int | None = None
-    """So many deltas, then the connection ends without an end mark."""
+    """A number of deltas, then the connection ends without an end mark."""
     error_after: int | None = None
     says: str | None = None
-    """In one delta, instead of so many words."""
+    """In one delta, instead of one for each word."""
     cached_tokens: int = 0
     prompt_tokens: int = 100
 
@@ -62,7 +62,7 @@ class ScriptedTarget:
             "headers": [(b"content-type", b"text/event-stream")],
         }
         await send(start)
-        # As real servers do at once: what must not count as a first token.
+        # As real servers do immediately: what must not count as a first token.
         await _event(send, b": queued\n\n")
         await _event(send, _chunk({"role": "assistant", "content": ""}))
         deltas = script.deltas if script.deltas is not None else body["max_tokens"]

@@ -54,7 +54,7 @@ def test_gaps_have_the_mean_and_the_burstiness_asked_for(burstiness: float) -> N
     ("rate_from", "rate_to"), [(0.0, 40.0), (40.0, 4.0), (10.0, 10.0), (10.0, 10.0000001)]
 )
 def test_a_ramp_grows_evenly_and_then_stays(rate_from: float, rate_to: float) -> None:
-    """In each tenth of the ramp, and after it, so many arrive as the rate's integral says."""
+    """In each tenth of the ramp, and after it, as many arrive as the rate's integral says."""
     plan = Ramp(kind="ramp", rate_from=rate_from, rate_to=rate_to, seconds=100.0)
     drawn = list(offsets(plan, random.Random(2), 150.0))
     for start in range(0, 150, 10):

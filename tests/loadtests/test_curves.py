@@ -15,7 +15,7 @@ from tests.loadtests.recorded import request, run
 
 
 def test_a_figure_is_of_everybody_or_of_one_population() -> None:
-    """`name@population`; what a run cannot tell is None."""
+    """`name@population`; what a run does not contain is None."""
     recorded = run(
         request(0, 1.0, 3.0, population="book"), request(1, 0.0, 0.5, population="streams"), unmeasured=()
     )
@@ -47,7 +47,7 @@ def test_the_default_leaves_the_option_out() -> None:
 
 
 def test_a_scenario_with_and_without_a_population() -> None:
-    """Alone it starts at once; a name that is not there is an error that says which are."""
+    """Alone it starts immediately; a name that is not there is an error that says which are."""
     whole = scenarios.load("long-prompt")
     assert [(p.name, p.start_seconds) for p in whole.only("book").populations] == [("book", 0.0)]
     assert [p.name for p in whole.without("book").populations] == ["streams"]
@@ -62,7 +62,7 @@ _PAIRS = [
 ]
 
 
-def test_a_pair_of_steps_is_told_as_a_ratio() -> None:
+def test_a_pair_of_steps_is_reported_as_a_ratio() -> None:
     """And what could not be measured is said to be so."""
     assert described(_PAIRS[1]).endswith("2.50 times as long")
     assert "not measured" in described(_PAIRS[2])

@@ -99,8 +99,8 @@ async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.M
 
 
 @trio_test
-async def test_wrong_answers_are_told_from_right_ones(autojump_clock: trio.testing.MockClock) -> None:
-    """Each asks for a fact of its own prompt; one in four is told another's, one is cut off before it is."""
+async def test_wrong_answers_are_counted(autojump_clock: trio.testing.MockClock) -> None:
+    """Each asks for a fact of its own prompt; one in four gets another's, one is cut off before it is."""
 
     def script(number: int, body: dict[str, Any]) -> Script:
         text = " ".join(message["content"] for message in body["messages"])
@@ -160,7 +160,7 @@ async def test_a_target_that_refuses_connections_is_reported(autojump_clock: tri
 
 @trio_test
 async def test_clients_leave_when_the_scenario_says(autojump_clock: trio.testing.MockClock) -> None:
-    """After so many deltas, or while they wait: recorded as what was wanted, not as a failure."""
+    """After a number of deltas, or while they wait: recorded as what was wanted, not as a failure."""
     after = scenario(hang_up={"share": 1.0, "after_deltas": [3]}, output={"least": 50, "most": 50})
     run = await drive(ScriptedTarget(), after)
     assert {request.outcome for request in run.requests} == {Outcome.HUNG_UP}
@@ -176,7 +176,7 @@ async def test_clients_with_a_timeout_say_so_and_leave_when_it_is_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The whole answer counts, however steadily it comes: recorded as a failure of the target. Without one
-    no target is told anything."""
+    no target is informed."""
     target = ScriptedTarget(lambda number, body: Script(deltas=5 if number % 2 else 50))
     run = await drive(target, scenario(timeout_seconds=1.25))
     assert target.timeouts == ["1.25"] * 4
@@ -212,7 +212,7 @@ async def test_a_session_feeds_the_real_answers_back(autojump_clock: trio.testin
 
 @trio_test
 async def test_subagents_run_together_and_are_waited_for(autojump_clock: trio.testing.MockClock) -> None:
-    """Three subagents start at once after the first turn; the second turn starts when all have ended."""
+    """Three subagents start together after the first turn; the second turn starts when all have ended."""
     target = ScriptedTarget()
     plan = scenario(
         arrivals={"kind": "closed", "clients": 1},
@@ -250,7 +250,7 @@ async def test_time_is_a_bound(autojump_clock: trio.testing.MockClock) -> None:
 
 @trio_test
 async def test_requests_are_a_bound(autojump_clock: trio.testing.MockClock) -> None:
-    """No more than so many are ever sent."""
+    """No more than this bound are ever sent."""
     plan = scenario(sessions=None, bounds={"seconds": 1000, "requests": 7, "request_seconds": 5})
     run = await drive(ScriptedTarget(), plan)
     assert len(run.requests) == 7
@@ -280,7 +280,7 @@ async def test_an_interrupted_run_keeps_what_it_measured(autojump_clock: trio.te
 
 @trio_test
 async def test_an_interrupt_ends_the_measurement_of_capacity(autojump_clock: trio.testing.MockClock) -> None:
-    """Ctrl-C in the middle of a long probe: the run is over at once, without a request of its own."""
+    """Ctrl-C in the middle of a long probe: the run is over immediately, without a request of its own."""
     network = MemoryNetwork()
     plan = scenario(
         arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 60},

@@ -38,7 +38,7 @@ VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What a browser would be told, and whether every element is closed where it was opened."""
+    """What a browser would read, and whether every element is closed where it was opened."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -132,14 +132,14 @@ def _eventually_gone(fake: Fake) -> bool:
 
 
 def test_a_server_that_dies_is_an_error_with_its_last_words(fake: MakeFake) -> None:
-    """At once, and not when the patience is over."""
+    """Immediately, and not when the timeout is over."""
     said = trio.run(failing, fake("sys.exit('no such model')"))
     assert said.startswith("one: the server exited with status 1:\n")
     assert said.endswith("  no such model")
 
 
 def test_a_server_that_never_answers_is_an_error(fake: MakeFake) -> None:
-    """The log tells where its home and its threads were set."""
+    """The log shows where its home and its threads were set."""
     said = trio.run(failing, fake("import time; time.sleep(600)", start_seconds=1.0))
     assert said.startswith("one: no answer within 1 s:")
 
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
     assert _eventually_gone(one)
 
 
-def test_a_death_while_it_is_measured_is_told_and_ends_nothing(fake: MakeFake) -> None:
+def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFake) -> None:
     """The load test has something to record then."""
     one = fake()
 

@@ -207,12 +207,12 @@ def test_a_starved_tenant_counts_with_nothing() -> None:
 
 
 def test_abort_latency_is_of_those_that_hung_up() -> None:
-    """As the target's own metrics told."""
+    """As the target's own metrics report."""
     record = run(request(0, 0.0, outcome=Outcome.HUNG_UP, freed_after_seconds=0.25), request(1, 0.0, 0.5))
     expect(record, abort_p50=0.25, abort_max=0.25)
 
 
-def test_failures_are_told_by_kind_of_the_whole_run() -> None:
+def test_failures_of_the_whole_run_are_counted_by_kind() -> None:
     """A target that refuses connections in the warm-up refuses them."""
     refused = [request(n, 0.1, outcome=Outcome.CONNECT_FAILED, detail="connection refused") for n in range(3)]
     broken = request(3, 6.0, outcome=Outcome.HTTP_ERROR, status=500, detail="oops")

@@ -1,4 +1,4 @@
-"""What `ps` and `lsof` tell of processes. On Linux this runs the ways that macOS takes as well."""
+"""What `ps` and `lsof` report of processes. On Linux this runs the ways that macOS takes as well."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_void_runs_have_no_verdict() -> None:
 # --- the tables
 
 
-def test_one_run_is_told_in_full() -> None:
+def test_one_run_is_reported_in_full() -> None:
     """Its latencies, rates and counts, and which requests they are of."""
     text = printed([paced("ours", 0.5)])
     assert rows(text, "TTFT") == [["TTFT", "ours", *["500 ms"] * 5]]

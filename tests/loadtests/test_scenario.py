@@ -145,7 +145,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_scenario_that_is_not_there_lists_those_that_are() -> None:
-    """For whoever mistyped."""
+    """So that a typing error is found."""
     with pytest.raises(
         ScenarioError, match=r"'agent' is no file and none of the scenarios agents, antagonist"
     ):

@@ -87,7 +87,7 @@ def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
 
 
 def test_a_body_has_what_the_target_knows_and_no_more() -> None:
-    """And what was left out can be told."""
+    """And what was left out is known."""
     wish = ask(temperature=0.5, top_k=3, seed=1)
     knowing = target(frozenset({"temperature", "seed"}))
     assert build_body(wish, knowing) == {

@@ -136,7 +136,7 @@ def test_units_do_not_matter(value: float, tolerance: float, factor: float) -> N
     assert one == pytest.approx(other)
 
 
-def test_the_verdict_is_told() -> None:
+def test_the_verdict_is_printed() -> None:
     """Regressions and what held, by name."""
     buffer = StringIO()
     Console(file=buffer, width=120).print(verdict_report(against("ttft_p50", 1.0, 1.25, 1.5)))

@@ -1,5 +1,5 @@
-"""Sessions: the same for the same number, whoever else runs; histories that only grow; layers that are shared
-to the byte."""
+"""Sessions: the same for the same number, no matter who else runs; histories that only grow; layers that are
+shared to the byte."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Who may import whom. The architecture is a promise; this keeps it."""
+"""Who may import whom: the layers that DESIGN.md describes."""
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.repo.tree import ROOT, imports, modules, name_of
 
 ENGINE_MAY_SEE = {
     "scheduler.errors",
@@ -30,23 +29,6 @@ MAY_IMPORT_MLX = (
     "loadtests/step_process.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )
-
-
-def modules(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
-
-
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module or ""
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("path", modules("scheduler"), ids=name_of)
@@ -144,25 +126,3 @@ def test_the_engine_process_runs_without_trio() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False False"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for package in ("scheduler", "api", "loadtests") for path in modules(package)],
-    ids=name_of,
-)
-def test_files_stay_small_enough_to_hold_in_the_head(path: Path) -> None:
-    """At most 400 lines; a longer one lacks a seam."""
-    assert len(path.read_text().splitlines()) <= 400
-
-
-@pytest.mark.parametrize("readme", sorted(ROOT.glob("*/**/README.md")), ids=name_of)
-def test_the_maps_name_files_that_exist(readme: Path) -> None:
-    """Each package's README maps a question to a file; a map that has drifted is worse than none."""
-    if ".venv" in readme.parts:
-        return
-    rows = [line for line in readme.read_text().splitlines() if line.startswith("|")]
-    named = re.findall(r"`([\w/]+\.py)`", "\n".join(rows))
-    assert named, "a map without a file"
-    for name in named:
-        assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from api import settings
+from api import options
 from api.command_line import penstock
 from loadtests.command_line import bench
+from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,22 +52,22 @@ def test_commands_are_known_with_their_options(
                     served(shlex.split(value))
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
-        case [_, "serve", *options]:
-            served(options)
-        case [_, "bench", name, *options]:
+        case [_, "serve", *words]:
+            served(words)
+        case [_, "bench", name, *words]:
             subcommand = bench.get_command(click.Context(bench), name)
             assert subcommand is not None
-            for file in (Path(word) for word in options if word.endswith(".json")):
+            for file in (Path(word) for word in words if word.endswith(".json")):
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
-            subcommand.make_context(name, options)
+            subcommand.make_context(name, words)
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
 
 
-def served(options: list[str]) -> None:
-    context = penstock.commands["serve"].make_context("serve", options)
-    settings.load({name: value for name, value in context.params.items() if value is not None})
+def served(words: list[str]) -> None:
+    context = penstock.commands["serve"].make_context("serve", words)
+    options.load({name: value for name, value in context.params.items() if value is not None})
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
@@ -77,3 +78,38 @@ def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
     assert len(rows) >= 4
     for memory, _, weights in rows:
         assert float(weights) < float(memory) * 2 / 3
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "continuous batching",
+        "chunked prefill",
+        "KV cache",
+        "prefix caching",
+        "preemption",
+        "structured output",
+        "tool calling",
+        "Prometheus",
+    ],
+)
+def test_the_first_screen_uses_the_fields_words(term: str) -> None:
+    """A reader who searches for them finds the feature before the first command."""
+    first_screen = (ROOT / "README.md").read_text().split("## Two commands")[0]
+    assert term.lower() in first_screen.lower()
+
+
+def test_the_ten_options_exist() -> None:
+    rows = re.findall(r"^\| (`--.+?) \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)
+    assert len(rows) == 10
+    flags = {flag for parameter in penstock.commands["serve"].params for flag in parameter.opts}
+    for names, _, vllm in rows:
+        assert set(re.findall(r"--[\w-]+", names)) <= flags
+        assert vllm.strip()
+
+
+def test_the_picture_is_small_and_shown() -> None:
+    picture = ROOT / "api" / "live.png"
+    assert "](api/live.png)" in (ROOT / "README.md").read_text()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < MAX_PICTURE_BYTES

@@ -89,7 +89,7 @@ def test_whatever_the_flood_the_others_wait_for_a_turn_each(
                 for number in range(quiet):
                     people.start_soon(ask_sometimes, f"quiet {number}")
             nursery.cancel_scope.cancel()
-        # The engine's own line, then a turn of every tenant, on so many slots, and its own answer.
+        # The engine's own line, then a turn of every tenant, on `slots` slots, and its own answer.
         turns = (slots + lookahead + quiet + 1) / slots + 2
         assert max(waits) <= turns * ONE_ANSWER + 0.001
 

@@ -1,5 +1,5 @@
 """More than the engine can do, from clients that say how long they wait: whole scheduler, scripted engine,
-virtual time. Whoever cannot be served in time is told so at once, and nobody else is sent away."""
+virtual time. A request that cannot be served in time is refused immediately, and no other is."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Crowd:
     async def flood(
         self, seed: int, per_second: float, seconds: float, tokens: int, patience_seconds: float
     ) -> None:
-        """They come at random for so long."""
+        """They come at random for `seconds`."""
         rng = random.Random(seed)
         async with trio.open_nursery() as nursery:
             ends = trio.current_time() + seconds

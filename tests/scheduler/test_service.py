@@ -130,7 +130,7 @@ async def test_an_answer_does_not_depend_on_its_neighbours(autojump_clock: MockC
 
 @trio_test
 async def test_a_full_queue_refuses_with_a_time_to_come_back(autojump_clock: MockClock) -> None:
-    """One in the slot, two queued, the fourth is told; what was accepted is not disturbed."""
+    """One in the slot, two queued, the fourth is refused with a time; what was accepted is not disturbed."""
     bench = Bench(lookahead=0, max_queue=2)
     clients = [Client(ask(f"{number}")) for number in range(4)]
     async with running(bench.scheduler) as nursery:

@@ -1,8 +1,8 @@
-"""A tool call's arguments, made to fit the tool's JSON schema where only one reading is possible.
+"""Coerces a tool call's arguments to the tool's JSON schema, if exactly one reading is possible.
 
-Models write "3" where the schema says integer, or a JSON text where it says object. What fits is left as
-it is, and so is what has no or more than one reading: the client checks its own tools' arguments and
-tells the model. Where the step budget ends, the arguments stay as the model wrote them.
+Models write "3" for an integer, or JSON text for an object. Valid values stay unchanged, and so do values
+with no or several readings: the client validates the arguments and reports errors to the model. When the step
+budget is exhausted, the arguments stay as the model wrote them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = ("null", "None")
 _DEEPEST = 32
 _CHARACTERS_PER_STEP = 64
-"""What is read or written as JSON in the time of a step."""
+"""Characters of JSON that are parsed or written in the time of one step."""
 
 
 def coerce(value: Any, schema: Any, *, root: Schema | None = None, budget: StepBudget | None = None) -> Any:
-    """`value`, or its one reading that is valid under `schema`, whose local references are looked up in
-    `root` (default: `schema` itself)."""
+    """`value`, or its only reading that is valid under `schema`. Local references resolve in `root` (default:
+    `schema` itself)."""
     if root is None:
         root = schema if isinstance(schema, Mapping) else {}
     budget = budget or StepBudget()
@@ -94,13 +94,13 @@ class _Coercion:
 
 
 def property_schema(schema: Schema, name: str) -> Any:
-    """What `schema` says of one argument; {} if nothing."""
+    """The subschema of one argument; {} if there is none."""
     properties = schema.get("properties")
     return properties.get(name, {}) if isinstance(properties, Mapping) else {}
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    # Python takes True for 1.
+    # In Python True == 1.
     return one is other or (type(one) is type(other) and bool(one == other))
 
 

@@ -1,8 +1,7 @@
-"""A call's arguments, written as a JSON object, to pieces of the JSON text that the client gets.
+"""Streams a call's arguments, a JSON object, to the client as JSON text.
 
-The pieces leave as soon as they are certain: a string while it is written (a file's content takes
-minutes), any other value when it is whole, made to fit its schema. Nothing depends on how the text
-arrives.
+A string is passed on while it is written (a file's content takes minutes), any other value when it is
+complete and coerced to its schema. The result does not depend on the pieces in which the text arrives.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _DEEPEST = 200
 
 
 def json_text(value: Any) -> str:
-    """As a client may get it. Raises ValueError for what JSON does not have (NaN)."""
+    """JSON for the client. Raises ValueError for NaN and infinities."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    # A lone surrogate is no character, but JSON can spell it.
+    # JSON can escape a lone surrogate, which UTF-8 cannot encode.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -35,18 +34,18 @@ class _At(Enum):
     COLON = auto()
     VALUE = auto()
     STRING = auto()
-    """Inside a string that passes through."""
+    """Inside a string that is passed through."""
     COLLECTED = auto()
-    """Inside a value that is looked at when it is whole."""
+    """Inside a value that is handled when it is complete."""
     COMMA = auto()
     DONE = auto()
 
 
 class JsonArguments:
-    """One JSON object in the making. Raises ValueError where it is none."""
+    """Parses one JSON object incrementally. Raises ValueError for malformed text."""
 
     def __init__(self, schema: Schema, budget: StepBudget | None = None) -> None:
-        """`budget`: the answer's, for coercion."""
+        """`budget`: the answer's step budget, for coercion."""
         self._schema = schema
         self._budget = budget or StepBudget()
         self._at = _At.OBJECT
@@ -62,7 +61,7 @@ class JsonArguments:
         return self._at is _At.DONE
 
     def feed(self, text: str) -> tuple[str, str]:
-        """What is certain of the arguments now, and what of `text` stands behind their end."""
+        """The argument text that is certain now, and the part of `text` after the end of the object."""
         out: list[str] = []
         for position, character in enumerate(text):
             if self._at is _At.DONE:
@@ -84,7 +83,7 @@ class JsonArguments:
                 self._take_mark(character, out)
 
     def _take_mark(self, character: str, out: list[str]) -> None:
-        """What stands between keys and values."""
+        """A character between keys and values."""
         match self._at, character:
             case _At.OBJECT, "{":
                 self._at = _At.FIRST_KEY
@@ -92,7 +91,7 @@ class JsonArguments:
                 out.append("}" if self._members else "{}")
                 self._at = _At.DONE
             case _At.COMMA, ",":
-                # As before the first key: JSON knows no comma before the end, but models write it.
+                # As before the first key: models write trailing commas, which JSON does not allow.
                 self._at = _At.FIRST_KEY
             case _At.FIRST_KEY, '"':
                 self._begin_key()
@@ -139,14 +138,14 @@ class JsonArguments:
             out.append('"')
             self._at = _At.COMMA
         else:
-            # A bare line break in a string is not JSON, but what it means is plain.
+            # A bare line break in a string is not JSON, but unambiguous.
             out.append(json.dumps(character)[1:-1] if character < " " else character)
 
     def _take_escape(self, character: str, out: list[str]) -> None:
         self._escape += character
         wanted = _ESCAPES if len(self._escape) == 2 else _HEX
         if character not in wanted:
-            raise ValueError(f"{self._escape!r} is no escape in a JSON string")
+            raise ValueError(f"{self._escape!r} is not an escape in a JSON string")
         if self._escape[1] != "u" or len(self._escape) == 6:
             out.append(self._escape)
             self._escape = ""

@@ -1,7 +1,7 @@
-"""What stands between a dialect's tool call marks, to the pieces of calls that a client gets.
+"""Parses the text between tool call marks into call events.
 
-The readers are mlx-lm's; they raise whatever they like on what a model gets wrong, and some skip it. Here
-that becomes one typed error that carries the raw text.
+The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. Here that becomes
+one typed error with the raw text.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from json import loads
 from typing import Any, Protocol
 
@@ -23,13 +24,13 @@ from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 from scheduler.request import Tool
 
 _MATCHING_SECONDS = 0.05
-"""For one block, on the event loop. Blocks of 200 KB that are whole take 0.2 to 25 ms."""
+"""For one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
 _LONGEST_GUESS = 16_384
-"""Without marks GLM's reader splits the block like a shell does, at 1 ms a KB."""
+"""Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
 
 
 def malformed(raw: str, why: object) -> MalformedToolCall:
-    return MalformedToolCall(f"the model wrote a tool call that cannot be read ({why}): {raw}")
+    return MalformedToolCall(f"the model wrote a tool call that cannot be parsed ({why}): {raw}")
 
 
 class Calls:
@@ -46,7 +47,7 @@ class Calls:
 
     @property
     def enough(self) -> bool:
-        """Whether the client wants no more: it asked for one at a time."""
+        """Whether no more calls are allowed: the client asked for one at a time."""
         return self.started > 0 and not self._parallel
 
     def schema(self, name: str) -> Schema:
@@ -54,7 +55,7 @@ class Calls:
         return {} if tool is None else tool.parameters
 
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
-        """A tool that was not offered is called by that name all the same: the client tells the model."""
+        """Also for tools that were not offered: the client reports the error to the model."""
         index, self.started = self.started, self.started + 1
         return ToolCallStarted(index, call_id or self._call_id(index), name)
 
@@ -83,12 +84,12 @@ class CallReader(Protocol):
 
     @property
     def raw(self) -> str:
-        """All that was fed."""
+        """All text fed so far."""
         ...
 
 
 class BlockReader:
-    """Waits for the whole block and lets mlx-lm read it."""
+    """Collects the whole block and lets mlx-lm parse it."""
 
     def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
         self._syntax = syntax
@@ -115,7 +116,7 @@ def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
         parsed = _parse(raw, syntax, calls)
         found = parsed if isinstance(parsed, list) else [parsed]
         read = [_checked(call, syntax, calls) for call in found]
-    except Exception as error:  # Whatever a reader raises: this one block cannot be read.
+    except Exception as error:  # Parsers raise anything; only this block is malformed.
         raise malformed(raw, error or type(error).__name__) from error
     if not read or (syntax.call_mark and raw.count(syntax.call_mark) > len(read)):
         raise malformed(raw, "a call is missing")
@@ -138,20 +139,20 @@ def _parse(raw: str, syntax: ToolSyntax, calls: Calls) -> Any:
     if syntax.guesses and len(raw) > _LONGEST_GUESS and "<arg_key>" not in raw:
         raise ValueError("it is too long to guess at")
     with time_limit(_MATCHING_SECONDS), warnings.catch_warnings():
-        # Python's parser warns of odd escapes in what the model wrote.
+        # Python's parser warns about invalid escapes in the model's text.
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
             return syntax.parse(raw, calls.definitions)
         except TimeoutError:
             raise
         except Exception:
-            # Some convert by the schema and give up where a value does not fit; read as text, it may.
+            # Some parsers convert by the schema and fail on a value that does not fit; try without it.
             return syntax.parse(raw, None)
 
 
 def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     if not isinstance(call, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     name, arguments, call_id = call.get("name"), call.get("arguments", call.get("parameters")), call.get("id")
     if not isinstance(name, str) or not name:
         raise ValueError("it names no tool")
@@ -160,10 +161,10 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        raise ValueError("the arguments are no object")
+        raise ValueError("the arguments are not an object")
     guessed = syntax.guesses and arguments.keys() == {"raw"}
     if guessed and "raw" not in calls.schema(name).get("properties", {}):
-        raise ValueError("the arguments cannot be told apart")
+        raise ValueError("the arguments cannot be distinguished")
     json_text(arguments)
     return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
 
@@ -176,9 +177,9 @@ _TAIL = re.compile(r"\s*\}\s*")
 
 
 class JsonReader:
-    """`{"name": "f", "arguments": {...}}`: the name as soon as it is there, the arguments as they come.
+    """`{"name": "f", "arguments": {...}}`: streams the name and then the arguments.
 
-    What is written in another order, or as a list, waits for the whole block as everywhere else.
+    Members in another order, or a list of calls, wait for the whole block as in BlockReader.
     """
 
     def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
@@ -195,7 +196,7 @@ class JsonReader:
         yield from self._block.feed(text)
         if self._arguments is None:
             if len(self._head) >= _LONGEST_HEAD:
-                # A name without end would be read again with each of its tokens.
+                # Bound a name that never ends: the head is matched again with each token.
                 return
             self._head += text
             if (head := _HEAD.match(self._head, 0, _LONGEST_HEAD)) is None:
@@ -227,7 +228,7 @@ class ObjectReader:
 
     @property
     def rest(self) -> str:
-        """What stands behind the arguments."""
+        """The text after the arguments."""
         return "".join(self._rest)
 
     @property
@@ -257,4 +258,16 @@ class ObjectReader:
             # A call without arguments.
             yield from self.feed("{}")
         if not self.done or self.rest.strip():
-            raise malformed(f"{self._name} {self.raw}", "the arguments are no JSON object")
+            raise malformed(f"{self._name} {self.raw}", "the arguments are not a JSON object")
+
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def call_id(place: str, *, short: bool) -> str:
+    """The id of a call, for models that write none: the same for one `place` (request, choice and number), so
+    a recomputed answer has the same ids. `short`: nine letters and digits."""
+    digest = sha256(place.encode("utf-8", "backslashreplace")).digest()
+    if short:
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:9])
+    return "call_" + digest[:12].hex()

@@ -1,14 +1,13 @@
 """Whether a value may be valid under a JSON schema, decided within a bounded number of steps.
 
-The schema is a client's and the value a model's, and the check runs on the event loop, so its cost must have
-a bound that neither can move. The `jsonschema` package has none: 2 KB of doubled `$ref`s make it visit 2^24
-nodes, a subschema with a `$schema` of its own brings back what a caller has switched off, and
-`additionalProperties` and `unevaluatedProperties` match the client's regular expressions, which Python's
-`re` can take exponential time for.
+The client writes the schema and the model the value, and the check runs on the event loop, so its cost needs
+a fixed bound. The `jsonschema` package has none: 2 KB of doubled `$ref`s make it visit 2^24 nodes, a
+subschema with its own `$schema` re-enables keywords that the caller disabled, and `additionalProperties` and
+`unevaluatedProperties` match the client's regular expressions, which may take Python's `re` exponential time.
 
-The check is one-sided: whatever is valid is accepted, and some of what is invalid is accepted, too.
+The check is one-sided: it accepts all valid values, and some invalid ones.
 Keywords that no coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...) are ignored, and
-`oneOf` is read as `anyOf`.
+`oneOf` is treated as `anyOf`.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 ANSWER_STEPS = 5_000
-"""For all arguments of one answer: at most some 30 ms of the event loop. A call of a thousand values takes
-some three thousand."""
+"""For all arguments of one answer: at most about 30 ms of the event loop. A call with a thousand values takes
+about three thousand."""
 _DEEPEST = 64
 _LONGEST_POINTER = 1_000
 _LONGEST_CHAIN = 8
 
 
 class StepsExhausted(Exception):
-    """The budget is used up: what is not decided yet stays undecided."""
+    """The step budget is exhausted; the check is undecided."""
 
 
 class StepBudget:
-    """Steps that are left: one a pair of value and subschema, and one a list entry that is looked at."""
+    """Remaining steps: one for each pair of value and subschema, and one for each list entry."""
 
     def __init__(self, steps: int = ANSWER_STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raises StepsExhausted, from then on always."""
+        """Raises StepsExhausted, and on every later call."""
         self.left -= steps
         if self.left < 0:
             raise StepsExhausted
@@ -51,7 +50,7 @@ class SchemaCheck:
         self._budget = budget
 
     def accepts(self, value: Any, schema: Any, depth: int = _DEEPEST) -> bool:
-        """False only where `value` is invalid. Raises StepsExhausted."""
+        """False only if `value` is invalid. Raises StepsExhausted."""
         self._budget.spend()
         if schema is False:
             return False
@@ -67,7 +66,7 @@ class SchemaCheck:
         )
 
     def resolve(self, schema: Any) -> Schema | None:
-        """The schema itself, or what its local `$ref` names; None where that is no schema."""
+        """The schema, or the target of its local `$ref`; None if that is not a schema."""
         for _ in range(_LONGEST_CHAIN):
             if not isinstance(schema, Mapping):
                 return None
@@ -77,7 +76,7 @@ class SchemaCheck:
         return None
 
     def types(self, schema: Schema) -> tuple[str, ...]:
-        """The names of types that `schema` allows; empty where it does not restrict them."""
+        """Names of the types that `schema` allows; empty: any."""
         kinds = schema.get("type")
         if isinstance(kinds, str):
             return (kinds,)
@@ -151,7 +150,7 @@ class SchemaCheck:
     def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
         properties = schema.get("properties")
         named = properties if isinstance(properties, Mapping) else {}
-        # Which names a pattern takes out of the others is not known here.
+        # The patterns are not matched here, so any name may be covered by one.
         others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         if others is True and not named:
             return True
@@ -159,7 +158,7 @@ class SchemaCheck:
 
 
 def is_of(value: Any, types: tuple[str, ...]) -> bool:
-    """Whether `value` is of one of these JSON types. A name that is no type's is taken for any."""
+    """Whether `value` is of one of these JSON types. Unknown names count as any type."""
     return any(kind not in _IS_TYPE or _IS_TYPE[kind](value) for kind in types)
 
 
@@ -179,7 +178,7 @@ _IS_TYPE: dict[str, Callable[[Any], bool]] = {
 
 
 def _may_equal(value: Any, wanted: Any) -> bool:
-    """Containers are only told apart by their types: comparing them takes time by their sizes."""
+    """Containers compare by type only: a full comparison takes time proportional to their size."""
     if isinstance(value, dict | list):
         return isinstance(wanted, dict if isinstance(value, dict) else list)
     if isinstance(value, bool) or isinstance(wanted, bool):

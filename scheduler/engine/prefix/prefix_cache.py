@@ -12,49 +12,17 @@ Order of eviction (leased paths are never evicted):
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from typing import Generic, TypeAlias
 
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
 from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree, SegmentT, SnapshotT
-from scheduler.engine.prefix.token_run import KEY_BYTES, Tokens
+from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
+from scheduler.engine.token_ids import KEY_BYTES
 
-SessionKey: TypeAlias = tuple[str, str]  # salt, session
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """The bounds of the eviction policy."""
-
-    continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
-    continuation_share: float = 0.5  # exo #1817: of the prompt.
-    protecting_hits: int = 2  # SGLang's slru threshold.
-    protected_seconds: float = 600.0  # A tool call or a person answers within this.
-    snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
-    branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
-    sessions: int = 4096  # The turns of a forgotten session age like any others.
-
-    def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
-        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
-        least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
-        return hit_tokens >= least
-
-
-@dataclass(slots=True)
-class _Mark:
-    """What the policy remembers of a node."""
-
-    last_used: float
-    hits: int = 0
-    protected: bool = False
-    superseded: bool = False
-    snapshot_used: float = 0.0
-    snapshot_hits: int = 0
-    turns: set[SessionKey] = field(default_factory=set)  # Sessions whose newest turns end here.
-    ticket: int = 0  # The one valid entry in the queue.
+Tokens: TypeAlias = Sequence[int]
 
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
@@ -77,7 +45,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._clock = clock
         self._retention = retention or Retention()
         self._tree: RadixTree[SegmentT, SnapshotT] = RadixTree(self._inherit)
-        self._marks: dict[Node[SegmentT, SnapshotT], _Mark] = {}
+        self._marks: dict[Node[SegmentT, SnapshotT], Mark] = {}
         # Lazy deletion: (rank, age, is a leaf, ticket, node) is valid while the ticket is the node's own.
         self._queue: list[tuple[int, float, bool, int, Node[SegmentT, SnapshotT]]] = []
         self._tickets = 0
@@ -183,7 +151,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             fitting = max(0, self._make_room(missing * self._token_bytes)) // self._token_bytes
             if missing and fitting:
                 end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
-                self._marks[end] = _Mark(0.0)
+                self._marks[end] = Mark(0.0)
                 self.stored_tokens += len(end.tokens)
                 added = end.nbytes
         if end is not None:
@@ -279,7 +247,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
         """The tree split an edge: both nodes inherit its mark."""
         mark = self._marks[lower]
-        self._marks[upper] = _Mark(mark.last_used, mark.hits, mark.protected, mark.superseded)
+        self._marks[upper] = Mark(mark.last_used, mark.hits, mark.protected, mark.superseded)
         self._file(upper)
         self._file(lower)  # A lease on it may have moved up.
 

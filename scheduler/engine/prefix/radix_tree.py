@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from scheduler.engine.prefix.token_run import KEY_BYTES, Tokens, common_run, compact
+from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
 
 
 class Segment(Protocol):
@@ -183,14 +183,13 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
 
     def match(
         self,
-        tokens: Tokens,
+        tokens: Sequence[int],
         salt: str,
         limit: int | None = None,
         known: Node[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
         """The longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of an
-        earlier match of these tokens, within `limit`; unless it was removed, the tokens up to it are not
-        compared."""
+        earlier match of these tokens; unless it was removed, the tokens up to it are not compared again."""
         key = compact(tokens)
         limit = len(key) if limit is None else min(limit, len(key))
         path: list[Node[SegmentT, SnapshotT]] = []
@@ -212,7 +211,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return self._split(match.path[-1], match.taken(match.path[-1]))
 
     def insert(
-        self, tokens: Tokens, salt: str, cut: Callable[[int, int], SegmentT]
+        self, tokens: Sequence[int], salt: str, cut: Callable[[int, int], SegmentT]
     ) -> Node[SegmentT, SnapshotT]:
         """Hold `tokens`; the node that holds the last of them (it may reach further).
 
@@ -234,7 +233,9 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.segment_bytes += segment.nbytes
         return node
 
-    def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> Node[SegmentT, SnapshotT] | None:
+    def attach(
+        self, tokens: Sequence[int], salt: str, snapshot: SnapshotT
+    ) -> Node[SegmentT, SnapshotT] | None:
         """Keep the state right after `tokens`. None, and nothing changed, where these tokens are not all
         held or a snapshot is there already."""
         match = self.match(tokens, salt)

@@ -30,7 +30,7 @@ async def _upload(client: Client, head: bytes, frame: bytes, count: int) -> None
 async def test_64_megabytes_by_length_are_refused_before_they_come(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Content-Length says enough: 413 at once, the application hears nothing, memory does not grow."""
+    """Content-Length says enough: 413 immediately, the application hears nothing, memory does not grow."""
     called = False
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,8 +163,8 @@ async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.t
 
 
 @trio_test
-async def test_a_storm_of_connections_is_not_even_refused(autojump_clock: trio.testing.MockClock) -> None:
-    """Also the telling is bounded: beyond `refusals` at once the connection is closed without a word."""
+async def test_a_flood_of_connections_is_not_even_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """Refusals are bounded, too: beyond `refusals` at the same time the connection is just closed."""
     async with serving(Sleeper(), Limits(connections=1, refusals=2)) as site:
         clients = [site.connect() for _ in range(5)]
         await trio.testing.wait_all_tasks_blocked()

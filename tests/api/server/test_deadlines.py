@@ -13,7 +13,7 @@ from tests.api.server.wire import GET, Client, Ticker, echo, part, post, post_ch
 
 
 async def _drip(client: Client, data: bytes, seconds: float) -> None:
-    """One byte each so many seconds, until the server closes."""
+    """One byte every few seconds, until the server closes."""
     try:
         for at in range(len(data)):
             await client.send(data[at : at + 1])

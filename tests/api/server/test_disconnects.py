@@ -1,4 +1,5 @@
-"""A client that leaves cancels its handler, at once and everywhere; after the response it cancels nothing."""
+"""A client that leaves cancels its handler, immediately and everywhere; after the response it cancels
+nothing."""
 
 from __future__ import annotations
 

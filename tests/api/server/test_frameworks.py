@@ -85,7 +85,7 @@ async def test_an_http_exception_is_an_answer(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_a_handlers_exception_is_reported(autojump_clock: trio.testing.MockClock) -> None:
-    """Starlette answers 500 by itself and raises all the same, so that the server can tell someone."""
+    """Starlette answers 500 by itself and raises all the same, so that the server can report it."""
     async with serving(Site().app) as site:
         assert (await site.connect().ask(_get(b"/fails"))).status == 500
         ((error, request),) = site.errors

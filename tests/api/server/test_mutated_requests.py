@@ -51,7 +51,7 @@ def test_no_bytes_break_the_server_or_hold_it(wire: bytes, stays: bool) -> None:
 
 
 def test_a_thousand_connects_and_disconnects_leave_no_task() -> None:
-    """At once, after half a request, after a whole one: none of them, and no connection."""
+    """Immediately, after half a request, after a whole one: none of them, and no connection."""
 
     async def run() -> None:
         async with serving(echo) as site:

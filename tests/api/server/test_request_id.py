@@ -51,6 +51,6 @@ async def test_what_the_server_answers_by_itself_has_a_name_too(
     """In both headers and in the body."""
     async with serving(echo) as site:
         response = await site.connect().ask(b"nonsense\r\n\r\n")
-    told = response.headers["x-request-id"]
-    assert OURS.fullmatch(told)
-    assert response.headers["request-id"] == json.loads(response.body)["request_id"] == told
+    sent = response.headers["x-request-id"]
+    assert OURS.fullmatch(sent)
+    assert response.headers["request-id"] == json.loads(response.body)["request_id"] == sent

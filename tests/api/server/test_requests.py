@@ -1,4 +1,4 @@
-"""Requests and responses as bytes: what the application is told, and how its answer is framed."""
+"""Requests and responses as bytes: what the application gets, and how its answer is framed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.server.asgi import Receive, Scope, Send
-from api.server.http_scope import is_chunked, response_of
+from api.server.http_scope import response_head
 from tests.api.server.wire import (
     GET,
     Client,
@@ -81,17 +81,22 @@ async def test_a_proxys_absolute_target_is_the_same_path(
 
 @trio_test
 async def test_every_response_has_date_and_server(autojump_clock: trio.testing.MockClock) -> None:
-    """They are added once, and only where the application did not set them."""
+    """They are added once, and only where the application did not set them. The server's name is its
+    owner's."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start((b"Server", b"mine")))
         await send(part(b"ok", more=False))
 
+    async with serving(echo, server_name="penstock") as site:
+        for request in (GET, b"nonsense\r\n\r\n"):
+            headers = (await site.connect().ask(request)).headers
+            assert headers["server"] == "penstock"
+            assert headers["date"].endswith(" GMT")
     async with serving(echo) as site:
-        headers = (await site.connect().ask()).headers
-    assert headers["server"] == "penstock"
-    assert headers["date"].endswith(" GMT")
-    async with serving(app) as site:
+        for request in (GET, b"nonsense\r\n\r\n"):
+            assert "server" not in (await site.connect().ask(request)).headers
+    async with serving(app, server_name="penstock") as site:
         assert (await site.connect().ask()).headers["server"] == "mine"
 
 
@@ -268,9 +273,9 @@ def test_our_framing_is_h11s(version: bytes, method: bytes, status: int, headers
     parser.receive_data(b"%b / HTTP/%b\r\nhost: x\r\n\r\n" % (method, version))
     request = parser.next_event()
     assert isinstance(request, h11.Request)
-    response = response_of(status, headers, close=False)
-    parser.send(response)
-    if is_chunked(request, response):
+    head = response_head(request, status, headers, close=False)
+    parser.send(head.response)
+    if head.is_chunked:
         assert parser.send(h11.Data(data=b"ab")) == b"2\r\nab\r\n"
         assert parser.send(h11.EndOfMessage()) == b"0\r\n\r\n"
     elif version == b"1.0" or headers or method == b"HEAD" or status in (204, 304):

@@ -175,7 +175,7 @@ async def test_a_refused_upload_can_read_why() -> None:
 
 @trio_test
 async def test_a_close_delimited_body_cut_short_is_a_reset() -> None:
-    """An orderly end would tell an HTTP/1.0 client that it has the whole."""
+    """To an HTTP/1.0 client an orderly end would mean that it has the whole."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start())

@@ -141,10 +141,17 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(app: Application, limits: Limits | None = None) -> AsyncIterator[Site]:
+async def serving(
+    app: Application, limits: Limits | None = None, *, server_name: str | None = None
+) -> AsyncIterator[Site]:
     """Fails the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
-    server = Server(app, limits, on_error=lambda error, request: errors.append((error, request)))
+    server = Server(
+        app,
+        limits,
+        on_error=lambda error, request: errors.append((error, request)),
+        server_name=server_name,
+    )
     async with trio.open_nursery() as nursery:
         site = Site(server, MemoryListener(), nursery, errors)
 

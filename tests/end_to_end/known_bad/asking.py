@@ -55,7 +55,7 @@ class Asking:
         self.sent = threading.Event()
         """Set when the whole request is with the server's kernel, or could not be sent."""
         self.events = 0
-        """So many of a stream's have come."""
+        """How many events of a stream have come."""
         self.reply: Reply | None = None
         self._body = json.dumps(ask.body).encode() if isinstance(ask.body, dict) else ask.body
         self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_seconds)
@@ -67,7 +67,7 @@ class Asking:
         return self.reply or Reply(Outcome.WRONG, 0, f"no answer within {seconds:g} s")
 
     def has_begun(self, events: int) -> bool:
-        """Whether so many events have come, or the answer is over."""
+        """Whether `events` events have come, or the answer is over."""
         return self.events >= events or not self._thread.is_alive()
 
     def hang_up(self) -> None:

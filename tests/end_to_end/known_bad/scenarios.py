@@ -27,7 +27,7 @@ CHAT, TEXT, MESSAGES, RESPONSES = (
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`expected`: what may become of each request. `hold`: whether a reply is right, beyond its outcome.
-    `head_start`: so many events of each answer come before the second neighbour. `hang_up`: leave when the
+    `head_start`: how many events of each answer come before the second neighbour. `hang_up`: leave when the
     neighbours are done, without waiting for the answers. `pace`: what a neighbour may take, in times of
     itself alone."""
 
@@ -156,7 +156,7 @@ SCHEMAS = [Scenario(row.name, row.why, row.asks, row.expected, hold=_calls_oslo)
 
 
 def _filled(path: str, before: str, one: str, after: str, megabytes: float) -> Callable[[], list[Ask]]:
-    """A body of so many megabytes whose list has as many entries as go in."""
+    """A body of some megabytes whose list has as many entries as go in."""
     count = int(megabytes * 1e6) // (len(one) + 1)
     return lambda: [Ask(path, (before + ",".join([one] * count) + after).encode())]
 

@@ -104,7 +104,7 @@ def _round(bench: Bench, scenario: Scenario) -> Round:
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_known_bad(scenario: Scenario, benches: Benches) -> None:
-    """Nobody else notices, and the client is told what is wrong."""
+    """Nobody else notices, and the client learns what is wrong."""
     try:
         _hold(benches.get(), scenario)
     except BaseException:

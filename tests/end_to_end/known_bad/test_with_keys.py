@@ -40,7 +40,7 @@ def _cached_tokens(served: Served, key: str) -> int:
 
 
 def test_d11_cached_tokens_say_nothing_of_other_tenants(served: Served) -> None:
-    """A tenant could try another's prompt token by token: `cached_tokens` told which were right."""
+    """A tenant could try another's prompt token by token: `cached_tokens` showed which were right."""
     _cached_tokens(served, _SECRET)
     assert _cached_tokens(served, _SECRET) > 100
     assert _cached_tokens(served, "sk-of-bob") == 0

@@ -45,7 +45,7 @@ ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str) -> None:
-    """Bytes, not seconds: whoever copies or joins what was held back shows here. The median, for lists grow
+    """Bytes, not seconds: code that copies or joins what was held back shows here. The median, for lists grow
     now and then."""
     dialect, beginning, token = ANSWERS[name]
     answer = pipeline(dialect, stop=("a stop string",))

@@ -20,7 +20,7 @@ inbox.wait()
 
 
 def end_of(said: bytes) -> tuple[int, str]:
-    """The exit status and stderr of an engine whose parent has said this and gone."""
+    """The exit status and stderr of an engine whose parent wrote this and closed the link."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
@@ -37,7 +37,7 @@ def end_of(said: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("said", [b"\xff" * 64, b"\x00\x00\x00\x03abc"])
-def test_nonsense_on_the_link_is_told_on_stderr(said: bytes) -> None:
+def test_nonsense_on_the_link_is_reported_on_stderr(said: bytes) -> None:
     """The parent reads its engine's stderr for the cause of its death; `os._exit` alone says nothing."""
     status, stderr = end_of(said)
     assert status == PARENT_GONE

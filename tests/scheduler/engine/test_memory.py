@@ -68,7 +68,7 @@ class _Farm:
         return self.backend.kv_bytes() + self.backend.prefixes.nbytes
 
     @property
-    def anyone_can_give_way(self) -> bool:
+    def can_preempt(self) -> bool:
         rows = list(self.loop._slots)
         return len(rows) > 1 and any(row.preemptions < MOST_PREEMPTIONS for row in rows)
 
@@ -109,7 +109,7 @@ def test_everybody_finishes_within_the_bytes(
     farm = _Farm(budget_tokens)
     for turn in range(30_000):
         farm.turn([submit for submit in submits if arrivals[submit.request_id] == turn])
-        assert farm.held_bytes <= farm.budget_bytes or not farm.anyone_can_give_way
+        assert farm.held_bytes <= farm.budget_bytes or not farm.can_preempt
         if turn > 60 and farm.loop.idle:
             break
     assert farm.ends.keys() == arrivals.keys()
@@ -138,8 +138,8 @@ def test_what_will_be_pinned_is_counted_before_it_is() -> None:
     assert farm.ends.keys() == {1, 2}
 
 
-def test_growth_makes_the_youngest_answer_give_way() -> None:
-    """The one with the fewest tokens said is computed again; it goes on where it was."""
+def test_growth_preempts_the_youngest_answer() -> None:
+    """The row with the fewest output tokens is computed again; it goes on where it was."""
     farm = _Farm(budget_tokens=1500)
     submits = [request(number, prompt_of(100, number), 1100) for number in range(2)]
     farm.turn(submits[:1])
@@ -233,7 +233,7 @@ def test_who_is_admitted_together_fits_together(running: list[int], waiting: lis
 
 @pytest.mark.parametrize(("answer", "charged"), [(10, 110), (GROWTH_TOKENS, 100 + GROWTH_TOKENS)])
 def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) -> None:
-    """All of a short answer, a clipped share of a long one, and what it has said in any case."""
+    """All of a short answer, a clipped share of a long one, and its output so far in any case."""
     assert charged_bytes(_sequence(1, 100, answer), _ONE) == charged
     assert charged_bytes(_sequence(1, 100, 100_000), _ONE) == 100 + GROWTH_TOKENS
     assert charged_bytes(_sequence(1, 100, 100_000, said=900), _ONE) == 100 + 901

@@ -109,7 +109,7 @@ def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
     assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
 
 
-def test_speeds_are_told_in_tokens_a_second() -> None:
+def test_speeds_are_reported_in_tokens_a_second() -> None:
     """For operators: larger chunks are faster, longer contexts slower."""
     pace = _taught(PrefillPace(2048), 8, [0, 1000, 8000])
     speeds = pace.speeds()

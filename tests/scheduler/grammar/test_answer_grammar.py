@@ -186,7 +186,7 @@ def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
 
 REFUSED: list[tuple[GenerationRequest, str, str]] = [
     (request(JsonText({"type": "objekt"}, "p")), "p.type", "objekt"),
-    (request(JsonText(False, "p")), "p", "is an object"),
+    (request(JsonText(False, "p")), "p", "must be an object"),
     (request(JsonText({"items": [{"minimum": "x"}]}, "p")), "p.items", ""),
     (request(JsonText({"properties": {"a": {"not": {}}}}, "p")), "p.properties.a", "not"),
     (
@@ -204,7 +204,7 @@ REFUSED: list[tuple[GenerationRequest, str, str]] = [
     (request(tools=(Tool("f", parameters={"type": 5}, strict=True, place="t"),)), "t.type", ""),
     (request(tool_choice=ToolChoice.REQUIRED), "tool_choice", "no tools"),
     (request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED, only_tool="g"), "tool_choice", "'g' is none"),
-    (request(OneOf(("a",), "p"), continue_final=True), "p", "given text"),
+    (request(OneOf(("a",), "p"), continue_final=True), "p", "continuing a given message"),
 ]
 
 

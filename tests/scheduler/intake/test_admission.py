@@ -30,7 +30,7 @@ from tests.scheduler.requests.records import make_record
 
 
 def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:
-    """So many waiting requests of one tenant; three prompt tokens each."""
+    """This many waiting requests of one tenant; three prompt tokens each."""
     queue = IntakeQueue(replace(IntakeConfig(max_queue=requests), **bounds))
     for request_id in range(requests):
         queue.push(make_record(request_id, tenant=tenant), 0.0)
@@ -82,11 +82,12 @@ def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
         admission.check(ask(), 0.0, requests=4)
         error = refusal(partial(admission.check, ask(), 0.0, requests=5))
         assert (type(error), error.param) == (InvalidRequest, "n")
-        assert "at most 4 can wait" in error.message
+        assert "exceeds the queue bound of 4" in error.message
 
 
 def test_a_tenant_is_held_to_its_own_bound_and_nobody_else_is() -> None:
-    """It is told so also where the whole queue is full, because that is what it can do something about."""
+    """Its refusal names its own bound even if the whole queue is full, because it can do something about
+    that."""
     for spare in (0, 1):
         queue = queue_of(8, "greedy", max_queue=8 + spare, max_queue_per_tenant=8)
         admission = admission_at(queue, 2.0)
@@ -142,7 +143,7 @@ def test_a_deadline_that_its_place_in_the_queue_cannot_meet_is_refused(timeout: 
     error = refusal(check)
     assert isinstance(error, DeadlineUnmeetable)
     assert (error.param, error.retry_after_seconds) == ("timeout", 1.0)
-    assert f"{timeout:g} s cannot be met: it would wait about 11.0 s" in error.message
+    assert f"{timeout:g} s cannot be met: the estimated time to completion is 11.0 s" in error.message
 
 
 @pytest.mark.parametrize(("max_tokens", "is_met"), [(None, False), (100, False), (10, True)])
@@ -155,7 +156,7 @@ def test_a_deadline_counts_its_own_time_on_board_too(max_tokens: int | None, is_
     queue.push(record := make_record(1000), 0.0)
     queue.pop(0.0)
     record.output_tokens = 100
-    queue.settle(record, 0.0)
+    queue.charge_actual(record, 0.0)
     admission = admission_at(queue, 1.0)
 
     def check() -> None:

@@ -70,16 +70,16 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert len(self.multiplexer) <= self.credits
 
     def on_board(self) -> list[StreamRecord]:
-        return [record for record in self.multiplexer if record.state is not State.STRANDED]
+        return [record for record in self.multiplexer if record.state is not State.AWAITING_ENGINE]
 
     @invariant()
     def nothing_waits_while_there_is_room(self) -> None:
-        if self.dispatcher.engine_ready and len(self.queue) and not self.multiplexer.stranded:
+        if self.dispatcher.engine_ready and len(self.queue) and not self.multiplexer.awaiting_engine:
             assert len(self.multiplexer) == self.credits
 
     @invariant()
     def what_was_left_over_goes_first_and_alone(self) -> None:
-        if self.dispatcher.engine_ready and self.multiplexer.stranded:
+        if self.dispatcher.engine_ready and self.multiplexer.awaiting_engine:
             assert self.on_board()
 
     @invariant()
@@ -96,7 +96,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @invariant()
     def it_says_whether_there_is_room(self) -> None:
         room = self.dispatcher.engine_ready and len(self.multiplexer) < self.credits
-        assert self.dispatcher.has_room == (room and not self.multiplexer.stranded)
+        assert self.dispatcher.has_room == (room and not self.multiplexer.awaiting_engine)
 
 
 TestDispatcher = DispatcherMachine.TestCase

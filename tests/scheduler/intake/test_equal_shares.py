@@ -17,7 +17,7 @@ HALF_LIFE = 60.0
 
 
 def fair_bound(largest: int, seconds: float) -> float:
-    """How far the service of two backlogged flows may be apart over an interval of so many seconds.
+    """How far the service of two backlogged flows may be apart over an interval of this many seconds.
 
     Counters of backlogged flows are never further apart than one request's charge: only the lower is served.
     Over an interval the difference can go from one end of that to the other (VTC's 2 x), and where counters
@@ -158,8 +158,8 @@ def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int
 def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
     backlog: int, others: int, tokens: int, turns: int
 ) -> None:
-    """However long the flood's queue, and however old: whoever comes with nothing waiting is served after
-    at most one request of every other tenant."""
+    """However long the flood's queue, and however old: a request of a tenant with nothing waiting is served
+    after at most one request of every other tenant."""
     server = Server()
     server.push(*(ticket("flood", str(number % 7), tokens=tokens) for number in range(backlog + turns)))
     for other in range(others):
@@ -197,7 +197,7 @@ def test_what_was_overcharged_is_given_back() -> None:
     for _ in range(110):
         charge = server.queue.pop(0.0)
         counts[charge.ticket.tenant] += 1
-        server.queue.settle(charge, 10, 45 if charge.ticket.tenant == "short" else 495, 0.0)
+        server.queue.charge_actual(charge, 10, 45 if charge.ticket.tenant == "short" else 495, 0.0)
     # 10 + 2 x 45 against 10 + 2 x 495 tokens.
     assert counts == {"short": 100, "long": 10}
 
@@ -208,7 +208,7 @@ def test_what_was_overcharged_is_given_back() -> None:
     costs=st.lists(st.tuples(sizes, sizes), min_size=4, max_size=60),
 )
 def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]]) -> None:
-    """With so many requests in the engine whose estimates may all be wrong, two tenants are never further
+    """With N requests in the engine whose estimates may all be wrong, two tenants are never further
     apart than those requests' charges and one."""
     queue = FairQueue(FairnessConfig(half_life_seconds=1e9))
     largest = max(max(pair) for pair in costs)
@@ -219,7 +219,7 @@ def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]
             queue.push(ticket(tenant, tokens=expected, at=float(number)))
         if len(running) == engine:
             charge, tokens = running.pop(0)
-            queue.settle(charge, tokens, 0, float(number))
+            queue.charge_actual(charge, tokens, 0, float(number))
             real[charge.ticket.tenant] += tokens
         running.append((queue.pop(float(number)), actual))
         assert abs(real["A"] - real["B"]) <= (engine + 2) * largest

@@ -17,7 +17,7 @@ from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Push, pop, remove, learn and settle in any order, against a plain set."""
+    """Push, pop, remove, observe and charge in any order, against a plain set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,10 +72,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 100))
-    def settle(self, which: int) -> None:
+    def charge_actual(self, which: int) -> None:
         request_id = list(self.running)[which % len(self.running)]
         charge, uncached, generated = self.running.pop(request_id)
-        self.queue.settle(charge, uncached, generated, self.now)
+        self.queue.charge_actual(charge, uncached, generated, self.now)
 
     @invariant()
     def it_holds_what_was_pushed_and_nothing_else(self) -> None:
@@ -241,11 +241,11 @@ def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ti
     for number in range(512):
         charge = queue.pop(0.0)
         queue.push(make(5000 + number))
-        queue.settle(charge, 10, 10, 0.0)
+        queue.charge_actual(charge, 10, 10, 0.0)
     turned = time.perf_counter()
     asked = [queue.ahead_of(request_id, 0.0) for request_id in list(queue._tickets)[:100]]
     print(
-        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + settle"
+        f"{name}: push {(pushed - started) / 1024 * 1e6:.1f} us, pop + push + charge"
         f" {(turned - pushed) / 512 * 1e6:.1f} us, ahead_of"
         f" {(time.perf_counter() - turned) / 100 * 1e6:.1f} us"
     )

@@ -1,4 +1,4 @@
-"""What is likely to be in the engine's prefix cache."""
+"""The queue's estimate of prefix hits. A file of its own because `PrefixEstimate` needs no queue."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.intake import prefix_estimate
-from scheduler.intake.prefix_estimate import PrefixEstimate
+from scheduler.intake import queue
+from scheduler.intake.queue import PrefixEstimate
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
 
 
@@ -50,7 +50,7 @@ def test_the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bounded, and what others share of a prompt goes last."""
-    monkeypatch.setattr(prefix_estimate, "MOST_BLOCKS", 6)
+    monkeypatch.setattr(queue, "MOST_BLOCKS", 6)
     old, new = list(range(4 * BLOCK_TOKENS)), list(range(10_000, 10_000 + 4 * BLOCK_TOKENS))
     estimate = estimate_of(old, new)
     assert len(estimate) == 6

@@ -19,7 +19,7 @@ LIMIT = 5
 
 
 class IntakeMachine(RuleBasedStateMachine):
-    """Push, pop, remove and settle in any order; who is next is tested in test_fair_queue.py."""
+    """Push, pop, remove and charge in any order; who is next is tested in test_fair_queue.py."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class IntakeMachine(RuleBasedStateMachine):
         record = self.running.pop(0)
         record.prefilled_tokens = len(record.prepared.prompt)
         self.queue.observe(record, self.now)
-        self.queue.settle(record, self.now)
+        self.queue.charge_actual(record, self.now)
 
     @rule()
     def remove_all(self) -> None:
@@ -102,7 +102,7 @@ def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) ->
     record.move(Event.DISPATCH)
     record.prefilled_tokens = len(record.prepared.prompt)
     record.output_tokens = output_tokens
-    queue.settle(record, 0.0)
+    queue.charge_actual(record, 0.0)
 
 
 def service_of(queue: IntakeQueue) -> float:
@@ -131,7 +131,7 @@ def test_a_charge_is_what_the_engine_did_and_not_what_was_expected() -> None:
     queue.push(make_record(2), 0.0)
     assert service_of(queue) == 1000 + 2 * 256
     record.prefilled_tokens, record.cached_tokens, record.output_tokens = 1000, 900, 3
-    queue.settle(record, 0.0)
+    queue.charge_actual(record, 0.0)
     assert service_of(queue) == 100 + 2 * 3
 
 
@@ -146,16 +146,16 @@ def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
         queue.push(make_record(request_id + 10), 0.0)
         before = service_of(queue)
         record.prefilled_tokens = 3
-        queue.settle(record, 0.0)
+        queue.charge_actual(record, 0.0)
         assert before - service_of(queue) == pytest.approx(2 * expected)
         queue.remove(request_id + 10, 0.0)
 
 
-def test_what_was_never_popped_cannot_be_settled() -> None:
+def test_what_was_never_popped_cannot_be_charged() -> None:
     """A request that left the queue by a cancel has no charge."""
     queue = IntakeQueue(IntakeConfig())
     queue.push(record := make_record(1), 0.0)
     queue.remove(1, 0.0)
     queue.observe(record, 0.0)
-    queue.settle(record, 0.0)
+    queue.charge_actual(record, 0.0)
     assert queue.open_charges == 0

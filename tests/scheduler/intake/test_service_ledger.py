@@ -20,7 +20,7 @@ def serve(ledger: ServiceLedger, tenant: str, tokens: int, now: float, session: 
     accounts = ledger.arrive(one)
     tenants, sessions = (Contenders(own.service, own.service, 1) for own in accounts)
     charge = ledger.dispatch(one, tenants, sessions, now)
-    ledger.settle(charge, tokens, 0, now)
+    ledger.charge_actual(charge, tokens, 0, now)
 
 
 def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
@@ -62,7 +62,7 @@ def test_output_weighs_double_and_cached_tokens_nothing() -> None:
     accounts = ledger.arrive(one)
     charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
-    ledger.settle(charge, 300, 50, 0.0)
+    ledger.charge_actual(charge, 300, 50, 0.0)
     assert attained(ledger, "T", 0.0) == 400
 
 
@@ -83,7 +83,7 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
         uncached, output = max(uncached, more_uncached), max(output, more_output)
         ledger.observe(charge, uncached, output, 0.0)
         assert ledger.attained_tokens(accounts[0], 0.0) == max(expected, uncached + 2 * output)
-    ledger.settle(charge, uncached, output, 0.0)
+    ledger.charge_actual(charge, uncached, output, 0.0)
     for account in accounts:
         assert ledger.attained_tokens(account, 0.0) == uncached + 2 * output
         assert (account.waiting, account.running) == (0, 0)
@@ -98,7 +98,7 @@ def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
     ledger.arrive(one)
     charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
     serve(ledger, "other", 10, at + later)
-    ledger.settle(charge, 0, 0, at + later)
+    ledger.charge_actual(charge, 0, 0, at + later)
     assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
 
 
@@ -111,7 +111,7 @@ def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
     assert 900 <= ledger.attained_tokens(tenant, 0.0) <= 1000
 
 
-def test_who_owes_more_than_that_still_does() -> None:
+def test_a_larger_debt_remains() -> None:
     """Going away for a moment does not wipe a debt out."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     serve(ledger, "glutton", 10_000, 0.0)
@@ -131,7 +131,7 @@ def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
         serve(ledger, f"tenant {number}", 1000, 0.0)
     assert ledger.sessions == IDLE_SESSIONS + 10
     for charge in running:
-        ledger.settle(charge, 500, 0, 0.0)
+        ledger.charge_actual(charge, 500, 0, 0.0)
     assert ledger.sessions == IDLE_SESSIONS
 
 

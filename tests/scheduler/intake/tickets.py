@@ -50,7 +50,7 @@ class Server:
         charge = self.queue.pop(self.now)
         one = charge.ticket
         self.now += one.uncached_tokens * self._pace
-        self.queue.settle(charge, one.uncached_tokens, one.output_tokens, self.now)
+        self.queue.charge_actual(charge, one.uncached_tokens, one.output_tokens, self.now)
         self.served.append(one)
         return one
 

@@ -79,7 +79,7 @@ async def test_bytes_that_are_no_message_are_a_link_error() -> None:
 @pytest.mark.parametrize("closed_by_us", [False, True])
 @trio_test
 async def test_sending_after_the_engine_is_gone_goes_nowhere(closed_by_us: bool) -> None:
-    """Whoever cancels a request at that moment must not meet an exception; the writer ends quietly."""
+    """Code that cancels a request at that moment must not meet an exception; the writer ends quietly."""
     ours, theirs = trio.testing.memory_stream_pair()
     channel = Channel(ours if closed_by_us else ResetStream())
     await theirs.aclose()

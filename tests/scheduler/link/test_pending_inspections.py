@@ -18,19 +18,19 @@ def report(trunks: int) -> CacheReport:
 
 
 class Engine:
-    """Answers when it is told to."""
+    """Answers when a test calls `answer`."""
 
     def __init__(self) -> None:
-        self.inquiries = PendingInspections()
+        self.pending = PendingInspections()
         self.asked: list[Inspect] = []
 
     def answer(self) -> None:
         """The last question."""
         asked = self.asked[-1]
-        self.inquiries.answered(Inspection(asked.query, 0, report(asked.top)))
+        self.pending.answered(Inspection(asked.query, 0, report(asked.top)))
 
     async def view(self, top: int = 0, head_tokens: int = 0) -> Inspection:
-        return await self.inquiries.inspect(self.asked.append, False, top, head_tokens)
+        return await self.pending.inspect(self.asked.append, False, top, head_tokens)
 
 
 @trio_test
@@ -92,7 +92,7 @@ async def test_a_clear_is_never_answered_from_memory(autojump_clock: trio.testin
         await engine.view()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
-        await engine.inquiries.inspect(engine.asked.append, True, 10, 0)
+        await engine.pending.inspect(engine.asked.append, True, 10, 0)
     assert [asked.clear for asked in engine.asked] == [False, True]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
@@ -133,7 +133,7 @@ async def test_a_dead_engine_fails_all_viewers_and_the_next_one_is_asked(
         for _ in range(3):
             nursery.start_soon(viewer)
         await trio.testing.wait_all_tasks_blocked()
-        engine.inquiries.engine_lost()
+        engine.pending.engine_lost()
     assert len(failed) == 3
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)

@@ -157,7 +157,7 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
-    """By the cache and by the command alike, whoever comes second takes what the first one made."""
+    """By the cache and by the command alike, the second process takes what the first one made."""
     ensure = "import sys; from scheduler.models.random_qwen3 import *; import pathlib as p;"
     ensure += "ensure_model(TINY, 'tiny', p.Path(sys.argv[1]))"
     commands = [

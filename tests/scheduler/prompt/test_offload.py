@@ -10,10 +10,9 @@ import trio
 from trio.testing import trio_test
 
 from scheduler.errors import InvalidRequest
-from scheduler.prompt.offload import Lane, PreparationOffLoop
+from scheduler.prompt.offload import LARGE_CHARACTERS, Lane, PreparationOffLoop, is_large
 from scheduler.prompt.preparation import Preparation
-from scheduler.prompt.size import LARGE_CHARACTERS
-from scheduler.request import GenerationRequest
+from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt, Tool
 from scheduler.structure import JsonText
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
@@ -67,3 +66,39 @@ async def test_large_prompts_and_prompts_of_many_values_leave_the_plain_lane() -
     with pytest.raises(InvalidRequest):
         await preparation.prepare(ask("x" * (LARGE_CHARACTERS + 1)))
     assert [lane for _, lane in recorder.taken] == [Lane.PLAIN, Lane.LARGE]
+
+
+TEXT = "x" * LARGE_CHARACTERS
+HALF = TEXT[: LARGE_CHARACTERS // 2 + 1]
+
+
+def chat(*contents: Any, **fields: Any) -> ChatPrompt:
+    return ChatPrompt(tuple({"role": "user", "content": content} for content in contents), **fields)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "large"),
+    [
+        pytest.param(TextPrompt(TEXT), False, id="a text"),
+        pytest.param(TextPrompt(TEXT + "x"), True, id="a longer text"),
+        pytest.param(TokenPrompt((1,) * (LARGE_CHARACTERS + 1)), False, id="tokens"),
+        pytest.param(chat(HALF), False, id="a message"),
+        pytest.param(chat(HALF, HALF), True, id="messages"),
+        pytest.param(chat([{"type": "text", "text": HALF}] * 2), True, id="parts of a message"),
+        pytest.param(chat(HALF, tools=(Tool("read", HALF),)), True, id="a tool"),
+        pytest.param(chat(HALF, template_options={"documents": [HALF]}), True, id="documents"),
+        pytest.param(chat(template_options={"numbers": [0] * LARGE_CHARACTERS}), True, id="many small ones"),
+    ],
+)
+def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write(prompt: Prompt, large: bool) -> None:
+    """Wherever it stands; tokens are no text any more."""
+    assert is_large(prompt) == large
+
+
+def test_only_a_bounded_number_of_values_is_looked_at() -> None:
+    """The rest is counted in a thread."""
+    many = chat(*["x"] * 10_000)
+    assert is_large(many, max_values=2048) is None
+    assert is_large(many) is False
+    assert is_large(chat("x"), max_values=2048) is False
+    assert is_large(chat(HALF, HALF), max_values=2048) is True

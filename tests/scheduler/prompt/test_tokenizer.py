@@ -63,7 +63,7 @@ def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
 
 
 def test_a_text_that_the_library_panics_at_is_the_clients_error() -> None:
-    """Its expressions give up at so many spaces; that is no Exception, and would end the server."""
+    """Its expressions give up at this number of spaces; that is no Exception, and would end the server."""
     before = hub().encode("Hi there")
     with pytest.raises(InvalidRequest, match=r"tokenizer fails on this text: .*retry-limit"):
         hub().encode(" " * 10_100_000)

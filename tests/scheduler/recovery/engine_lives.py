@@ -28,7 +28,7 @@ from scheduler.recovery.supervisor import Supervisor
 LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
 READY = Ready(PROTOCOL_VERSION, "fake", "fake", 8192, 64, 0, "none")
 CONFIG = SupervisionConfig(
-    ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, settled_seconds=100
+    ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, stable_seconds=100
 )
 
 Life = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -64,7 +64,7 @@ class LivesLauncher:
 
 
 def says(*messages: FromEngine, then_lives: float = 0) -> Life:
-    """An engine that says this as soon as it is started, and lives on for so long."""
+    """An engine that says this as soon as it is started, and lives on for `then_lives` seconds."""
 
     async def life(link: trio.abc.Stream) -> None:
         await link.send_all(b"".join([encode(message) for message in messages]))
@@ -79,7 +79,7 @@ healthy = says(READY, then_lives=FOREVER)
 
 @dataclass
 class Heard:
-    """An `EngineListener` that keeps what it was told."""
+    """An `EngineListener` that keeps what it hears."""
 
     stages: list[str] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)

@@ -12,7 +12,8 @@ from scheduler.recovery.deadlines import (
     Step,
     StepDeadlines,
     Work,
-    step_in_hand,
+    load_limit_seconds,
+    next_step,
 )
 from scheduler.requests.lifecycle import Event
 from tests.scheduler.requests.records import make_record
@@ -27,7 +28,7 @@ durations = st.floats(0.001, 1000.0)
 def learnt(*taken: tuple[Step, float], ceiling: float = CEILING) -> StepDeadlines:
     deadlines = StepDeadlines(ceiling)
     for step, seconds in taken:
-        deadlines.took(step, seconds)
+        deadlines.observe(step, seconds)
     return deadlines
 
 
@@ -76,12 +77,12 @@ def test_a_few_steps_say_nothing() -> None:
     step = Step(Work.PROMPT, 5000)
     deadlines = learnt(*[(step, 0.01)] * (ENOUGH - 1))
     assert deadlines.limit_seconds(step) == CEILING
-    deadlines.took(step, 0.01)
+    deadlines.observe(step, 0.01)
     assert deadlines.limit_seconds(step) == FLOOR_SECONDS
     deadlines.engine_started()
     for _ in range(ENOUGH):
         assert deadlines.limit_seconds(step) == CEILING
-        deadlines.took(step, 0.01)
+        deadlines.observe(step, 0.01)
     assert deadlines.limit_seconds(step) == FLOOR_SECONDS
 
 
@@ -90,19 +91,25 @@ def test_what_was_slow_long_ago_is_forgotten() -> None:
     step = Step(Work.DECODE, 100)
     deadlines = learnt((step, 10.0), *[(step, 0.01)] * 63)
     assert deadlines.limit_seconds(step) == 10 * MULTIPLE
-    deadlines.took(step, 0.01)
+    deadlines.observe(step, 0.01)
     assert deadlines.limit_seconds(step) == FLOOR_SECONDS
 
 
-def test_the_step_in_hand_is_the_heaviest_that_those_on_board_may_need() -> None:
+def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
     """Who was sent may be read in the coming step, whether or not the engine has told of it."""
-    reading, other, decoding = make_record(1), make_record(2), make_record(3)
-    for record in (reading, other, decoding):
+    prefilling, other, decoding = make_record(1), make_record(2), make_record(3)
+    for record in (prefilling, other, decoding):
         record.move(Event.DISPATCH)
-    reading.put_prefill(1, 9, 0)
+    prefilling.put_prefill(1, 9, 0)
     decoding.count_token(65, 0.0)
     prompt = len(decoding.prepared.prompt)
-    assert step_in_hand([reading, other]) == Step(Work.PROMPT, prompt)
-    assert step_in_hand([decoding]) == Step(Work.DECODE, prompt + 1)
-    assert step_in_hand([decoding, other]) == Step(Work.CHUNK, prompt + 1)
-    assert step_in_hand([]).work is Work.DECODE
+    assert next_step([prefilling, other]) == Step(Work.PROMPT, prompt)
+    assert next_step([decoding]) == Step(Work.DECODE, prompt + 1)
+    assert next_step([decoding, other]) == Step(Work.CHUNK, prompt + 1)
+    assert next_step([]).work is Work.DECODE
+
+
+@pytest.mark.parametrize(("slowest", "limit"), [(None, 600.0), (2.0, 300.0), (20.0, 400.0), (90.0, 600.0)])
+def test_a_load_has_twenty_times_what_the_slowest_took(slowest: float | None, limit: float) -> None:
+    """At least five minutes, at most `--ready-seconds`, and that where none has loaded yet."""
+    assert load_limit_seconds(slowest, 600.0) == limit

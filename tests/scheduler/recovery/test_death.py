@@ -61,7 +61,7 @@ def test_the_latest_report_decides() -> None:
     assert read_stderr([METAL_MALLOC, "went on", METAL_TIMEOUT], -6).cause is DeathCause.GPU_TIMEOUT
 
 
-def test_a_traceback_is_told_by_its_last_line() -> None:
+def test_a_traceback_is_reported_by_its_last_line() -> None:
     """Of the last traceback, where one exception led to another; what is written behind it is not its end."""
     lines = [
         *TRACEBACK,
@@ -86,7 +86,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (None, DeathCause.EXIT),
     ],
 )
-def test_a_silent_death_is_told_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
+def test_a_silent_death_is_classified_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
     """Words that only sound alike tell nothing."""
     for lines in ([], ["malloc is fine", "a MemoryErrorless day", "ran out of memory of what to say"]):
         assert read_stderr(lines, returncode) == Death(cause)
@@ -106,13 +106,13 @@ def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
 
 
 def test_what_we_did_to_it_ourselves_stays_so() -> None:
-    """A wedge is ended by SIGABRT, with all stacks on stderr."""
-    for seen in (DeathCause.WEDGE, DeathCause.STOPPED):
+    """A hung engine is ended by SIGABRT, with all stacks on stderr."""
+    for seen in (DeathCause.HUNG, DeathCause.STOPPED):
         assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
 
 
 @given(st.lists(st.text()), st.none() | st.integers(-64, 255), st.sampled_from(DeathCause))
 def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
-    """Nothing raises, and a telling line is one of those that were written."""
+    """Nothing raises, and the detail is a line of stderr."""
     death = conclude(seen, lines, code)
-    assert death.telling is None or death.telling in {line.strip() for line in lines}
+    assert death.detail is None or death.detail in {line.strip() for line in lines}

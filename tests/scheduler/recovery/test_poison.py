@@ -1,4 +1,4 @@
-"""Who goes on, who is blamed, and when it is a storm: plain decisions on records."""
+"""Who goes on, who is blamed, and when it is a crash loop: plain decisions on records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import RecoveryConfig
 from scheduler.events import FinishReason
-from scheduler.recovery.crash_loop import CrashLoopBreaker
+from scheduler.recovery.death import CrashLoopBreaker
 from scheduler.recovery.poison import count_death, to_resume
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
@@ -17,7 +17,7 @@ from tests.scheduler.requests.records import make_record
 
 
 def on_board(number: int, tokens: int = 0) -> StreamRecord:
-    """With so many tokens from the engine that it is on."""
+    """With `tokens` tokens from the engine that it is on."""
     record = make_record(number, max_tokens=100)
     record.move(Event.DISPATCH)
     for token in range(tokens):
@@ -38,17 +38,17 @@ def sent_again(record: StreamRecord) -> StreamRecord:
     return record
 
 
-def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
-    """Each suspect when all on board have settled, in their old order."""
-    settled = [on_board(number, tokens=4) for number in (1, 2)]
+def test_trusted_requests_resume_together_and_suspects_one_by_one() -> None:
+    """Each suspect when all on board are trusted, in their old order."""
+    trusted = [on_board(number, tokens=4) for number in (1, 2)]
     suspects = [on_board(number, tokens=number) for number in (3, 0)]
-    records = [settled[0], *suspects, settled[1]]
+    records = [trusted[0], *suspects, trusted[1]]
     assert after_death(*records) is None
-    assert to_resume(records, 8) == settled
-    for record in settled:
+    assert to_resume(records, 8) == trusted
+    for record in trusted:
         sent_again(record)
-    assert to_resume(records, 8) == [], "they have not settled yet"
-    for record in settled:
+    assert to_resume(records, 8) == [], "they are not trusted yet"
+    for record in trusted:
         for _ in range(4):
             record.count_token(65, 0.0)
     assert to_resume(records, 2) == [], "no slot is free"
@@ -58,18 +58,18 @@ def test_the_settled_go_on_together_and_then_the_suspects_one_by_one() -> None:
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
-    """Whoever settles begins again at one."""
-    settled, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
+    """A request that becomes trusted begins again at one."""
+    trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
     for _ in range(5):
-        assert after_death(settled, first, second) is None
-        for record in (settled, first, second):
+        assert after_death(trusted, first, second) is None
+        for record in (trusted, first, second):
             sent_again(record)
         for _ in range(4):
-            settled.count_token(65, 0.0)
-    assert (settled.deaths, first.deaths) == (1, 5)
+            trusted.count_token(65, 0.0)
+    assert (trusted.deaths, first.deaths) == (1, 5)
     for _ in range(4):
         second.count_token(65, 0.0)
-    assert after_death(settled, first, second) is first
+    assert after_death(trusted, first, second) is first
     assert (first.deaths, second.deaths) == (6, 1)
 
 
@@ -95,7 +95,7 @@ def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: Finis
     assert record.ending is ending
 
 
-def test_so_many_deaths_in_a_window_are_a_storm() -> None:
+def test_several_deaths_in_a_window_are_a_crash_loop() -> None:
     """It is over when the oldest of them is out of the window."""
     breaker = CrashLoopBreaker(RecoveryConfig(max_engine_deaths=3, death_window_seconds=10))
     for moment in (0.0, 4.0):

@@ -1,4 +1,4 @@
-"""When a silence is a wedge: decisions on a clock that the test holds."""
+"""When an engine counts as hung: decisions on a clock that the test holds."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_unknown_step_has_the_ceiling() -> None:
     assert "no step for 120 seconds" in watched.killed[0]
 
 
-def test_a_wedge_among_known_steps_is_found_by_what_they_took() -> None:
+def test_a_hung_step_is_found_by_the_duration_of_known_steps() -> None:
     """Ten steps of a second: thirty seconds of silence are enough."""
     watched = Watched()
     last = watched.learn()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import trio
 import trio.testing
@@ -62,7 +64,7 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
 
 
 @trio_test
-async def test_the_engine_is_told_what_to_load_and_then_what_the_listener_sends(
+async def test_the_engine_receives_what_to_load_and_then_what_the_listener_sends(
     autojump_clock: MockClock,
 ) -> None:
     """Load is the first frame of every engine; the listener's `send` goes to the engine it came with."""
@@ -180,7 +182,7 @@ async def test_an_engine_that_was_ready_once_is_restarted_for_ever_with_growing_
 
 
 @trio_test
-async def test_a_settled_life_makes_the_next_pause_short_again(autojump_clock: MockClock) -> None:
+async def test_a_stable_engine_makes_the_next_pause_short_again(autojump_clock: MockClock) -> None:
     """The pauses are for engines that die young."""
     launcher = LivesLauncher(
         says(READY), says(READY), says(READY, then_lives=99), says(READY, then_lives=100), healthy
@@ -204,7 +206,7 @@ async def test_a_settled_life_makes_the_next_pause_short_again(autojump_clock: M
     ],
 )
 @trio_test
-async def test_the_listener_is_told_once_of_each_death_and_why(
+async def test_the_listener_hears_once_of_each_death_and_why(
     last_words: bytes, cause: str, autojump_clock: MockClock
 ) -> None:
     """One `ready`, then one `lost` with the cause, which the statistics name too."""
@@ -319,9 +321,9 @@ async def test_a_real_loop_that_cannot_load_says_why(autojump_clock: MockClock) 
 
 
 @trio_test
-async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: MockClock) -> None:
+async def test_a_hung_engine_is_ended_immediately_and_replaced(autojump_clock: MockClock) -> None:
     """The listener hears why, and the launcher that there is no use in asking politely. One that is not
-    ready cannot be condemned: it has a deadline of its own."""
+    ready cannot be declared hung: it has a deadline of its own."""
     channels: list[Channel] = []
 
     class Watched(LivesLauncher):
@@ -336,18 +338,42 @@ async def test_a_condemned_engine_is_ended_at_once_and_replaced(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(1)
-        supervisor.condemn("too early")
+        supervisor.declare_hung("too early")
         await trio.sleep(10)
         assert heard.calls == ["lost", "ready"]
         assert supervisor.statistics().death_cause is DeathCause.START
-        supervisor.condemn("no step")
+        supervisor.declare_hung("no step")
         await trio.testing.wait_all_tasks_blocked()
         assert heard.causes[-1] == "no step"
-        assert supervisor.statistics().death_cause is DeathCause.WEDGE
+        assert supervisor.statistics().death_cause is DeathCause.HUNG
         assert [channel.unresponsive for channel in channels] == [False, True]
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]
         nursery.cancel_scope.cancel()
+    assert supervisor.statistics().death_cause is DeathCause.STOPPED
+
+
+@dataclass
+class Faulty(Heard):
+    """A listener with a bug: it records what it hears of an engine's end, and then raises."""
+
+    def engine_lost(self, cause: str) -> None:
+        super().engine_lost(cause)
+        raise ValueError("a bug in engine_lost")
+
+    def engine_died(self, death: Death) -> None:
+        super().engine_died(death)
+        raise ValueError("a bug in engine_died")
+
+
+@trio_test
+async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: MockClock) -> None:
+    """Neither after a death, nor after a failed launch, nor when the engine is stopped."""
+    heard = Faulty()
+    supervisor = Supervisor(Starved(range(1, 2)), lambda: LOAD, heard, CONFIG)
+    await run_for(supervisor, 100)
+    assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
+    assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
     assert supervisor.statistics().death_cause is DeathCause.STOPPED
 
 

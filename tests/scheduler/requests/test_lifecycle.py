@@ -68,7 +68,7 @@ def test_a_prefill_never_follows_a_token_of_the_same_engine() -> None:
 def test_no_request_goes_back_to_the_queue() -> None:
     """It has had its turn: an engine's death does not cost it another wait."""
     assert State.QUEUED not in reachable(State.SUBMITTED)
-    assert move(State.STRANDED, Event.DISPATCH) is State.SUBMITTED
+    assert move(State.AWAITING_ENGINE, Event.DISPATCH) is State.SUBMITTED
 
 
 def test_only_what_an_engine_has_can_be_lost_with_it() -> None:

@@ -260,8 +260,8 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
         board.multiplexer.route(impossible)
 
 
-def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None:
-    """Nobody is told anything; who had its end already, or left, is gone."""
+def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others() -> None:
+    """No reader gets an event; requests that had ended already, or left, are gone."""
     board = Board()
     waiting, decoding, stopped, left = (
         board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
@@ -271,16 +271,16 @@ def test_losing_the_engine_strands_who_waits_and_lets_go_of_the_others() -> None
     board.multiplexer.cancel(left)
     board.multiplexer.lose_all()
     board.multiplexer.lose_all()
-    assert [waiting.state, decoding.state] == [State.STRANDED] * 2
+    assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
     assert list(board.multiplexer) == [waiting, decoding]
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
     assert [record.outcome for record in board.left] == ["stop", "cancelled"]
 
 
-def test_a_resumed_request_goes_on_behind_what_it_has_said() -> None:
+def test_a_resumed_request_goes_on_behind_its_output() -> None:
     """The next engine gets prompt and answer and how much of them is answer; the reader gets the rest, and
-    is told of no second prefill."""
+    no event of a second prefill."""
     board = Board()
     record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
     for output in letters(1, "abc"):
@@ -320,7 +320,7 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
-def test_a_stranded_request_leaves_at_once(how: str) -> None:
+def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
     """No engine has it, so there is no Retired to wait for, and nobody to send a Cancel to."""
     board = Board()
     record = board.submit(make_record())
@@ -387,7 +387,7 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
     if lost:
         board.multiplexer.lose_all()
         for record in list(board.multiplexer):
-            assert record.state is State.STRANDED
+            assert record.state is State.AWAITING_ENGINE
             board.multiplexer.give_up(record, EngineLost("none is left"))
         assert sorted(record.request_id for record in board.left) == list(range(5))
     assert len(board.left) + len(board.multiplexer) == 5

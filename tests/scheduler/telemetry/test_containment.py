@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -47,10 +48,10 @@ def break_metrics(scheduler: Scheduler) -> None:
 def raises_from(
     owner: str, method: str, *, after: int = 0, times: int = 10**9
 ) -> Callable[[Scheduler], None]:
-    """That method of the scheduler's part raises, but for the first calls; the work itself is done."""
+    """Make a method of the scheduler's part raise after its work, except in the first `after` calls."""
 
     def break_it(scheduler: Scheduler) -> None:
-        part = getattr(scheduler, owner)
+        part = attrgetter(owner)(scheduler)
         real, calls = getattr(part, method), 0
 
         def broken(*args: Any) -> Any:
@@ -87,7 +88,7 @@ async def undisturbed() -> list[str]:
 BROKEN_TELEMETRY: dict[str, Callable[[Scheduler], None]] = {
     "metrics": break_metrics,
     "recent": raises_from("recent", "add"),
-    "engine-totals": raises_from("_totals", "take"),
+    "engine-totals": raises_from("operations._events._totals", "take"),
 }
 
 

@@ -36,7 +36,7 @@ def flow(tenant: str, session: str = "", priority: int = 0, **facts: float) -> F
 
 
 def test_ten_thousand_tenants_and_sessions_make_no_series() -> None:
-    """Whoever may name himself may not fill the collector's disk."""
+    """A client that chooses its own name may not fill the collector's disk."""
     metrics = Metrics(["acme"])
     before = series(metrics)
     flows = [flow(f"tenant-{n}", f"session-{n}", n % 21 - 10) for n in range(10_000)]
@@ -69,7 +69,7 @@ def test_bands_are_by_the_sign_of_the_priority() -> None:
 
 
 def test_the_service_gap_is_between_tenants_that_wait_with_one_priority() -> None:
-    """Tenants of different priorities are not owed the same."""
+    """Tenants of different priorities are not due the same service."""
     metrics = Metrics()
     observe_flows(
         metrics,

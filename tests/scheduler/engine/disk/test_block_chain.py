@@ -84,5 +84,5 @@ def test_a_place_stands_on_the_blocks_before_it_but_a_lone_snapshot_on_none(
         (f"{'0' * 40}-{'1' * 40}-b256.kv2.safetensors", "other format"),
     ],
 )
-def test_a_name_that_is_not_ours_is_told_from_another_versions(name: str, what: str) -> None:
+def test_a_name_that_is_not_ours_is_distinguished_from_another_versions(name: str, what: str) -> None:
     assert parse(name) == what

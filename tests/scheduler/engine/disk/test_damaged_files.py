@@ -125,7 +125,7 @@ def test_what_stood_on_a_damaged_file_goes_with_it(desk: Desk) -> None:
     assert len(files_in(desk.path)) == 2
 
 
-def test_each_kind_of_error_is_told_once_and_counted_always(
+def test_each_kind_of_error_is_logged_once_and_counted_always(
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(3):

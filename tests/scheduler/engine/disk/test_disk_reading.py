@@ -113,7 +113,7 @@ def test_an_error_that_nobody_expected_ends_the_reading_and_not_the_reader(
     assert len(read_all(tier, chain).blocks) == 1, "the file has done nothing wrong"
 
 
-def test_who_is_told_of_a_readings_end_cannot_end_the_reader(tier: DiskTier) -> None:
+def test_a_callback_at_a_readings_end_cannot_end_the_reader(tier: DiskTier) -> None:
     def fail() -> None:
         raise RuntimeError
 

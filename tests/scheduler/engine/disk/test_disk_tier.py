@@ -149,7 +149,7 @@ def test_a_touched_path_outlives_what_was_used_since(tmp_path: Path) -> None:
     assert tier.close(SOON)
 
 
-def test_two_snapshots_at_one_position_are_told_apart(tmp_path: Path) -> None:
+def test_two_snapshots_at_one_position_are_kept_apart(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, MODEL, PLENTY)
     chains = [tier.chain([*spelt("a"), end], "") for end in (1, 2, 3)]
     put_all(tier, chains[0])

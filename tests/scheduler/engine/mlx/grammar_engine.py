@@ -111,7 +111,7 @@ class GrammarEngine:
         self.preemptions = 0
 
     def submit(self, request: GenerationRequest, done: Iterable[int] = ()) -> tuple[int, Submit]:
-        """As the parent sends it; `done`: what another engine has said of the answer."""
+        """As the parent sends it; `done`: tokens of the answer from another engine."""
         prepared = self.preparation.prepare(request)
         number, said = len(self.answers) + 1, list(done)
         self.answers[number] = Answer(prepared, tokens=said[:])

@@ -83,8 +83,8 @@ def test_neighbours_are_not_changed(model: GrammarModel) -> None:
 
 
 def test_min_tokens_hold_back_an_end_that_the_grammar_leaves_open(model: GrammarModel) -> None:
-    """Rows that may end at any token do not before their number, and do some time behind it. What another
-    engine has said counts. Neighbours without a number end as they like."""
+    """Rows that may end at any token do not before their number, and do some time behind it. Another
+    engine's tokens count. Neighbours without a number end as they like."""
     letters = Pattern("[qz]+", "x")
     free = [asked(letters, seed, 400) for seed in range(6)]
     held = [dataclasses.replace(request, min_tokens=40) for request in free]
@@ -152,7 +152,7 @@ def test_an_answer_goes_on_with_another_engine(model: GrammarModel) -> None:
         assert engine.answers[number].retired == whole.retired
 
 
-def test_an_answer_that_gave_way_goes_on(model: GrammarModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preempted_answer_goes_on(model: GrammarModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constrained rows in too little memory (none of it reserved): preempted, and the same in the end."""
     monkeypatch.setattr(memory, "GROWTH_TOKENS", 0)
     requests = [asked(PERSON, seed, 200) for seed in range(6)]

@@ -292,7 +292,7 @@ def test_chunk_and_rows_are_read_at_each_step(generator: Any) -> None:
     assert generator._find_uids([first, second]) == {second: (1, 0), first: (1, 1)}
 
 
-def test_a_segment_s_end_is_told(generator: Any) -> None:
+def test_a_segment_s_end_is_reported(generator: Any) -> None:
     """Catches a chunk across a boundary: states are kept at segments' ends, and before the last token."""
     generator.prefill_step_size = 16
     (uid,) = generator.insert_segments([[prompt_of(20, 1), prompt_of(5, 2)]], max_tokens=[2])

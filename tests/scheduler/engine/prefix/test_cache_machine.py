@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.engine.prefix.prefix_cache import PrefixCache, Retention
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease
-from scheduler.engine.prefix.token_run import KEY_BYTES
+from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,

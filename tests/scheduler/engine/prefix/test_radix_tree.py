@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.engine.prefix import radix_tree
 from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree
-from scheduler.engine.prefix.token_run import KEY_BYTES, common_run, compact
+from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -301,7 +301,7 @@ def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:
     assert [(node.tokens.typecode, node.tokens.itemsize) for node in tree.walk()] == [("I", KEY_BYTES)]
 
 
-def test_a_removed_node_holds_nothing_whoever_still_knows_it() -> None:
+def test_a_removed_node_holds_nothing_even_while_it_is_referenced() -> None:
     """Its bytes are free immediately; and with the last node its salt is forgotten."""
     tree: RadixTree[Run, State] = RadixTree()
     node = tree.insert([1, 2], "tenant", cut_of([1, 2]))

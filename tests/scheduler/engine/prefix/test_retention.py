@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.engine.prefix.cache_statistics import SharedPrefix
-from scheduler.engine.prefix.prefix_cache import Retention
+from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
 from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.prefix.prefix_cache import Retention
+from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
 

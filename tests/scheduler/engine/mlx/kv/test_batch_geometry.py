@@ -130,7 +130,7 @@ def test_a_layer_of_its_own_columns_keeps_its_own_geometry() -> None:
 
 
 def _scenario(made: list[BatchGeometry], layers: int) -> list[int]:
-    """How many geometries each turn made, of a model with so many layers: joins behind a shared prefix and
+    """How many geometries each turn made, of a model with this many layers: joins behind a shared prefix and
     without one, unequal chunks, a leave."""
     engine = ReuseEngine(random_model("qwen3", num_hidden_layers=layers), "qwen3")
     trunk = words(24, 1)

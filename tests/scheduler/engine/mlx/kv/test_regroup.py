@@ -1,5 +1,4 @@
-"""When rows come, what they share is found again at the cost of the new ones, and leases are what is in
-place."""
+"""A join matches only the new row in the prefix tree, and rows lease what they attend to in place."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import pytest
 
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.prefix import radix_tree
-from scheduler.engine.prefix.token_run import common_run
+from scheduler.engine.token_ids import common_run
 from scheduler.link.messages import Cancel
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
@@ -51,7 +50,7 @@ def _join(engine: ReuseEngine, prompt: list[int]) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_next"])
 @pytest.mark.parametrize("shared_tokens", [0, 24])
-def test_a_join_costs_the_tree_the_same_whoever_runs(
+def test_a_join_costs_the_tree_the_same_however_many_run(
     monkeypatch: pytest.MonkeyPatch, family: str, shared_tokens: int
 ) -> None:
     """Tokens compared and leases taken, with two rows and with six that decode; behind a prefix of all of

@@ -101,7 +101,7 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
     return courses, preemptions
 
 
-def test_giving_way_loses_none_and_doubles_none(tiny: Tiny) -> None:
+def test_preemption_loses_none_and_doubles_none(tiny: Tiny) -> None:
     """Eight long requests in the bytes of four: with each token the log-probabilities of a run with room."""
     submits = [
         _replace(
@@ -131,7 +131,7 @@ def test_where_nobody_asks_nothing_is_computed() -> None:
     assert (shares, arrays) == ([None, None], [])
 
 
-def test_whoever_asks_for_no_others_has_no_search_for_them() -> None:
+def test_rows_that_ask_for_no_others_need_no_search_for_them() -> None:
     """Neither ids nor values are computed where all want their own tokens' only."""
     shares, arrays = LogprobsRequested([0, None, 0]).extract(mx.zeros((3, 30)), mx.array([1, 2, 3]))
     assert [array.shape for array in arrays] == [(2,)]

@@ -1,19 +1,16 @@
-"""Token ids as an array, and how much two runs of them have in common: for the tree, sequences and the disk
-tier."""
+"""Token ids as sequences, prefix tree and disk tier hold them: `array("I")`, compared slice by slice."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TypeAlias
 
 KEY_BYTES = array("I").itemsize
-"""What a token id costs in an edge."""
-Tokens: TypeAlias = Sequence[int]
+"""What a token id costs."""
 
 
-def compact(tokens: Tokens) -> array[int]:
-    """The tokens as edges keep them; free if they are compact already."""
+def compact(tokens: Sequence[int]) -> array[int]:
+    """The tokens as an array; free if they are one already."""
     return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
 
 

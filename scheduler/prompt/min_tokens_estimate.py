@@ -1,11 +1,12 @@
-"""How few tokens a text can become, told from its letters: what cannot fit the context is refused unread.
+"""A lower bound on a text's tokens from its letters, to reject prompts that cannot fit before tokenizing
+them.
 
-Tokenizing takes a hundred bytes of memory for each byte of text, a body of 10 MB a gigabyte.
+Tokenizing takes a hundred bytes of memory for each byte of text: a gigabyte for a body of 10 MB.
 
-Only ASCII letters, digits and the ideographs of Chinese and Japanese are counted, because every tokenizer
-that is known here has to spell them: white space may go into the special token beside it, and what a
-vocabulary lacks may be one unknown token, however long. So a text of spaces has a floor of 0, and is
-tokenized. A tokenizer with a part that is not known here, which may drop letters too, has no floor at all.
+Only ASCII letters, digits and the ideographs of Chinese and Japanese count, because every tokenizer known
+here must spell them. White space may join the special token beside it, and characters that a vocabulary lacks
+may be one unknown token, however long. So the bound of a text of spaces is 0, and it is tokenized. A
+tokenizer with an unknown component, which may drop letters, has no bound at all.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _KEEPING_PRE_TOKENIZERS = ("ByteLevel", "Metaspace", "Digits", "Sequence")
 
 
 def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -> int | None:
-    """The most letters that one token stands for; None: nothing says so.
+    """The most counted letters in one token; None: unknown.
 
-    `tokenizer`: what its `tokenizer.json` holds. `normalized`: what its normalizer makes of a text.
+    `tokenizer`: the content of its `tokenizer.json`. `normalized`: its normalizer.
     """
     model = tokenizer["model"]
     parts = [*_parts(tokenizer.get("normalizer")), *_parts(tokenizer.get("pre_tokenizer"))]
     if (
-        # Of WordPiece and Unigram several letters may be one unknown token.
+        # In WordPiece and Unigram several letters may be one unknown token.
         model["type"] != "BPE"
         or model.get("continuing_subword_prefix")
         or model.get("end_of_word_suffix")
@@ -50,10 +51,10 @@ def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -
 
 
 def fewest_tokens(text: str, longest: int) -> int:
-    """What such a longest token leaves possible. 20 ms for 10 MB.
+    """The least number of tokens of `text` if a token has at most `longest` letters. 20 ms for 10 MB.
 
-    Normalizers take a letter only together with an accent behind it, for one character that is both. No
-    accent is among what is counted, so they take no more than there are other characters beyond ASCII.
+    Normalizers remove a letter only by combining it with an accent after it. Accents are not counted, so at
+    most as many letters disappear as there are other characters beyond ASCII.
     """
     spelled = text.encode()
     letters = len(spelled.translate(None, _NOT_COUNTED))
@@ -62,7 +63,7 @@ def fewest_tokens(text: str, longest: int) -> int:
 
 
 def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A component and, of a sequence, all that it is made of."""
+    """A component and, of a sequence, all its parts."""
     if component is None:
         return
     yield component
@@ -71,11 +72,11 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _keeps_letters(part: dict[str, Any]) -> bool:
-    """Whether they are all there behind it, but for those with an accent."""
+    """Whether a component keeps all letters, except those with an accent."""
     match part["type"]:
         case "Replace":
             replaced = part["pattern"].get("String")
-            # An accent in its place would take letters, too.
+            # A replacement by an accent would remove letters, too.
             harmless = part["content"] == "▁" or part["content"].isascii()
             return bool(replaced) and not _IN_TOKEN.search(replaced) and harmless
         case "Split":
@@ -85,8 +86,8 @@ def _keeps_letters(part: dict[str, Any]) -> bool:
 
 
 def _spellings(model: dict[str, Any], parts: list[dict[str, Any]]) -> set[str]:
-    """The tokens without which one of the letters might be an unknown one."""
+    """The tokens that a vocabulary needs so that no counted letter is unknown."""
     if any(part["type"] == "ByteLevel" for part in parts):
         return {*_ASCII_LETTERS, *_IDEOGRAPH_LETTERS}
-    # In a vocabulary of characters an ideograph is a token, or three of these.
+    # In a vocabulary of characters an ideograph is one token, or three of these.
     return {*_ASCII_LETTERS, *(f"<0x{byte:02X}>" for byte in range(256))}

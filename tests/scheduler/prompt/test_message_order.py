@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.chat_template import renderer
-from scheduler.prompt.turns import alternating
+from scheduler.prompt.chat_template import alternating, renderer
 from scheduler.request import ChatPrompt, Message
 
 # As Qwen3.5 and Gemma write theirs.

@@ -21,7 +21,7 @@ from tokenizers import (
 )
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.token_floor import fewest_tokens, longest_token
+from scheduler.prompt.min_tokens_estimate import fewest_tokens, longest_token
 
 WORDS = (
     "the word internationalization of Wörter e\u0301te\u0301 漢字 漢字仮名交じり文 aaaaaaaaa 012345 ½ \u212a"
@@ -175,5 +175,5 @@ def with_part(**parts: Any) -> Tokenizer:
     ],
 )
 def test_a_tokenizer_that_may_drop_letters_has_no_floor(make: Callable[[], Tokenizer]) -> None:
-    """Its parts are told by name, and one that is not known counts as such."""
+    """Its parts are recognized by name; an unknown one counts as such."""
     assert longest_of(make()) is None

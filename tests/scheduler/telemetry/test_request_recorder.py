@@ -11,7 +11,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.errors import InvalidRequest
 from scheduler.request import Origin
-from scheduler.telemetry.request_log import log_request
+from scheduler.telemetry.request_recorder import log_request
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 from tests.scheduler.requests.records import make_record
@@ -79,7 +79,7 @@ def test_what_never_happened_is_null() -> None:
 
 @trio_test
 async def test_a_request_that_was_refused_leaves_a_line_as_well(autojump_clock: MockClock) -> None:
-    """With what it was refused for, and the id that its client was told."""
+    """With what it was refused for, and the id that its client got."""
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
         async with running(scheduler):

@@ -1,9 +1,9 @@
-"""System blocks that differ with every request and are not for the model.
+"""Drops header blocks from system prompts: they change with every request and are not for the model.
 
-Agents put lines like `x-anthropic-billing-header: cc_version=...; cch=...` in front of their system prompt,
-as a block of their own. Left in, each request would begin with other tokens and share no prefix.
-A block is dropped whole or kept whole: its text is never edited. So only a block that is one such line is
-dropped: gateways join blocks, and what follows the line is then the system prompt.
+Agents send lines like `x-anthropic-billing-header: cc_version=...; cch=...` before their system prompt, as a
+block of their own. If kept, no two requests would share a prefix. A block is dropped or kept whole, never
+edited. So only a block that is a single such line is dropped: gateways join blocks, and then the system
+prompt follows the line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import string
 from collections.abc import Iterable
 
 MAX_HEADER_CHARACTERS = 512
-"""A longer line has more in it than a header. Claude Code's are below 150."""
+"""A longer line is not just a header. Claude Code's are below 150."""
 _PREFIX = "x-anthropic-"
 _NAME = frozenset(string.ascii_letters + string.digits + "-")
 
@@ -27,5 +27,5 @@ def is_volatile(block: str) -> bool:
 
 
 def stable(blocks: Iterable[str]) -> list[str]:
-    """The blocks of a system message that stay."""
+    """The blocks of a system message without header blocks."""
     return [block for block in blocks if not is_volatile(block)]

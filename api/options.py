@@ -1,0 +1,116 @@
+"""The options of `penstock serve` as flags and as variables, and their values as checked settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from api.settings import ServeSettings
+from scheduler.errors import OptionError
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field of ServeSettings as the command line shows it."""
+
+    field: str
+    aliases: tuple[str, ...]
+    """Other names of the field. Each is a flag and a variable, too."""
+    group: str
+    help: str
+    default: Any
+    choices: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The field's name first."""
+        return (self.field, *self.aliases)
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag(name) for name in self.names]
+
+    @property
+    def default_text(self) -> str:
+        """As it is written in the command line. Empty where `help` says what happens without the option."""
+        match self.default:
+            case None:
+                return ""
+            case int() if self.field.endswith("_bytes"):
+                return _size(self.default)
+            case float():
+                return f"{self.default:g}"
+            case str() | int():
+                return str(self.default)
+            case _:
+                return ""
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _size(count: int) -> str:
+    if count < 0:
+        return "auto"
+    for unit, shift in (("GiB", 30), ("MiB", 20)):
+        if count >= 1 << shift and count % (1 << shift) == 0:
+            return f"{count >> shift}{unit}"
+    return str(count)
+
+
+def options() -> Iterator[Option]:
+    """In the order of the fields."""
+    for name, field in ServeSettings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        aliases = tuple(extra["aliases"])
+        yield Option(name, aliases, extra["group"], field.description or "", field.default, choices)
+
+
+def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) -> ServeSettings:
+    """Settings from values as text, by an option's name or alias. `fallback` (the environment) applies where
+    `given` (the command line) has no value. Raises OptionError naming the option."""
+    try:
+        return ServeSettings.model_validate({**_by_field(fallback or {}, variable), **_by_field(given, flag)})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        aliases = next((option.aliases for option in options() if option.field == field), ())
+        others = ", ".join([*map(flag, aliases), variable(field)])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise OptionError(f"{flag(field)} (or {others}): {reason}, not {first['input']!r}") from error
+
+
+def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[str, str]:
+    """`given` under the fields' own names. Raises OptionError for one option under two names with different
+    values: whichever of them won, the other would be ignored without a word."""
+    left = dict(given)
+    found: dict[str, str] = {}
+    for option in options():
+        values = {name: left.pop(name) for name in option.names if name in left}
+        if len(set(values.values())) > 1:
+            raise OptionError(f"{' and '.join(map(spelling, values))} are one option, with different values")
+        for value in values.values():
+            found[option.field] = value
+    return found | left
+
+
+def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    """A misspelt PENSTOCK_ variable would be a setting silently ignored. Raises OptionError."""
+    known = [variable(name) for option in options() for name in option.names]
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise OptionError(f"{name}: there is no such option{hint}")

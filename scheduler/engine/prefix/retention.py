@@ -1,0 +1,43 @@
+"""The bounds of the eviction policy, and what it remembers of each node.
+
+A file of its own because `prefix_cache.py` has the moves, and these are the facts they work on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+SessionKey: TypeAlias = tuple[str, str]  # salt, session
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The bounds of the eviction policy."""
+
+    continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
+    continuation_share: float = 0.5  # exo #1817: of the prompt.
+    protecting_hits: int = 2  # SGLang's slru threshold.
+    protected_seconds: float = 600.0  # A tool call or a person answers within this.
+    snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
+    branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
+    sessions: int = 4096  # The turns of a forgotten session age like any others.
+
+    def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
+        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
+        least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
+        return hit_tokens >= least
+
+
+@dataclass(slots=True)
+class Mark:
+    """What the policy remembers of a node."""
+
+    last_used: float
+    hits: int = 0
+    protected: bool = False
+    superseded: bool = False
+    snapshot_used: float = 0.0
+    snapshot_hits: int = 0
+    turns: set[SessionKey] = field(default_factory=set)  # Sessions whose newest turns end here.
+    ticket: int = 0  # The one valid entry in the queue.

@@ -1,0 +1,148 @@
+"""The record of a finished request: samples, one log line, a row for the live page, and spans."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from scheduler.errors import SchedulerError
+from scheduler.request import GenerationRequest
+from scheduler.requests.record import StreamRecord
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
+
+
+class Tracer(Protocol):
+    """Makes the spans of a finished request. Called in the task that reads the link: it must not wait."""
+
+    def end(self, record: StreamRecord, now: float) -> None: ...
+
+
+class RequestRecorder:
+    """Called once per finished request. It never raises. `tracer` None: no tracing."""
+
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self.recent = RecentRequests()
+        self._metrics = metrics
+        self._tracer = tracer
+        self._containment = Containment(metrics)
+
+    def refused(self, request: GenerationRequest, error: BaseException) -> None:
+        """It was rejected before it was accepted."""
+        outcome = outcome_before_acceptance(error)
+        self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
+        self._containment.run("log", log_refusal, request, outcome, error)
+
+    def ended(self, record: StreamRecord, now: float) -> None:
+        """It has retired, with an outcome."""
+        self._containment.run("samples", observe_end, self._metrics, record, now)
+        self._containment.run("recent", self.recent.add, record, now)
+        self._containment.run("log", log_request, record, now)
+        if self._tracer is not None:
+            self._containment.run("tracer", self._tracer.end, record, now)
+
+
+_log = structlog.get_logger("request")
+
+
+def log_request(record: StreamRecord, now: float) -> None:
+    """The log line: ids, counts, seconds and the outcome; never text of the prompt or the answer.
+
+    `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
+    from arrival to the engine, so it includes tokenizing.
+    """
+    _log.info(
+        "request",
+        **_identity(record.prepared.request),
+        outcome=record.outcome,
+        prompt_tokens=len(record.prepared.prompt),
+        cached_tokens=record.cached_tokens,
+        output_tokens=record.output_tokens,
+        resumed=record.resumed,
+        wait_seconds=_between(
+            record.queued_at, now if record.dispatched_at is None else record.dispatched_at
+        ),
+        queue_seconds=_between(record.arrived_at, record.dispatched_at),
+        ttft_seconds=_between(record.arrived_at, record.first_token_at),
+        total_seconds=_between(record.arrived_at, now),
+    )
+
+
+def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) -> None:
+    """The log line of a request that was never queued."""
+    _log.info(
+        "request",
+        **_identity(request),
+        outcome=outcome,
+        refused=error.code if isinstance(error, SchedulerError) else type(error).__name__,
+    )
+
+
+def _identity(request: GenerationRequest) -> dict[str, str | int | None]:
+    return {
+        "id": request.public_id,
+        "request_id": request.origin.request_id,
+        "tenant": request.tenant,
+        "session": request.session,
+        "priority": request.priority,
+    }
+
+
+def _between(start: float, end: float | None) -> float | None:
+    return None if end is None else round(end - start, 4)
+
+
+KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRequest:
+    """A row of the live page. `number` counts up, so that a reader can fetch only newer rows. Seconds count
+    from arrival; None: it did not happen."""
+
+    number: int
+    id: str
+    tenant: str
+    session: str
+    outcome: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    dispatched_seconds: float | None
+    first_token_seconds: float | None
+    total_seconds: float
+
+
+class RecentRequests:
+    """The last KEPT finished requests, in memory only."""
+
+    def __init__(self) -> None:
+        self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
+        self._number = 0
+
+    def add(self, record: StreamRecord, now: float) -> None:
+        request, start = record.prepared.request, record.arrived_at
+        self._number += 1
+        self._kept.append(
+            RecentRequest(
+                number=self._number,
+                id=request.public_id,
+                tenant=request.tenant,
+                session=request.session or "",
+                outcome=record.outcome or "error",
+                prompt_tokens=len(record.prepared.prompt),
+                cached_tokens=record.cached_tokens,
+                output_tokens=record.output_tokens,
+                dispatched_seconds=None if record.dispatched_at is None else record.dispatched_at - start,
+                first_token_seconds=None if record.first_token_at is None else record.first_token_at - start,
+                total_seconds=now - start,
+            )
+        )
+
+    def since(self, number: int) -> list[RecentRequest]:
+        """Requests after `number`, the oldest first."""
+        return [one for one in self._kept if one.number > number]

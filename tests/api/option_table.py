@@ -1,0 +1,37 @@
+"""The table of options in `api/README.md`, made from the settings: `python -m tests.api.option_table`.
+
+A file of its own because it is also a program.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from api.options import Option, flag, options
+from tests.api.field_table import README, replace_table
+
+HEADING = "## Options"
+
+
+def table() -> str:
+    rows = ["| option | also | default | |", "|---|---|---|---|"]
+    for group, members in groupby(options(), key=lambda option: option.group):
+        rows.append(f"| **{group}** | | | |")
+        rows += [_row(option) for option in members]
+    return "\n".join(rows)
+
+
+def _row(option: Option) -> str:
+    aliases = ", ".join(f"`{flag(alias)}`" for alias in option.aliases)
+    choices = "".join(f" `{choice}`" for choice in option.choices)
+    meaning = " ".join(filter(None, [option.help, choices and f"One of{choices}."])).replace("|", "\\|")
+    default = option.default_text and f"`{option.default_text}`"
+    return f"| `{flag(option.field)}` | {aliases} | {default} | {meaning} |"
+
+
+def rewrite(text: str) -> str:
+    return replace_table(text, "| option | also |", table())
+
+
+if __name__ == "__main__":
+    README.write_text(rewrite(README.read_text()))

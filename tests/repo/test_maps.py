@@ -1,0 +1,132 @@
+"""Questions of a reader who knows vLLM: from README.md to the file that decides in at most two links."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.repo.tree import ROOT, name_of
+
+MAX_LINKS = 2
+
+QUESTIONS = {
+    "What is the scheduler's output for one step?": ("scheduler/engine/plan.py", "StepPlan"),
+    "What is one iteration of the engine core?": ("scheduler/engine/loop.py", "EngineLoop"),
+    "Which sequence is preempted when the KV cache is full?": ("scheduler/engine/memory.py", "victims"),
+    "How large is a prefill chunk beside decoding sequences?": ("scheduler/engine/pace.py", "PrefillPace"),
+    "How is a prefix matched and locked?": ("scheduler/engine/prefix/radix_tree.py", "RadixTree"),
+    "Which cached prefix is evicted first?": ("scheduler/engine/prefix/prefix_cache.py", "PrefixCache"),
+    "How do prefixes get to disk?": ("scheduler/engine/disk/disk_tier.py", "DiskTier"),
+    "Where is a batch's decode step?": ("scheduler/engine/mlx/batch.py", "Batch"),
+    "Where are temperature, top-p and seeds applied?": ("scheduler/engine/mlx/sampling/draw.py", "gumbel"),
+    "What is the counterpart of cascade attention?": (
+        "scheduler/engine/mlx/shared_attention.py",
+        "shared_attention",
+    ),
+    "Where are token bitmasks for structured output filled?": (
+        "scheduler/engine/constraint.py",
+        "Constraint",
+    ),
+    "How does a JSON schema become a grammar?": ("scheduler/grammar/answer_grammar.py", "AnswerGrammars"),
+    "Which waiting request is next?": ("scheduler/intake/fair_queue.py", "FairQueue"),
+    "When does a client get 503 or 429?": ("scheduler/intake/admission.py", "Admission"),
+    "Which states has a request?": ("scheduler/requests/lifecycle.py", "State"),
+    "Where is the output processor?": ("scheduler/requests/multiplexer.py", "Multiplexer"),
+    "Where is the incremental detokenizer?": ("scheduler/answer/detokenizer.py", "Detokenizer"),
+    "Where are tool calls parsed?": ("scheduler/answer/tool_calls/reading.py", "CallReader"),
+    "Which tool and reasoning parser does a model get?": (
+        "scheduler/answer/answer_format.py",
+        "answer_format",
+    ),
+    "What happens when the engine dies?": ("scheduler/recovery/supervisor.py", "Supervisor"),
+    "When is an engine hung?": ("scheduler/recovery/stall_watch.py", "StallWatch"),
+    "What crosses between the processes?": ("scheduler/link/messages.py", "Submit"),
+    "Which Prometheus metrics are there?": ("scheduler/telemetry/metrics.py", "Metrics"),
+    "Which options does `serve` take?": ("api/settings.py", "ServeSettings"),
+    "Which fields has a chat completion's body?": ("api/openai/schema.py", "ChatCompletionRequest"),
+    "Which status has which error?": ("api/errors.py", "from_scheduler"),
+}
+
+
+def targets(page: Path) -> Iterator[Path]:
+    """Pages and Python files that a page links to or names in backticks, if they exist."""
+    text = page.read_text()
+    for name in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", text) + re.findall(r"`([\w./]+\.py)`", text):
+        target = (page.parent / name).resolve()
+        if target.is_dir():
+            target /= "README.md"
+        if target.is_file():
+            yield target
+
+
+@cache
+def links_from_readme() -> dict[Path, int]:
+    """How many links each page or file is from README.md, up to MAX_LINKS."""
+    distances = {ROOT / "README.md": 0}
+    for distance in range(1, MAX_LINKS + 1):
+        pages = [page for page in distances if page.suffix == ".md"]
+        for target in [target for page in pages for target in targets(page)]:
+            distances.setdefault(target, distance)
+    return distances
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
+    name, symbol = QUESTIONS[question]
+    path = ROOT / name
+    assert path.is_file()
+    assert path in links_from_readme(), f"no page that README.md links to names {name}"
+    defined = {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    assert symbol in defined
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
+def test_the_maps_name_files_that_exist(readme: Path) -> None:
+    """Each package's README maps a question to a file; a map that has drifted is worse than none."""
+    rows = [line for line in readme.read_text().splitlines() if line.startswith("|")]
+    named = re.findall(r"`([\w/]+\.py)`", "\n".join(rows))
+    assert named, "a map without a file"
+    for name in named:
+        assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
+def test_decisions_name_files_that_exist(readme: Path) -> None:
+    """A decision ends with the files that hold it."""
+    for line in re.findall(r"^- \*\*Files.\*\* (.*(?:\n  .*)*)", readme.read_text(), re.M):
+        for name in re.findall(r"`([\w./]+\.py)`", line):
+            assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "DESIGN.md", *sorted(ROOT.glob("[a-z]*/**/*.md"))],
+    ids=name_of,
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Files exist, and the headings that anchors name."""
+    for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{name_of(page)} links to {name}"
+        if anchor:
+            assert anchor in anchors(target), f"{name_of(page)} links to {name}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_folder_readme_is_near() -> None:
+    for readme in ROOT.glob("[a-z]*/**/README.md"):
+        assert readme in links_from_readme(), f"no page leads to {name_of(readme)} in {MAX_LINKS} links"

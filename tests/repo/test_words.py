@@ -1,0 +1,110 @@
+"""Words that this project once used in a sense of its own, and the field's words that took their place.
+
+`python -m tests.repo.test_words` counts what is left, by file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests.repo.tree import ROOT
+
+RETIRED = {
+    r"ow(?:e|es|ed|ing)": "pending (of a token), due",
+    r"(?:give|gives|giving|gave|given) way": "preempt, preempted",
+    r"settl\w*": "trusted (a record), stable (an engine), finalize or charge (accounts), flush (a disk)",
+    r"condemn\w*": "declare hung",
+    r"wedge[sd]?": "hung",
+    r"stranded": "awaiting engine",
+    r"chronicles?": "request recorder",
+    r"storms?": "crash loop",
+    r"inquir\w+": "pending inspection",
+    r"whoever": "the request that, a client that",
+    r"so many": "N, that many, the number",
+    r"warming(?! up)": "preparing, reading (from disk)",
+    r"(?:for|within|after|has taken|waited) so long": "this long, this time, N seconds",
+    r"by and by": "over time, gradually",
+    r"held ends?": "min-tokens mask",
+    r"(?:has|row\w*) said": "has output, counts",
+    r"told prefill|prefill told": "reported prefill",
+    r"token floor": "minimum token estimate",
+    r"(?:is|are|was|were|be|being|been) told": "is reported, is sent, learns",
+    r"telling": "reporting",
+}
+"""Patterns of whole words, after `_` and CamelCase are split; beside each what is written now."""
+
+SUFFIXES = (".py", ".md", ".yml", ".html", ".toml")
+EXEMPT = ("CHANGELOG.md", "tests/repo/test_words.py", "scheduler/models/training/", "tests/api/agents/")
+"""History, this list, the embedded model's training texts, and what agents' command lines send."""
+FOLDERS = ("api", "grafana", "loadtests", "scheduler", "tests")
+
+
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Name and content of every file that people read, names split into words."""
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    candidates = [path for path in ROOT.iterdir() if path.is_file()]
+    candidates += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    for path in sorted(candidates):
+        name = str(path.relative_to(ROOT))
+        if (path.suffix in SUFFIXES or path.name == "Makefile") and not name.startswith(EXEMPT):
+            yield name, split_names(path.read_text())
+
+
+def split_names(text: str) -> str:
+    """`has_settled` and `HasSettled` as words; lines stay lines."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).replace("_", " ")
+
+
+def pattern(words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{words})(?!\w)".replace(" ", r"\s+"), re.I)
+
+
+def places(words: str) -> list[str]:
+    """`file:line` of each occurrence."""
+    retired = pattern(words)
+    return [
+        f"{name}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}"
+        for name, text in texts()
+        for found in retired.finditer(text)
+    ]
+
+
+@pytest.mark.parametrize("words", RETIRED)
+def test_a_retired_word_does_not_come_back(words: str) -> None:
+    found = places(words)
+    assert not found, f"write {RETIRED[words]} for these {len(found)}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["_owed", "a row gives\n    way", "SettledSeconds", "told_prefill", "the rows are told", "for so long"],
+)
+def test_a_retired_word_is_found_in_names_and_across_lines(text: str) -> None:
+    assert any(pattern(words).search(split_names(text)) for words in RETIRED)
+
+
+@pytest.mark.parametrize(
+    "text", ["knowledge", "shower", "warming up", "as long as it lasts", "the told truth"]
+)
+def test_ordinary_words_pass(text: str) -> None:
+    assert not any(pattern(words).search(split_names(text)) for words in RETIRED)
+
+
+def counts_by_file() -> Counter[str]:
+    return Counter(place.split(":")[0] for words in RETIRED for place in places(words))
+
+
+if __name__ == "__main__":
+    for name, count in counts_by_file().most_common():
+        print(f"{count:4} {name}")
+    for words, instead in RETIRED.items():
+        print(f"{len(places(words)):4} {words}: {instead}")

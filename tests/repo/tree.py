@@ -1,0 +1,32 @@
+"""The repository as tests of it see it: its packages, their files, and what those import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("scheduler", "api", "loadtests", "grafana")
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path, members: bool = False) -> Iterator[str]:
+    """Dotted names of the modules that a file imports; with `members` also of what it imports from them,
+    which may be modules, too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            yield module
+            if members:
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
