@@ -213,7 +213,6 @@ class MlxBackend:
             elif row.lease is not None:
                 leases[row] = (row.lease, runs)
         self._batch.rebase(self._layout, leases)
-        self._rows.trim_leases(rows)
 
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))

@@ -50,9 +50,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._queue: list[tuple[int, float, bool, int, Node[SegmentT, SnapshotT]]] = []
         self._tickets = 0
         self._sessions: OrderedDict[SessionKey, list[Node[SegmentT, SnapshotT]]] = OrderedDict()
-        self.query_tokens = self.hit_tokens = self.stored_tokens = 0
+        self.query_tokens = self.hit_tokens = self.stored_tokens = self.evicted_bytes = 0
         self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
-        self.evicted_bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -97,18 +96,19 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return lease
 
-    def pin(self, tokens: Tokens, salt: str) -> Lease[SegmentT, SnapshotT]:
-        """A lease on what is cached of a running row's prefix: counts nothing, changes no recency."""
-        return self._tree.lease(self._tree.match(tokens, salt))
+    def match(
+        self,
+        tokens: Tokens,
+        salt: str,
+        limit: int | None = None,
+        known: Node[SegmentT, SnapshotT] | None = None,
+    ) -> Match[SegmentT, SnapshotT]:
+        """What is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
+        return self._tree.match(tokens, salt, limit, known)
 
-    def states(self, tokens: Tokens, salt: str) -> list[tuple[int, SnapshotT]]:
-        """The states that are kept along a prefix, with their positions, shallow first."""
-        match = self._tree.match(tokens, salt)
-        return [
-            (node.end, node.snapshot)
-            for node in match.path
-            if node.snapshot is not None and node.end <= match.length
-        ]
+    def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
+        """A lease on a fresh match: counts nothing, changes no recency."""
+        return self._tree.lease(match)
 
     def pinned_bytes(self) -> int:
         """Bytes that leases keep from being evicted. O(leases * depth)."""

@@ -96,6 +96,21 @@ class Match(Generic[SegmentT, SnapshotT]):
         """Whether the match ends before its last node does."""
         return bool(self.path) and self.path[-1].end > self.length
 
+    @property
+    def whole(self) -> Node[SegmentT, SnapshotT] | None:
+        """The deepest node that is matched to its end."""
+        path = self.path[:-1] if self.inside else self.path
+        return path[-1] if path else None
+
+    @property
+    def pieces(self) -> tuple[tuple[SegmentT, int], ...]:
+        """Its segments in order, with the tokens used of each."""
+        return tuple((node.segment, self.taken(node)) for node in self.path)
+
+    def until(self, length: int) -> Match[SegmentT, SnapshotT]:
+        """Its first `length` tokens."""
+        return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
+
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
         """How many of a path node's tokens the match takes."""
         return min(node.end, self.length) - node.start
@@ -166,12 +181,22 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             replaced_bytes=self.replaced_bytes,
         )
 
-    def match(self, tokens: Sequence[int], salt: str, limit: int | None = None) -> Match[SegmentT, SnapshotT]:
-        """The longest prefix of tokens[:limit] that is held. Changes nothing."""
+    def match(
+        self,
+        tokens: Sequence[int],
+        salt: str,
+        limit: int | None = None,
+        known: Node[SegmentT, SnapshotT] | None = None,
+    ) -> Match[SegmentT, SnapshotT]:
+        """The longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of an
+        earlier match of these tokens; unless it was removed, the tokens up to it are not compared again."""
         key = compact(tokens)
         limit = len(key) if limit is None else min(limit, len(key))
         path: list[Node[SegmentT, SnapshotT]] = []
         node, position = self._roots.get(salt), 0
+        if known is not None and known.parent is not None:
+            path = [known, *self.parents(known)][::-1]
+            node, position = known, known.end
         while node is not None and position < limit and node.end == position:
             node = node.children.get(key[position])
             if node is not None:
@@ -253,9 +278,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
     def lease(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
         """Keep a (fresh) match until `release`."""
         node = match.path[-1] if match.path else None
-        pieces = tuple((passed.segment, match.taken(passed)) for passed in match.path)
         snapshot = None if node is None or match.inside else node.snapshot
-        lease = Lease(match.length, pieces, snapshot, node)
+        lease = Lease(match.length, match.pieces, snapshot, node)
         if node is not None:
             node.pins += 1
         self.leases.add(lease)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections import abc
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.prefix.radix_tree import Lease, Match, Node
 from scheduler.engine.row_sharing import RowPath, runs_in_place
 from scheduler.engine.sequence import Sequence
 
@@ -36,6 +35,9 @@ class Row:
     start_layers: list[Any]
     """What its caches begin as; empty as soon as it has joined a batch, which has its own."""
     lease: Lease[KvSegment, RowState] | None
+    matched: Node[KvSegment, RowState] | None = None
+    """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
+    compared again. It is not leased, so it may be removed."""
     uid: int = -1
     """What BatchGenerator calls it, once it has joined."""
 
@@ -89,41 +91,56 @@ class CachedRows:
         return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
     def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """After rows have come or prompts are whole: how many pieces of its (renewed) lease each row attends
-        to in place; without the rows that have none."""
+        """After rows have come or prompts are whole: how many pieces of its lease each row attends to in
+        place from now on. Without the rows for which nothing changes, and those that attend to none.
+
+        Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
+        be evicted.
+        """
         if self._prefixes is None or not self._in_place:
             return {}
-        paths: dict[int, RowPath] = {}
-        for number, row in enumerate(rows):
-            prefilled = row.sequence.prefilled_tokens
-            renewed = self._prefixes.pin(row.sequence.tokens[:prefilled], row.sequence.submit.salt)
-            if not row.joined and self._layout.needs_state and row.lease is not None:
-                renewed.snapshot = row.lease.snapshot
-            self.release(row)
-            row.lease = renewed
-            paths[number] = RowPath([(id(segment), taken) for segment, taken in renewed.pieces], prefilled)
+        matches = [self._match(self._prefixes, row) for row in rows]
+        paths = {
+            number: RowPath(
+                [(id(segment), taken) for segment, taken in match.pieces], row.sequence.prefilled_tokens
+            )
+            for number, (row, match) in enumerate(zip(rows, matches, strict=True))
+        }
         changed: dict[Row, int] = {}
+        outdated: list[Lease[KvSegment, RowState]] = []
         for number, worth in runs_in_place(paths, self._group_cost_tokens).items():
-            sequence, depth, shared = rows[number].sequence, 0, 0
-            for _, taken in paths[number].runs:
-                if depth >= worth and shared >= sequence.in_place_tokens:
-                    break
-                depth, shared = depth + 1, shared + taken
-            sequence.in_place_tokens = shared
-            if shared:
-                changed[rows[number]] = depth
+            row, match = rows[number], matches[number]
+            before = row.sequence.in_place_tokens
+            depth, in_place = _at_least(paths[number], worth, before)
+            row.sequence.in_place_tokens = in_place
+            leased = match.until(in_place) if row.joined else match
+            assert row.lease is not None, "a row holds a lease until it leaves"
+            renew = row.lease.pieces != leased.pieces
+            if renew:
+                outdated.append(row.lease)
+                row.lease = self._renewed(self._prefixes, row, leased)
+            if depth and (renew or in_place != before or not row.joined):
+                changed[row] = depth
+        # After all are renewed: a release may evict what the match of another row stands on.
+        for lease in outdated:
+            self._prefixes.release(lease)
         return changed
 
-    def trim_leases(self, rows: Iterable[Row]) -> None:
-        """Rows of a batch have copies of what they do not attend to in place: that may be evicted."""
-        if self._prefixes is None or not self._in_place:
-            return
-        for row in rows:
-            in_place = row.sequence.in_place_tokens
-            if row.joined and row.lease is not None and row.lease.length > in_place:
-                kept = self._prefixes.pin(row.sequence.tokens[:in_place], row.sequence.submit.salt)
-                self.release(row)
-                row.lease = kept
+    @staticmethod
+    def _match(prefixes: PrefixCache[KvSegment, RowState], row: Row) -> Match[KvSegment, RowState]:
+        """What is cached of its computed prompt."""
+        sequence = row.sequence
+        match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
+        row.matched = match.whole
+        return match
+
+    def _renewed(
+        self, prefixes: PrefixCache[KvSegment, RowState], row: Row, match: Match[KvSegment, RowState]
+    ) -> Lease[KvSegment, RowState]:
+        renewed = prefixes.pin(match)
+        if not row.joined and self._layout.needs_state and row.lease is not None:
+            renewed.snapshot = row.lease.snapshot
+        return renewed
 
     def restart(self, row: Row, runs: int) -> None:
         """A row that has not joined a batch yet will share `runs` pieces of its lease in place."""
@@ -169,3 +186,14 @@ class CachedRows:
         if self._prefixes.evicted_bytes - self._cleared_at_bytes >= _CLEAR_AT_BYTES:
             self._cleared_at_bytes = self._prefixes.evicted_bytes
             mx.clear_cache()
+
+
+def _at_least(path: RowPath, worth: int, tokens: int) -> tuple[int, int]:
+    """How many runs of its path a row attends to in place, and their tokens: as many as it is worth, and
+    never fewer tokens than before, which it has no copies of."""
+    depth = shared = 0
+    for _, taken in path.runs:
+        if depth >= worth and shared >= tokens:
+            break
+        depth, shared = depth + 1, shared + taken
+    return depth, shared

@@ -161,10 +161,7 @@ class PrefixDisk:
         return self._length(tokens, fetch.salt) == end
 
     def _length(self, tokens: array[int], salt: str) -> int:
-        lease = self._prefixes.pin(tokens, salt)
-        length = lease.length
-        self._prefixes.release(lease)
-        return length
+        return self._prefixes.match(tokens, salt).length
 
     # --- writing
 
@@ -182,14 +179,18 @@ class PrefixDisk:
     def _write_next(self, path: _Path) -> bool:
         """Hand over the next missing piece of a path. False where none is left, or it was dropped or
         evicted."""
-        lease = self._prefixes.pin(path.tokens, path.salt)
+        match = self._prefixes.match(path.tokens, path.salt)
+        lease = self._prefixes.pin(match)
         try:
             there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0
             end = there + BLOCK_TOKENS
             if self._layout.has_cuttable and end <= lease.length:
                 block = Content(span_content(lease.pieces, there, end))
                 return self.tier.put_block_nowait(path.chain, end, block)
-            for position, state in self._prefixes.states(path.tokens, path.salt):
+            for node in match.path:
+                position, state = node.end, node.snapshot
+                if state is None or position > match.length:
+                    continue
                 base = position // BLOCK_TOKENS * BLOCK_TOKENS
                 if self.tier.has_snapshot(path.chain, position) or (
                     self._layout.has_cuttable and base > there

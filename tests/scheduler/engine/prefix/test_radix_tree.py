@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.engine.prefix.radix_tree import Lease, Node, RadixTree
+from scheduler.engine.prefix import radix_tree
+from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree
 from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
 
 P = ParamSpec("P")
@@ -88,6 +89,16 @@ prompts = st.lists(st.integers(0, 1), min_size=1, max_size=8)
 salts = st.sampled_from(["", "tenant"])
 
 
+@dataclass
+class Row:
+    """A running sequence that is matched again and again while more of it is computed."""
+
+    tokens: array[int]
+    salt: str
+    computed: int = 0
+    known: Node[Run, State] | None = None
+
+
 class TreeMachine(RuleBasedStateMachine):
     """Any order of inserts, snapshots, leases and removals; a dictionary says what must be there."""
 
@@ -98,6 +109,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.held: set[tuple[str, tuple[int, ...]]] = set()
         self.states: dict[tuple[str, tuple[int, ...]], State] = {}
         self.leases: list[tuple[Lease[Run, State], list[int]]] = []
+        self.rows: list[Row] = []
 
     @rule(tokens=prompts, salt=salts)
     def insert(self, tokens: list[int], salt: str) -> None:
@@ -130,6 +142,26 @@ class TreeMachine(RuleBasedStateMachine):
         taken = [token for node in match.path for token in node.segment.values[: match.taken(node)]]
         assert taken == tokens[: match.length]
         assert match.restorable().length == longest(set(self.states), salt, tokens, within)
+
+    @rule(tokens=prompts, salt=salts, length=st.integers(0, 8))
+    def cut_a_match_off(self, tokens: list[int], salt: str, length: int) -> None:
+        match = self.tree.match(tokens, salt)
+        length = min(length, match.length)
+        assert match.until(length) == Match(match.tokens, self.tree.match(tokens, salt, length).path, length)
+
+    @rule(tokens=prompts, salt=salts)
+    def start_a_row(self, tokens: list[int], salt: str) -> None:
+        self.rows.append(Row(compact(tokens), salt))
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), more=st.integers(0, 3))
+    def match_a_row_again(self, data: st.DataObject, more: int) -> None:
+        row = data.draw(st.sampled_from(self.rows))
+        row.computed = min(row.computed + more, len(row.tokens))
+        match = self.tree.match(row.tokens, row.salt, row.computed, row.known)
+        assert match == self.tree.match(row.tokens, row.salt, row.computed)
+        assert match.whole is None or match.whole.end <= match.length
+        row.known = match.whole
 
     @rule(tokens=prompts, salt=salts)
     def attach(self, tokens: list[int], salt: str) -> None:
@@ -236,6 +268,26 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
         assert found.length == tokens // 2
     assert lines[100_000, 1] <= lines[1_000, 1] + 7 * 5, "twice the tokens are one more bisection"
     assert lines[100_000, 50] <= 100 + 50 * 10
+
+
+def test_what_was_matched_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the node that an earlier match reached: only what is new, also after the path to it was split."""
+    tree: RadixTree[Run, State] = RadixTree()
+    prompt = array("I", range(1_000))
+    _chain(tree, prompt, 250)
+    known = tree.match(prompt, "", 600).whole
+    assert known is not None
+    assert known.end == 500
+    tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
+    compared: list[int] = []
+
+    def counted(left: array[int], start: int, right: array[int], limit: int) -> int:
+        compared.append(limit)
+        return common_run(left, start, right, limit)
+
+    monkeypatch.setattr(radix_tree, "common_run", counted)
+    assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
+    assert sum(compared) == 900 - 500
 
 
 def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:

@@ -1,0 +1,119 @@
+"""A join matches only the new row in the prefix tree, and rows lease what they attend to in place."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import pytest
+
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.prefix import radix_tree
+from scheduler.engine.token_ids import common_run
+from scheduler.link.messages import Cancel
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
+
+PROMPT_TOKENS = 40
+_MOST_TURNS = 40
+
+
+class Counted:
+    """Tokens that the prefix tree compared, and leases that it gave."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compared_tokens = self.leases = 0
+        whole_lease = radix_tree.RadixTree.lease
+
+        def compare(left: array[int], start: int, right: array[int], limit: int) -> int:
+            self.compared_tokens += limit
+            return common_run(left, start, right, limit)
+
+        def lease(tree: Any, match: Any) -> Any:
+            self.leases += 1
+            return whole_lease(tree, match)
+
+        monkeypatch.setattr(radix_tree, "common_run", compare)
+        monkeypatch.setattr(radix_tree.RadixTree, "lease", lease)
+
+
+def _join(engine: ReuseEngine, prompt: list[int]) -> None:
+    """Until it decodes."""
+    decoding = engine.backend._batch.decoding
+    engine.turn([engine.submit(prompt, max_tokens=1000)])
+    for _ in range(_MOST_TURNS):
+        if engine.backend._batch.decoding > decoding:
+            return
+        engine.turn()
+    raise AssertionError("it never joined")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_next"])
+@pytest.mark.parametrize("shared_tokens", [0, 24])
+def test_a_join_costs_the_tree_the_same_however_many_run(
+    monkeypatch: pytest.MonkeyPatch, family: str, shared_tokens: int
+) -> None:
+    """Tokens compared and leases taken, with two rows and with six that decode; behind a prefix of all of
+    them, or of nobody."""
+    costs = []
+    for others in (2, 6):
+        engine = engine_of(family)
+        prompts = [
+            [*words(shared_tokens, 1), number, *words(PROMPT_TOKENS - shared_tokens, 2 + number)]
+            for number in range(others + 1)
+        ]
+        for prompt in prompts[:-1]:
+            _join(engine, prompt)
+        with monkeypatch.context() as patched:
+            counted = Counted(patched)
+            _join(engine, prompts[-1])
+        costs.append((counted.compared_tokens, counted.leases))
+    assert costs[0] == costs[1]
+
+
+def _check_in_place(engine: ReuseEngine) -> None:
+    """What a row is said to attend to in place is what its batch does, in each layer, and it is leased."""
+    batch = engine.backend._batch
+    for part in (batch._prompt_batch, batch._generation_batch):
+        for layer in part.prompt_cache:
+            if not isinstance(layer, BatchRows):
+                continue
+            for row, path, shared in zip(
+                part.rows, layer.geometry.paths, layer.geometry.shared_tokens, strict=True
+            ):
+                assert shared == row.sequence.in_place_tokens
+                assert row.lease is not None
+                leased = row.lease.pieces[: len(path)]
+                assert tuple((run.segment, run.tokens) for run in path) == leased
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
+def test_leases_are_what_is_in_place(family: str) -> None:
+    """Over 250 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
+    of them: each has its own tokens."""
+    generator = random.Random(3)
+    engine = engine_of(family, budget_bytes=1 << 18)
+    trunk = words(30, 1)
+    branches = [trunk + words(12, seed) for seed in (2, 3)]
+    submits: list[Any] = []
+    cancelled = set[int]()
+    most_in_place = 0
+    for _ in range(250):
+        commands: list[Any] = []
+        if generator.random() < 0.2:
+            start = generator.choice([trunk, *branches, branches[0][:36], []])
+            prompt = start + [generator.randrange(300) for _ in range(generator.randrange(1, 30))]
+            submits.append(engine.submit(prompt, max_tokens=generator.randrange(1, 30)))
+            commands.append(submits[-1])
+        if submits and generator.random() < 0.03:
+            cancelled.add(submits[-1].request_id)
+            commands.append(Cancel(submits[-1].request_id))
+        engine.turn(commands)
+        _check_in_place(engine)
+        rows = engine.backend._batch.rows.values()
+        most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
+    engine.finish()
+    assert most_in_place >= len(trunk)
+    for submit in submits:
+        if submit.request_id not in cancelled:
+            engine.check(submit)
