@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.flow import FlowLevel, SessionFlow, TenantFlow
-from scheduler.intake.service_ledger import Charge, ServiceLedger, Ticket
+from scheduler.intake.service_ledger import ServiceLedger, Ticket
 from scheduler.statistics import FlowStatistics
 
 
@@ -54,14 +54,15 @@ class Band:
         session.push(ticket)
         tenant.length += 1
 
-    def pop(self, now: float) -> Charge:
+    def pop(self, now: float) -> Ticket:
         """The next request, charged its expected cost."""
         patience = self._config.patience_seconds
         tenant, tenants = self._tenants.serve_next(patience, now)
         session, sessions = tenant.sessions.serve_next(patience, now)
         ticket = session.choose(self._config.window, now)
         self._take_out(ticket)
-        return self.ledger.dispatch(ticket, tenants, sessions, now)
+        self.ledger.dispatch(ticket, tenants, sessions, now)
+        return ticket
 
     def remove(self, ticket: Ticket, now: float) -> None:
         self._take_out(ticket)
@@ -135,15 +136,15 @@ class FairQueue:
             self._bands[ticket.priority] = Band(self._config)
         self._bands[ticket.priority].push(ticket)
 
-    def pop(self, now: float) -> Charge:
-        """The next request to be served, with its charge. Raises KeyError when empty."""
+    def pop(self, now: float) -> Ticket:
+        """The next request to be served, charged its expected cost. Raises KeyError when empty."""
         if not self._tickets:
             raise KeyError("the queue is empty")
         priority = self._competing(now)[0]
         self._bands.move_to_end(priority)
-        charge = self._bands[priority].pop(now)
-        del self._tickets[charge.ticket.request_id]
-        return charge
+        ticket = self._bands[priority].pop(now)
+        del self._tickets[ticket.request_id]
+        return ticket
 
     def remove(self, request_id: int, now: float) -> Ticket | None:
         """Remove a request from any position; None if it is not here."""
@@ -152,13 +153,13 @@ class FairQueue:
             self._bands[ticket.priority].remove(ticket, now)
         return ticket
 
-    def observe(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+    def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """What a dispatched request has cost until now."""
-        self._bands[charge.ticket.priority].ledger.observe(charge, uncached_tokens, output_tokens, now)
+        self._bands[ticket.priority].ledger.observe(ticket, uncached_tokens, output_tokens, now)
 
-    def charge_actual(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+    def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Replace the estimate by the final cost. Call it once for each popped request."""
-        self._bands[charge.ticket.priority].ledger.charge_actual(charge, uncached_tokens, output_tokens, now)
+        self._bands[ticket.priority].ledger.charge_actual(ticket, uncached_tokens, output_tokens, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """How many requests will be served before this one, if none arrives and every request costs the

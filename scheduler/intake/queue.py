@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.service_ledger import Charge, Ticket
+from scheduler.intake.service_ledger import Ticket
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
@@ -23,26 +22,14 @@ _SMOOTHING = 0.05
 """Weight of each new answer's length. The first twenty are averaged instead, to replace the guess."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    record: StreamRecord
-    blocks: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Served:
-    charge: Charge
-    blocks: tuple[int, ...]
-
-
 class IntakeQueue:
     """The caller checks the bounds before a push: `room`, `room_of`, `has_token_room`."""
 
     def __init__(self, config: IntakeConfig) -> None:
         self._config = config
         self._fair = FairQueue(config.fairness)
-        self._waiting: dict[int, _Waiting] = {}
-        self._served: dict[int, _Served] = {}
+        self._waiting: dict[int, StreamRecord] = {}
+        self._dispatched: dict[int, Ticket] = {}
         self._per_tenant: dict[str, int] = {}
         self._prompt_tokens = 0
         self._prefixes = PrefixEstimate()
@@ -77,7 +64,7 @@ class IntakeQueue:
     @property
     def open_charges(self) -> int:
         """How many requests were popped and are not charged their actual cost yet."""
-        return len(self._served)
+        return len(self._dispatched)
 
     def relative_length(self, max_tokens: int | None) -> float:
         """Expected length of an answer of at most `max_tokens`, relative to the recent mean; at most 1."""
@@ -101,7 +88,7 @@ class IntakeQueue:
         assert not self.full, "admission let a request into a full queue"
         record.queued_at = now
         prepared, request = record.prepared, record.prepared.request
-        prompt_tokens, blocks = len(prepared.prompt), prepared.prefix_blocks
+        prompt_tokens = len(prepared.prompt)
         # First, so that an exception here leaves the tables below unchanged.
         self._fair.push(
             Ticket(
@@ -110,33 +97,33 @@ class IntakeQueue:
                 session=request.session or "",
                 priority=request.priority,
                 prompt_tokens=prompt_tokens,
-                uncached_tokens=prompt_tokens - self._prefixes.cached_tokens(blocks, prompt_tokens),
+                uncached_tokens=prompt_tokens
+                - self._prefixes.cached_tokens(prepared.prefix_blocks, prompt_tokens),
                 output_tokens=min(prepared.max_tokens, round(self._output_tokens)),
                 queued_at=now,
             )
         )
-        self._waiting[record.request_id] = _Waiting(record, blocks)
+        self._waiting[record.request_id] = record
         self._per_tenant[request.tenant] = self.waiting_of(request.tenant) + 1
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
         """The next request. Its charge stays open until `charge_actual`. Raises KeyError when empty."""
-        charge = self._fair.pop(now)
-        waiting = self._take_out(charge.ticket)
-        self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
-        return waiting.record
+        ticket = self._fair.pop(now)
+        self._dispatched[ticket.request_id] = ticket
+        return self._take_out(ticket)
 
     def remove(self, request_id: int, now: float) -> StreamRecord | None:
         """Remove a request from any position; None if it is not here."""
         ticket = self._fair.remove(request_id, now)
-        return None if ticket is None else self._take_out(ticket).record
+        return None if ticket is None else self._take_out(ticket)
 
     def remove_all(self, now: float) -> list[StreamRecord]:
         """In order of arrival."""
         waiting = list(self._waiting)
         return [record for request_id in waiting if (record := self.remove(request_id, now))]
 
-    def _take_out(self, ticket: Ticket) -> _Waiting:
+    def _take_out(self, ticket: Ticket) -> StreamRecord:
         left = self._per_tenant[ticket.tenant] - 1
         if left:
             self._per_tenant[ticket.tenant] = left
@@ -147,18 +134,18 @@ class IntakeQueue:
 
     def observe(self, record: StreamRecord, now: float) -> None:
         """The engine made progress with it: charge what it costs beyond the estimate."""
-        if served := self._served.get(record.request_id):
-            self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
+        if (ticket := self._dispatched.get(record.request_id)) is not None:
+            self._fair.observe(ticket, record.uncached_tokens, record.output_tokens, now)
 
     def charge_actual(self, record: StreamRecord, now: float) -> None:
         """It has left the engine: replace the estimate by its actual cost. Other requests are not
         affected."""
-        served = self._served.pop(record.request_id, None)
-        if served is None:
+        ticket = self._dispatched.pop(record.request_id, None)
+        if ticket is None:
             return
-        self._fair.charge_actual(served.charge, record.uncached_tokens, record.output_tokens, now)
+        self._fair.charge_actual(ticket, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.prepared.prompt):
-            self._prefixes.computed(served.blocks)
+            self._prefixes.computed(record.prepared.prefix_blocks)
         if record.output_tokens:
             self._answers += 1
             weight = max(_SMOOTHING, 1 / self._answers)
@@ -176,8 +163,8 @@ class IntakeQueue:
     def oldest_seconds(self, now: float) -> float:
         """Wait of the oldest request; 0 if none waits."""
         # Insertion order is arrival order.
-        for waiting in self._waiting.values():
-            return now - waiting.record.queued_at
+        for record in self._waiting.values():
+            return now - record.queued_at
         return 0.0
 
     def statistics(self, now: float) -> QueueStatistics:

@@ -32,10 +32,11 @@ _REBASE_EXPONENT = 512
 """Scales stay below 2^512 of a double's 2^1024: room for any sum of charges."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """One waiting request, as the fair queue sees it. `uncached_tokens` (prefill to compute) and
-    `output_tokens` are estimates. `queued_at` never decreases from push to push."""
+    """One request, as the fair queue sees it: while it waits, and until it is charged its actual cost.
+    `uncached_tokens` (prefill to compute) and `output_tokens` are estimates. `queued_at` never decreases from
+    push to push."""
 
     request_id: int
     tenant: str
@@ -46,6 +47,10 @@ class Ticket:
     uncached_tokens: int
     output_tokens: int
     queued_at: float
+    charged_at: float = 0.0
+    """When it was dispatched and charged its estimate."""
+    charged_tokens: float = 0.0
+    """The estimate, and what observed costs exceed it by."""
 
 
 @dataclass(slots=True)
@@ -67,16 +72,6 @@ class Contenders:
     least: float
     most: float
     flows: int
-
-
-@dataclass(slots=True)
-class Charge:
-    """What a dispatched request was charged: an estimate at time `at`, corrected by observed costs."""
-
-    ticket: Ticket
-    at: float
-    provisional_tokens: float
-    charged_tokens: float
 
 
 class ServiceLedger:
@@ -127,7 +122,7 @@ class ServiceLedger:
             account.waiting -= 1
         self._forget_idle(ticket, now)
 
-    def dispatch(self, ticket: Ticket, tenants: Contenders, sessions: Contenders, now: float) -> Charge:
+    def dispatch(self, ticket: Ticket, tenants: Contenders, sessions: Contenders, now: float) -> None:
         """It goes to the engine and is charged its expected cost. `tenants` and `sessions` are those from
         which it was chosen, before the charge."""
         tenant, session = self._accounts(ticket)
@@ -141,27 +136,27 @@ class ServiceLedger:
             account.waiting -= 1
             account.running += 1
             account.service += tokens * self._scale(now)
-        return Charge(ticket, now, tokens, tokens)
+        ticket.charged_at, ticket.charged_tokens = now, tokens
 
-    def observe(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+    def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """The actual cost until now. Cost beyond the estimate is charged immediately; an overestimate is
         refunded by `charge_actual` only."""
-        beyond = self.cost(uncached_tokens, output_tokens) - charge.charged_tokens
+        beyond = self.cost(uncached_tokens, output_tokens) - ticket.charged_tokens
         if beyond > 0:
             self._rebase(now)
-            charge.charged_tokens += beyond
-            for account in self._accounts(charge.ticket):
+            ticket.charged_tokens += beyond
+            for account in self._accounts(ticket):
                 account.service += beyond * self._scale(now)
 
-    def charge_actual(self, charge: Charge, uncached_tokens: int, output_tokens: int, now: float) -> None:
+    def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """It has left the engine; the arguments are its final cost."""
-        self.observe(charge, uncached_tokens, output_tokens, now)
-        # Only the estimate can exceed the cost, and it was charged on the scale of `charge.at`.
-        refund = charge.charged_tokens - self.cost(uncached_tokens, output_tokens)
-        for account in self._accounts(charge.ticket):
-            account.service -= refund * self._scale(charge.at)
+        self.observe(ticket, uncached_tokens, output_tokens, now)
+        # Only the estimate can exceed the cost, and it was charged on the scale of `charged_at`.
+        refund = ticket.charged_tokens - self.cost(uncached_tokens, output_tokens)
+        for account in self._accounts(ticket):
+            account.service -= refund * self._scale(ticket.charged_at)
             account.running -= 1
-        self._forget_idle(charge.ticket, now)
+        self._forget_idle(ticket, now)
 
     def cost(self, uncached_tokens: int, output_tokens: int) -> float:
         return uncached_tokens + self._output_weight * output_tokens

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.service_ledger import Charge
+from scheduler.intake.service_ledger import Ticket
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 HALF_LIFE = 60.0
@@ -195,9 +195,9 @@ def test_what_was_overcharged_is_given_back() -> None:
         server.push(ticket("short", tokens=10, output=495), ticket("long", tokens=10, output=495))
     counts = {"short": 0, "long": 0}
     for _ in range(110):
-        charge = server.queue.pop(0.0)
-        counts[charge.ticket.tenant] += 1
-        server.queue.charge_actual(charge, 10, 45 if charge.ticket.tenant == "short" else 495, 0.0)
+        one = server.queue.pop(0.0)
+        counts[one.tenant] += 1
+        server.queue.charge_actual(one, 10, 45 if one.tenant == "short" else 495, 0.0)
     # 10 + 2 x 45 against 10 + 2 x 495 tokens.
     assert counts == {"short": 100, "long": 10}
 
@@ -213,13 +213,13 @@ def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]
     queue = FairQueue(FairnessConfig(half_life_seconds=1e9))
     largest = max(max(pair) for pair in costs)
     real = {"A": 0, "B": 0}
-    running: list[tuple[Charge, int]] = []
+    running: list[tuple[Ticket, int]] = []
     for number, (expected, actual) in enumerate(costs):
         for tenant in "AB":
             queue.push(ticket(tenant, tokens=expected, at=float(number)))
         if len(running) == engine:
-            charge, tokens = running.pop(0)
-            queue.charge_actual(charge, tokens, 0, float(number))
-            real[charge.ticket.tenant] += tokens
+            one, tokens = running.pop(0)
+            queue.charge_actual(one, tokens, 0, float(number))
+            real[one.tenant] += tokens
         running.append((queue.pop(float(number)), actual))
         assert abs(real["A"] - real["B"]) <= (engine + 2) * largest

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
-from scheduler.intake.service_ledger import Charge, Ticket
+from scheduler.intake.service_ledger import Ticket
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
@@ -23,7 +23,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue = FairQueue(FairnessConfig(patience_seconds=30.0, window=3, aging_seconds=5.0))
         self.waiting: dict[int, Ticket] = {}
-        self.running: dict[int, tuple[Charge, int, int]] = {}
+        self.running: dict[int, tuple[Ticket, int, int]] = {}
         self.ids = count(1)
         self.now = 0.0
 
@@ -47,9 +47,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule()
     def pop(self) -> None:
-        charge = self.queue.pop(self.now)
-        assert charge.ticket is self.waiting.pop(charge.ticket.request_id)
-        self.running[charge.ticket.request_id] = (charge, 0, 0)
+        one = self.queue.pop(self.now)
+        assert one is self.waiting.pop(one.request_id)
+        self.running[one.request_id] = (one, 0, 0)
 
     @precondition(lambda self: not self.waiting)
     @rule()
@@ -65,17 +65,17 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100), tokens=st.integers(0, 4000), output=st.integers(0, 2000))
     def learn(self, which: int, tokens: int, output: int) -> None:
         request_id = list(self.running)[which % len(self.running)]
-        charge, uncached, generated = self.running[request_id]
+        one, uncached, generated = self.running[request_id]
         uncached, generated = max(uncached, tokens), max(generated, output)
-        self.queue.observe(charge, uncached, generated, self.now)
-        self.running[request_id] = (charge, uncached, generated)
+        self.queue.observe(one, uncached, generated, self.now)
+        self.running[request_id] = (one, uncached, generated)
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 100))
     def charge_actual(self, which: int) -> None:
         request_id = list(self.running)[which % len(self.running)]
-        charge, uncached, generated = self.running.pop(request_id)
-        self.queue.charge_actual(charge, uncached, generated, self.now)
+        one, uncached, generated = self.running.pop(request_id)
+        self.queue.charge_actual(one, uncached, generated, self.now)
 
     @invariant()
     def it_holds_what_was_pushed_and_nothing_else(self) -> None:
@@ -187,7 +187,7 @@ def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
     server.push(newest)
     assert server.queue.ahead_of(newest.request_id, server.now) == expected
     places = {one: server.queue.ahead_of(one, server.now) for one in server.queue._tickets}
-    order = [server.queue.pop(server.now).ticket.request_id for _ in places]
+    order = [server.queue.pop(server.now).request_id for _ in places]
     assert [places[one] for one in order] == list(range(len(order)))
 
 
@@ -239,9 +239,9 @@ def test_what_a_turn_costs_with_1024_waiting(name: str, make: Callable[[int], Ti
         queue.push(one)
     pushed = time.perf_counter()
     for number in range(512):
-        charge = queue.pop(0.0)
+        one = queue.pop(0.0)
         queue.push(make(5000 + number))
-        queue.charge_actual(charge, 10, 10, 0.0)
+        queue.charge_actual(one, 10, 10, 0.0)
     turned = time.perf_counter()
     asked = [queue.ahead_of(request_id, 0.0) for request_id in list(queue._tickets)[:100]]
     print(

@@ -19,8 +19,8 @@ def serve(ledger: ServiceLedger, tenant: str, tokens: int, now: float, session: 
     one = ticket(tenant, session, tokens=tokens, at=now)
     accounts = ledger.arrive(one)
     tenants, sessions = (Contenders(own.service, own.service, 1) for own in accounts)
-    charge = ledger.dispatch(one, tenants, sessions, now)
-    ledger.charge_actual(charge, tokens, 0, now)
+    ledger.dispatch(one, tenants, sessions, now)
+    ledger.charge_actual(one, tokens, 0, now)
 
 
 def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
@@ -60,9 +60,9 @@ def test_output_weighs_double_and_cached_tokens_nothing() -> None:
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=10_000, output=100)
     accounts = ledger.arrive(one)
-    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
+    ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     assert ledger.attained_tokens(accounts[0], 0.0) == 10_200
-    ledger.charge_actual(charge, 300, 50, 0.0)
+    ledger.charge_actual(one, 300, 50, 0.0)
     assert attained(ledger, "T", 0.0) == 400
 
 
@@ -77,13 +77,13 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=expected)
     accounts = ledger.arrive(one)
-    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
+    ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
     uncached = output = 0
     for more_uncached, more_output in figures:
         uncached, output = max(uncached, more_uncached), max(output, more_output)
-        ledger.observe(charge, uncached, output, 0.0)
+        ledger.observe(one, uncached, output, 0.0)
         assert ledger.attained_tokens(accounts[0], 0.0) == max(expected, uncached + 2 * output)
-    ledger.charge_actual(charge, uncached, output, 0.0)
+    ledger.charge_actual(one, uncached, output, 0.0)
     for account in accounts:
         assert ledger.attained_tokens(account, 0.0) == uncached + 2 * output
         assert (account.waiting, account.running) == (0, 0)
@@ -96,9 +96,9 @@ def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
     ledger.arrive(ticket("T", "waits", at=at))
     one = ticket("T", tokens=1000, at=at)
     ledger.arrive(one)
-    charge = ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
+    ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, at)
     serve(ledger, "other", 10, at + later)
-    ledger.charge_actual(charge, 0, 0, at + later)
+    ledger.charge_actual(one, 0, 0, at + later)
     assert attained(ledger, "T", at + later) == pytest.approx(0.0, abs=1e-6)
 
 
@@ -126,12 +126,13 @@ def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
     running = []
     for number in range(10):
         ledger.arrive(one := ticket(f"runs {number}", tokens=500))
-        running.append(ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0))
+        ledger.dispatch(one, _NO_CONTENTION, _NO_CONTENTION, 0.0)
+        running.append(one)
     for number in range(10_000):
         serve(ledger, f"tenant {number}", 1000, 0.0)
     assert ledger.sessions == IDLE_SESSIONS + 10
-    for charge in running:
-        ledger.charge_actual(charge, 500, 0, 0.0)
+    for one in running:
+        ledger.charge_actual(one, 500, 0, 0.0)
     assert ledger.sessions == IDLE_SESSIONS
 
 

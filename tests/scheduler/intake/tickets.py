@@ -47,10 +47,9 @@ class Server:
             self.queue.push(each)
 
     def serve(self) -> Ticket:
-        charge = self.queue.pop(self.now)
-        one = charge.ticket
+        one = self.queue.pop(self.now)
         self.now += one.uncached_tokens * self._pace
-        self.queue.charge_actual(charge, one.uncached_tokens, one.output_tokens, self.now)
+        self.queue.charge_actual(one, one.uncached_tokens, one.output_tokens, self.now)
         self.served.append(one)
         return one
 
