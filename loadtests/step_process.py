@@ -27,6 +27,7 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
+from scheduler.token_ids import compact
 
 _VOCABULARY = 8192
 _MOST_ROWS = 64
@@ -99,10 +100,13 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     def measure(job: Job) -> dict[str, Any]:
         trunk, rests = _prompts(job)
         if trunk:
-            _decode_all(backend, [Submit(1, [*trunk, 1], 1, (), greedy)])
+            _decode_all(backend, [Submit(1, compact([*trunk, 1]), 1, (), greedy)])
         _decode_all(
             backend,
-            [Submit(number, trunk + rest, 10_000, (), greedy) for number, rest in enumerate(rests, 2)],
+            [
+                Submit(number, compact(trunk + rest), 10_000, (), greedy)
+                for number, rest in enumerate(rests, 2)
+            ],
         )
         seconds = _timed(backend.step, job["steps"])
         assert backend.prefixes is not None

@@ -16,7 +16,7 @@ from typing import Any
 
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
-from scheduler.engine.token_ids import KEY_BYTES
+from scheduler.token_ids import KEY_BYTES
 
 GROWTH_TOKENS = 512
 """Reserved for a row's remaining answer; SGLang clips at 4096, on devices with ten times the memory."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from scheduler.engine.token_ids import common_run, compact
 from scheduler.link.messages import Submit
+from scheduler.token_ids import common_run
 
 
 class RequestRefused(Exception):
@@ -45,13 +45,10 @@ class Sequence:
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
-        """Raises RequestRefused for ids that do not fit 32 bits."""
-        try:
-            tokens = compact(submit.prompt)
-        except OverflowError as error:
-            raise RequestRefused("a token id is outside of every vocabulary") from error
+        """The prompt's ids are copied, as the answer is appended to them."""
+        tokens = submit.prompt[:]
         return cls(
-            msgspec.structs.replace(submit, prompt=[]),
+            msgspec.structs.replace(submit, prompt=array("I")),
             tokens,
             len(tokens),
             arrived_at=arrived_at,

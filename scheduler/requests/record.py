@@ -105,7 +105,7 @@ class StreamRecord:
     def submit_message(self) -> Submit:
         return Submit(
             request_id=self.request_id,
-            prompt=[*self.prepared.prompt, *self.emitted] if self.emitted else self.prepared.prompt,
+            prompt=self.prepared.prompt + self.emitted,
             max_tokens=self.prepared.max_tokens,
             stop_token_ids=self.prepared.stop_token_ids,
             sampling=self._sampling(),

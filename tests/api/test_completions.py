@@ -61,7 +61,7 @@ async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.Moc
         {"index": 0, "text": " upon a time", "logprobs": None, "finish_reason": "stop"}
     ]
     assert body["usage"]["prompt_tokens"] == len("Once")
-    assert launcher.submits[0].prompt == list(b"Once")
+    assert launcher.submits[0].prompt.tolist() == list(b"Once")
 
 
 @trio_test

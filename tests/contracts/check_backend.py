@@ -15,6 +15,7 @@ import pytest
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired
+from scheduler.token_ids import compact
 from tests.contracts.journal import GREEDY, SEEDED, Course, Journal, alone, answers, prompt_of, request
 
 CHUNK = 8
@@ -167,14 +168,14 @@ def check_an_unknown_id_cannot_be_removed(make: MakeBackend) -> None:
 
 
 def check_refusals_change_nothing(make: MakeBackend) -> None:
-    """An empty prompt, a negative id and an id at or above the vocabulary are refused, in words, and a
-    row that is running beside does not notice."""
+    """An empty prompt and an id at or above the vocabulary are refused, in words, and a row that is running
+    beside does not notice."""
     backend = make()
     vocabulary = backend.describe().vocabulary
     expected = alone(backend, request(1, prompt_of(CHUNK + 1, 10), 4))
     journal = Journal(backend)
     course = journal.admit(request(1, prompt_of(CHUNK + 1, 10), 4))
-    for step, prompt in enumerate([[], [-1], [vocabulary], [0, 1, -1, 2], [0, 1, vocabulary, 2]]):
+    for step, prompt in enumerate([[], [2**32 - 1], [vocabulary], [0, 1, vocabulary, 2]]):
         with pytest.raises(RequestRefused, match="vocabulary" if prompt else "empty"):
             backend.check(Sequence.of(request(2 + step, prompt)))
         with pytest.raises(KeyError):
@@ -261,7 +262,7 @@ def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> N
         course = answers(backend, [whole])[1]
         for done in (1, 3, 7):
             rest = msgspec.structs.replace(
-                whole, request_id=2, prompt=[*whole.prompt, *course.tokens[:done]], done_tokens=done
+                whole, request_id=2, prompt=compact([*whole.prompt, *course.tokens[:done]]), done_tokens=done
             )
             found = answers(backend, [rest, request(3, prompt_of(5, 14), 4)])[2]
             assert found.tokens == course.tokens[done:]
@@ -292,7 +293,9 @@ def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
         assert tokens[:end] == whole[:end]
         assert not {stop, 511}.intersection(tokens[:min_tokens])
         assert len(tokens) == 10 or courses[1].retired == Retired(1, "stop")
-        rest = msgspec.structs.replace(held, request_id=3, prompt=[*prompt, *tokens[:2]], done_tokens=2)
+        rest = msgspec.structs.replace(
+            held, request_id=3, prompt=compact([*prompt, *tokens[:2]]), done_tokens=2
+        )
         assert alone(backend, rest) == tokens[2:]
 
 

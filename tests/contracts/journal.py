@@ -13,6 +13,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import LogprobsOut, Retired, Sampling, Submit
+from scheduler.token_ids import compact
 
 VOCABULARY = 512
 """Prompts are made of ids below this; the back ends' vocabularies are at least as large."""
@@ -45,7 +46,7 @@ def request(
     stop: tuple[int, ...] = (),
     sampling: Sampling = GREEDY,
 ) -> Submit:
-    return Submit(request_id, prompt, max_tokens, stop, sampling)
+    return Submit(request_id, compact(prompt), max_tokens, stop, sampling)
 
 
 @dataclass(slots=True)

@@ -39,12 +39,12 @@ class PlaybackBackend(ScriptedBackend):
         submit = sequence.submit
         sequence.submit = msgspec.structs.replace(submit, grammar="")
         super().check(sequence)
-        self._asked[sequence.request_id] = msgspec.structs.replace(submit, prompt=sequence.tokens.tolist())
+        self._asked[sequence.request_id] = msgspec.structs.replace(submit, prompt=sequence.tokens[:])
 
     def admit(self, sequence: engine.Sequence) -> None:
         super().admit(sequence)
         submit = self._asked[sequence.request_id]
-        prompt = ByteTokenizer().decode(submit.prompt)
+        prompt = ByteTokenizer().decode(submit.prompt.tolist())
         self._by_request[sequence.request_id] = self._choose(len(self.submits), prompt).encode()
         self.submits.append(submit)
 

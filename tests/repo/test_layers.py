@@ -17,6 +17,7 @@ ENGINE_MAY_SEE = {
     "scheduler.link.messages",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
+    "scheduler.token_ids",
     "scheduler.engine",
 }
 """What the engine process may import of this project."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, cast
 
-from scheduler.engine.token_ids import KEY_BYTES as TOKEN_BYTES
-from scheduler.engine.token_ids import compact
+from scheduler.token_ids import KEY_BYTES as TOKEN_BYTES
+from scheduler.token_ids import compact
 
 BLOCK_TOKENS: Final = 256
 FORMAT_VERSION: Final = 1

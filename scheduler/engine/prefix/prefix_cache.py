@@ -20,7 +20,7 @@ from typing import Generic, TypeAlias
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
 from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree, SegmentT, SnapshotT
 from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
-from scheduler.engine.token_ids import KEY_BYTES
+from scheduler.token_ids import KEY_BYTES
 
 Tokens: TypeAlias = Sequence[int]
 

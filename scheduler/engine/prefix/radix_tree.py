@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
+from scheduler.token_ids import KEY_BYTES, common_run, compact
 
 
 class Segment(Protocol):

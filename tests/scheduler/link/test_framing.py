@@ -38,6 +38,7 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
+from scheduler.token_ids import compact
 from tests.fakes.mutation import mutations
 
 thoroughly = settings(max_examples=60, deadline=None)
@@ -74,7 +75,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Submit,
         numbers,
-        st.lists(numbers, max_size=9),
+        st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact),
         numbers,
         st.lists(numbers, max_size=3).map(tuple),
         samplings,
@@ -245,6 +246,14 @@ def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
     """Whatever is wrong with it, the error is LinkError."""
     with pytest.raises(LinkError):
         list(parent_inbound().feed(frame(body)))
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], b"abc", None], ids=["a list", "half an id", "none"])
+def test_a_prompt_that_is_not_token_ids_is_refused(prompt: object) -> None:
+    """Ids are four bytes each."""
+    submit = ["submit", 1, prompt, 1, [], ["x"]]
+    with pytest.raises(LinkError, match="bytes"):
+        list(engine_inbound().feed(frame(msgspec.msgpack.encode(submit))))
 
 
 def test_what_came_before_the_garbage_is_delivered() -> None:

@@ -22,6 +22,7 @@ import scheduler
 from scheduler.link.channel import Channel
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Fault, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.link.process import LaunchFailed
+from scheduler.token_ids import compact
 from tests.contracts.journal import request
 from tests.fakes.faulty_backend import Faults, in_engine_process
 from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
@@ -104,7 +105,7 @@ def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
     """By name, and with the traceback in the obituary."""
 
     async def session(channel: Channel) -> None:
-        channel.send_nowait(Submit(1, [1], 1, (), request(1, [1]).sampling))
+        channel.send_nowait(Submit(1, compact([1]), 1, (), request(1, [1]).sampling))
         (fault,) = await until_gone(channel)
         assert isinstance(fault, Fault)
         assert "must be Load, not Submit" in fault.error

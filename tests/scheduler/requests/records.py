@@ -8,6 +8,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.requests.record import StreamRecord
+from scheduler.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import ask
 
@@ -29,9 +30,9 @@ def make_record(
     request = ask(
         text, stop=stop, tenant=tenant, session=session, priority=priority, timeout_seconds=timeout_seconds
     )
-    prompt = prompt or [1, 2, 3]
-    blocks = block_hashes(prompt, request.cache_salt)
-    prepared = PreparedRequest(request, prompt, max_tokens, stop_token_ids=(EOS,), prefix_blocks=blocks)
+    tokens = compact(prompt or [1, 2, 3])
+    blocks = block_hashes(tokens, request.cache_salt)
+    prepared = PreparedRequest(request, tokens, max_tokens, stop_token_ids=(EOS,), prefix_blocks=blocks)
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
     return StreamRecord(request_id, prepared, pipeline, arrived_at)
 

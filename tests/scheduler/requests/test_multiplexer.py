@@ -28,6 +28,7 @@ from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples
+from scheduler.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
 
@@ -96,7 +97,8 @@ def test_submitting_sends_the_request_and_remembers_when() -> None:
     assert len(board.sent) == len(board.multiplexer) == 1
     sent = board.sent[0]
     assert isinstance(sent, Submit)
-    assert (sent.request_id, sent.prompt, sent.max_tokens, sent.stop_token_ids) == (7, [4, 5], 8, (EOS,))
+    assert sent.prompt.tolist() == [4, 5]
+    assert (sent.request_id, sent.max_tokens, sent.stop_token_ids) == (7, 8, (EOS,))
     assert sent.sampling.temperature == 0.0
     assert record.dispatched_at == 2.5
     assert board.sample("penstock_queue_seconds_sum") == 2.5
@@ -290,7 +292,7 @@ def test_a_resumed_request_goes_on_behind_its_output() -> None:
     board.multiplexer.resubmit(record)
     [first, again] = board.sent
     assert isinstance(first, Submit)
-    assert again == msgspec.structs.replace(first, prompt=[7, 8, 9, *b"abc"], done_tokens=3)
+    assert again == msgspec.structs.replace(first, prompt=compact([7, 8, 9, *b"abc"]), done_tokens=3)
     board.multiplexer.route(step(prefills=[(1, 6, 6)]))
     board.multiplexer.route(step(tokens=[(1, ord("d"))]))
     board.multiplexer.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))

@@ -33,6 +33,7 @@ from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
 from scheduler.structure import JsonText, Structure
+from scheduler.token_ids import compact
 from tests.scheduler.engine.mlx.loads import load_of
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)
@@ -117,7 +118,7 @@ class GrammarEngine:
         self.answers[number] = Answer(prepared, tokens=said[:])
         return number, Submit(
             number,
-            [*prepared.prompt, *said],
+            compact([*prepared.prompt, *said]),
             prepared.max_tokens,
             prepared.stop_token_ids,
             request.sampling,

@@ -122,9 +122,8 @@ class ReuseEngine:
     def alone(self, submit: Submit) -> list[int]:
         key = (id(self.model), tuple(submit.prompt), submit.max_tokens)
         if key not in _ALONE:
-            steps = generate_step(
-                mx.array(submit.prompt), self.model, max_tokens=submit.max_tokens, prefill_step_size=_CHUNK
-            )
+            prompt = mx.array(submit.prompt.tolist())
+            steps = generate_step(prompt, self.model, max_tokens=submit.max_tokens, prefill_step_size=_CHUNK)
             _ALONE[key] = [token for token, _ in steps]
         return _ALONE[key]
 

@@ -27,7 +27,7 @@ _EDGES = (1, 2, _CHUNK - 1, _CHUNK, _CHUNK + 1, _CHUNK + 2, 2 * _CHUNK + 1, 5 * 
 
 def _by_itself(tiny: Tiny, submit: Submit) -> list[int]:
     """What mlx-lm's loop for one request says, without any of our loop, batch or back end."""
-    params, prompt = submit.sampling, mx.array(submit.prompt)
+    params, prompt = submit.sampling, mx.array(submit.prompt.tolist())
     steps = generate_step(
         prompt,
         tiny.model,

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.engine.prefix import radix_tree
 from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree
-from scheduler.engine.token_ids import KEY_BYTES, common_run, compact
+from scheduler.token_ids import KEY_BYTES, common_run, compact
 
 P = ParamSpec("P")
 T = TypeVar("T")

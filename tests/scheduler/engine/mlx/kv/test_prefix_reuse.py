@@ -36,7 +36,7 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
     first = engine.submit([*_TRUNK, *words(20, 2)], boundaries=(*edges, 78))
     (cold,) = engine.ask(first)
     assert cold.cached == 0
-    (again,) = engine.ask(engine.submit(first.prompt, boundaries=(*edges, 78)))
+    (again,) = engine.ask(engine.submit(first.prompt.tolist(), boundaries=(*edges, 78)))
     assert again.cached >= 78
     (partial,) = engine.ask(engine.submit([*_TRUNK, *words(15, 3)], boundaries=edges))
     assert partial.cached >= 61

@@ -38,7 +38,7 @@ def _alone(model: Any, submit: Submit, tokens: list[int]) -> Iterator[Any]:
     """mlx-lm's own log-softmax at each of `tokens`, one request by itself: (vocabulary,) each."""
     forced = iter(tokens)
     steps = generate_step(
-        mx.array(submit.prompt),
+        mx.array(submit.prompt.tolist()),
         model,
         max_tokens=len(tokens),
         sampler=lambda logprobs: mx.array([next(forced, 0)]),

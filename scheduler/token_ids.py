@@ -1,15 +1,21 @@
-"""Token ids as sequences, prefix tree and disk tier hold them: `array("I")`, compared slice by slice."""
+"""Token ids as requests, the link, sequences, prefix tree and disk tier hold them: `array("I")`."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    TokenIds: TypeAlias = array[int]
+else:
+    TokenIds = array  # Not subscriptable at run time, where msgspec reads it.
 
 KEY_BYTES = array("I").itemsize
 """What a token id costs."""
 
 
-def compact(tokens: Sequence[int]) -> array[int]:
+def compact(tokens: Sequence[int]) -> TokenIds:
     """The tokens as an array; free if they are one already."""
     return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
 
