@@ -122,7 +122,7 @@ class _Check:
 
     def _joining(self, run: _Run) -> None:
         run.submit(self._prompt(41, 1))
-        run.submit(self._prompt(6, 2))
+        run.submit(self._prompt(2, 2))  # Shorter than an n-gram or a convolution.
         run.turns(_JOIN_AFTER_TURNS)
         run.submit(self._prompt(23, 3))
         run.finish()
