@@ -135,7 +135,7 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     stages: list[str] = []
     model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     converted = ["reading weights", "converting weights to float32"]
-    assert stages == [*converted, "running one token", "reading the tokenizer"]
+    assert stages == [*converted, "running one token", "checking the batch", "reading the tokenizer"]
 
 
 def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
