@@ -114,7 +114,7 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    config = settings.scheduler_config(model.folder.path, keys)
+    config = settings.scheduler_config(model.folder.path, keys, _cache_folder(settings))
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     names = _names(settings, model)
@@ -288,6 +288,7 @@ def _describe(ready: Ready) -> str:
         f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
         f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
         f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
+        + (f"; fallbacks: {', '.join(ready.fallbacks)}" if ready.fallbacks else "")
     )
 
 

@@ -239,6 +239,11 @@ class ServeSettings(BaseModel):
     engine: Literal["mlx", "scripted"] = _option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
     )
+    load_check: Literal["auto", "off"] = _option(
+        "Engine",
+        "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
+        "auto",
+    )
     scripted: Annotated[ScriptedPlan, BeforeValidator(_scripted_plan)] = _option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
@@ -324,7 +329,7 @@ class ServeSettings(BaseModel):
             return self.cache_sharing
         return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"
 
-    def scheduler_config(self, model_folder: Path, keys: ApiKeys) -> SchedulerConfig:
+    def scheduler_config(self, model_folder: Path, keys: ApiKeys, cache_folder: Path) -> SchedulerConfig:
         return SchedulerConfig(
             cache_sharing=self._cache_sharing(keys),
             engine=EngineConfig(
@@ -338,6 +343,8 @@ class ServeSettings(BaseModel):
                 kv_cache_bytes=self.kv_cache_bytes,
                 kv_disk=self.kv_disk,
                 kv_disk_bytes=self.kv_disk_bytes,
+                load_check=self.load_check,
+                verdict_folder=cache_folder / "load-checks",
             ),
             supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
             intake=IntakeConfig(

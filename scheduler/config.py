@@ -28,6 +28,8 @@ class EngineConfig:
     kv_disk: Path | None = None
     kv_disk_bytes: int = 32 << 30
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
+    load_check: Literal["auto", "off"] = "auto"
+    verdict_folder: Path | None = None
 
     def load_message(self, kv_cache_share: float = 1.0) -> Load:
         return Load(
@@ -44,6 +46,8 @@ class EngineConfig:
             kv_disk_bytes=self.kv_disk_bytes,
             itl_target_ms=self.itl_target_ms,
             kv_cache_share=kv_cache_share,
+            load_check=self.load_check,
+            verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
         )
 
 

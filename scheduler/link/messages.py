@@ -14,7 +14,7 @@ import msgspec
 
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -56,6 +56,10 @@ class Load(_Message, frozen=True, tag="load"):
     """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
     kv_cache_share: float = 1.0
     """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
+    load_check: Literal["auto", "off"] = "auto"
+    """Whether to check at load how much of the batch is right for the model."""
+    verdict_folder: str = ""
+    """Where verdicts of that check are kept; empty: nowhere."""
 
 
 class Sampling(_Message, frozen=True):
@@ -139,6 +143,8 @@ class Ready(_Message, frozen=True, tag="ready"):
     kv_bytes_per_token: int
     weights_bytes: int
     weights_dtype: str
+    fallbacks: tuple[str, ...] = ()
+    """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
 
 
 class LogprobsOut(_Message, frozen=True):

@@ -95,11 +95,12 @@ class Metrics:
         )
         self.model = self._gauge(
             "penstock_model_info",
-            "1 once the first engine was ready; the model and its device are in the labels.",
+            "1 once the first engine was ready; the model, its device and its fallbacks are in the labels.",
             "model",
             "model_type",
             "device",
             "weights_dtype",
+            "fallbacks",
         )
         self.http_requests = self._counter(
             "penstock_http_requests",

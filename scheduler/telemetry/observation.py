@@ -183,6 +183,7 @@ def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
             "model_type": ready.model_type,
             "device": ready.device,
             "weights_dtype": ready.weights_dtype,
+            "fallbacks": ",".join(ready.fallbacks),
         }
     )
 

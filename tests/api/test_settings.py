@@ -43,7 +43,7 @@ def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     """`cached_tokens` would let one tenant find out another's prompt, token by token."""
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
-    assert settings.scheduler_config(Path("none"), found).cache_sharing == sharing
+    assert settings.scheduler_config(Path("none"), found, Path("cache")).cache_sharing == sharing
 
 
 @pytest.mark.parametrize("name", [",", " , ", ""])

@@ -24,7 +24,9 @@ def exported() -> dict[str, set[str]]:
     """Series names by metric, from a real registry."""
     metrics = Metrics(["acme"])
     metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
-    metrics.describe_model({"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w"})
+    metrics.describe_model(
+        {"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w", "fallbacks": ""}
+    )
     metrics.http_requests.labels("GET", "/health", "200").inc()
     return {family.name: {sample.name for sample in family.samples} for family in metrics.registry.collect()}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Container
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from scheduler.engine.backend import StepResult
 from scheduler.engine.disk.disk_tier import DiskTier
@@ -19,13 +18,14 @@ from scheduler.engine.grammars import Grammars
 from scheduler.engine.memory import default_budget_bytes, machine_memory_bytes, recommended_bytes
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.batch import Batch, Sampled
+from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
-from scheduler.engine.mlx.sharing_check import shares_exactly
+from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -46,12 +46,7 @@ from scheduler.link.messages import (
 shared_attention.take_over()
 swiglu.take_over()
 
-_PADDED_PREFILL_IS_EXACT = frozenset(
-    {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
-)
-"""Model types with recurrent state that may prefill prompts of different lengths in one batch, each tested.
-mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs through the state,
-so that answers depend on the neighbours. Other recurrent models take chunks of equal length."""
+_ALL = Batching()
 
 
 class MlxBackend:
@@ -67,14 +62,18 @@ class MlxBackend:
         tier: DiskTier | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
+        batching: Batching = _ALL,
     ) -> None:
+        """`batching`: what the check at load found to be right for this model."""
         self._description = description
         self._row_bytes = row_bytes
         self._grammars = grammars or Grammars(None)
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
-        self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
-        in_place = self._prefixes is not None and shares_exactly(model)
+        self._prefixes = None
+        if batching.prefixes:
+            self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
+        in_place = self._prefixes is not None and batching.in_place
         self._layout = layout
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
@@ -85,9 +84,9 @@ class MlxBackend:
         self._limits = PrefillLimits(
             rows=min(load.prefill_rows, load.max_slots),
             chunk_tokens=load.prefill_chunk_tokens,
-            padded=_padding_is_exact(model, description.model_type),
+            padded=batching.padded,
         )
-        self._batch = Batch(model, load.max_slots)
+        self._batch = Batch(model, load.max_slots) if batching.batched else SingleRows(model)
 
     def describe(self) -> Ready:
         return self._description
@@ -313,14 +312,3 @@ def _prefix_cache(
         )
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
     return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
-
-
-def _padding_is_exact(model: Any, model_type: str) -> bool:
-    recurrent = any(_is_recurrent(layer) for layer in make_prompt_cache(model))
-    return not recurrent or model_type in _PADDED_PREFILL_IS_EXACT
-
-
-def _is_recurrent(layer: Any) -> bool:
-    if isinstance(layer, CacheList):
-        return any(_is_recurrent(part) for part in layer.caches)
-    return isinstance(layer, ArraysCache)

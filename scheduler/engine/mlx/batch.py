@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
+from mlx_lm.models.cache import BatchRotatingKVCache
 
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
@@ -73,12 +74,21 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         if ragged:
             for layer in self.prompt_cache:
                 layer.prepare(lengths=lengths, right_padding=[longest - length for length in lengths])
+        if longest > 1:
+            self._order_rings()
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
         self.model(padded, cache=self.prompt_cache)
         if ragged:
             for layer in self.prompt_cache:
                 layer.finalize()
         mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache))
+
+    def _order_rings(self) -> None:
+        """mlx-lm 0.32.2 makes a chunk's mask from the place in the ring where the last single token was
+        written, and then orders the ring: the mask hides one valid token of a shorter row."""
+        for layer in leaves(self.prompt_cache):
+            if isinstance(layer, BatchRotatingKVCache) and layer.rotated:
+                layer._temporal_order()
 
 
 class _Pending(NamedTuple):

@@ -5,6 +5,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
@@ -21,24 +23,23 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.batching import Batching
+from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
+from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-_ONE_ROW_ONLY = frozenset({"gemma2"})
-"""Model types whose attention takes no mask per row: with two rows a step raises, or is silently wrong."""
 
 
 def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """Load the model of `command`, run one token through it, and describe it.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows.
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
     """
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
-    if config.get("model_type") in _ONE_ROW_ONLY and command.max_slots > 1:
-        raise ValueError(f"mlx-lm cannot run {config['model_type']} in batches: allow one slot only")
     model = _convert_weights(model, config, command.weights_dtype, report)
     mx.eval(model.parameters())
     report("running one token")
@@ -56,11 +57,54 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         weights_dtype=_dtype_names(parameters),
     )
     del cache, logits
+    report("checking the batch")
+    verdict = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
-    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars)
+    batching = verdict.batching
+    description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
+    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars, batching=batching)
+
+
+def _verdict(
+    model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes
+) -> Verdict:
+    """How much of the batch is right for this model. Each reason for less is printed to stderr."""
+    if command.load_check == "off":
+        return Verdict(Batching())
+    kept, key = KeptVerdicts(Path(command.verdict_folder)), _verdict_key(config, command, description)
+    verdict = kept.read(key) if command.verdict_folder else None
+    if verdict is None:
+        verdict = _checked(model, command, description, held)
+        if command.verdict_folder:
+            kept.write(key, verdict)
+    for reason in verdict.reasons:
+        print(f"a check at load failed: {reason}", file=sys.stderr)
+    if fallbacks := verdict.batching.fallbacks:
+        print(f"the model runs with {' and '.join(fallbacks)}", file=sys.stderr)
+    return verdict
+
+
+def _verdict_key(config: dict[str, Any], command: Load, description: Ready) -> str:
+    software = (version(name) for name in ("penstock", "mlx", "mlx-lm"))
+    with_prefixes = str(command.kv_cache_bytes != 0)
+    return verdict_key(
+        json.dumps(config, sort_keys=True, default=str).encode(),
+        *(*software, description.device, description.weights_dtype, with_prefixes),
+    )
+
+
+def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> Verdict:
+    probe = msgspec.structs.replace(
+        command, max_slots=CHECK_ROWS, prefill_rows=CHECK_ROWS, prefill_chunk_tokens=CHECK_CHUNK_TOKENS
+    )
+
+    def make(batching: Batching) -> MlxBackend:
+        return MlxBackend(model, probe, description, held, group_cost_tokens=0, batching=batching)
+
+    return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0)
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:

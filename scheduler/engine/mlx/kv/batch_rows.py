@@ -103,8 +103,20 @@ class BatchRows:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         return self._private.append(keys, values)
 
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What `update_and_fetch` returned last, for layers that use another layer's cache. Raises ValueError
+        where rows share runs in place: such layers do not know of them."""
+        if self.groups:
+            raise ValueError("the model reads a layer's cache from another layer")
+        return self._private.whole()
+
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always."""
+        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
+
+        Raises ValueError for a window where rows share runs in place: it would not apply to them.
+        """
+        if self.groups and kwargs.get("window_size") is not None:
+            raise ValueError("the model has a window in the mask of a layer that keeps all tokens")
         left_padding = self._geometry.left_padding
         return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
 

@@ -49,6 +49,13 @@ class PaddedRows:
         rows = len(self.padding)
         self.keys[:rows, :, start : self.end] = keys
         self.values[:rows, :, start : self.end] = values
+        return self.whole()
+
+    def whole(self) -> tuple[mx.array, mx.array]:
+        """All rows' keys and values, without spare room."""
+        assert self.keys is not None
+        assert self.values is not None
+        rows = len(self.padding)
         return self.keys[:rows, :, : self.end], self.values[:rows, :, : self.end]
 
     def write(self, row: int, start: int, keys: mx.array, values: mx.array) -> None:

@@ -12,6 +12,7 @@ from mlx_lm.utils import load_model
 
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import OTHER, forced
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import Ready
@@ -31,8 +32,9 @@ class Tiny:
     ready: Ready
     row_bytes: RowBytes
 
-    def backend(self, **changes: Any) -> MlxBackend:
-        return MlxBackend(self.model, load_of(self.folder, **changes), self.ready, self.row_bytes)
+    def backend(self, batching: Batching | None = None, **changes: Any) -> MlxBackend:
+        load = load_of(self.folder, **changes)
+        return MlxBackend(self.model, load, self.ready, self.row_bytes, batching=batching or Batching())
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,10 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx import load_check
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.batch import Batch
+from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import PROTOCOL_VERSION, Inspection, Ready, Retired, StepOutput, Submit, ToEngine
@@ -62,12 +65,20 @@ class ReuseEngine:
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
-        self.backend = MlxBackend(model, load, ready, held, tier=tier, group_cost_tokens=0)
+        self.backend = MlxBackend(
+            model, load, ready, held, tier=tier, group_cost_tokens=0, batching=batching_of(model, family)
+        )
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.heard: dict[int, Heard] = {}
         self._ids = 0
         self.prefilled_tokens = 0
         self.inspections: list[Inspection] = []
+
+    @property
+    def batch(self) -> Batch:
+        """The running rows. Not of a model that cannot run in batches."""
+        assert isinstance(self.backend._batch, Batch)
+        return self.backend._batch
 
     def submit(self, prompt: list[int], **fields: Any) -> Submit:
         self._ids += 1
@@ -130,6 +141,35 @@ class ReuseEngine:
 
 _MODELS: dict[str, Any] = {}
 _ALONE: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
+
+
+_BATCHINGS: dict[str, Batching] = {}
+
+
+def batching_of(model: Any, family: str) -> Batching:
+    """What the check at load finds, once for each family."""
+    if family not in _BATCHINGS:
+        _BATCHINGS[family] = checked(model, family).batching
+    return _BATCHINGS[family]
+
+
+def checked(model: Any, family: str) -> load_check.Verdict:
+    """The check at load."""
+    used = make_prompt_cache(model)
+    model(mx.array([[0]]), cache=used)
+    held = row_bytes(used)
+    ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
+    fields = {
+        "max_slots": load_check.CHECK_ROWS,
+        "prefill_chunk_tokens": load_check.CHECK_CHUNK_TOKENS,
+        "prefill_rows": load_check.CHECK_ROWS,
+    }
+    load = load_of(Path(), kv_cache_bytes=_PLENTY, **fields)
+
+    def make(batching: Batching) -> MlxBackend:
+        return MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
+
+    return load_check.check(model, 300, make)
 
 
 def engine_of(family: str, **changes: Any) -> ReuseEngine:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from scheduler.engine.mlx.batching import ONE_ROW
 from scheduler.engine.sequence import RequestRefused, Sequence
 from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
 from tests.contracts.journal import GREEDY, Journal, request
@@ -25,6 +26,13 @@ def test_contract(check: Callable[[MakeBackend], None], prefill_rows: int, tiny:
 def test_contract_on_a_device_of_its_own(check: Callable[[MakeBackend], None], tiny: Tiny) -> None:
     """The same where nothing is computed on the host."""
     check(lambda: tiny.backend(max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK, prefill_rows=8))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract_with_one_row_at_a_time(check: Callable[[MakeBackend], None], tiny: Tiny) -> None:
+    """The same for a model that cannot run in batches."""
+    rows = {"max_slots": MAX_ROWS, "prefill_chunk_tokens": CHUNK, "prefill_rows": 8}
+    check(lambda: tiny.backend(batching=ONE_ROW, **rows))
 
 
 @pytest.mark.parametrize("token", [-1, 512, 1 << 31])

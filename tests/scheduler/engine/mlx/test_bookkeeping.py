@@ -18,7 +18,7 @@ _MOST_EDGES_A_LAYER = 64 * 6
 def _edges(engine: ReuseEngine) -> int:
     """The most that hang on one array of the running batch's caches."""
     most = 0
-    for layer in leaves(engine.backend._batch._generation_batch.prompt_cache):
+    for layer in leaves(engine.batch._generation_batch.prompt_cache):
         for value in vars(layer).values():
             if isinstance(value, mx.array):
                 graph = io.StringIO()
@@ -42,5 +42,5 @@ def test_no_graph_grows_with_the_steps(family: str) -> None:
         engine.turn(joins)
         if step % 10 == 0:
             most = max(most, _edges(engine))
-    assert engine.backend._batch.decoding >= 1
+    assert engine.batch.decoding >= 1
     assert most <= _MOST_EDGES_A_LAYER

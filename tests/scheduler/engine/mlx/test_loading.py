@@ -11,11 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.generate import BatchGenerator, generate_step
+from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx import backend as mlx_backend
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
@@ -136,7 +135,7 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     stages: list[str] = []
     model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     converted = ["reading weights", "converting weights to float32"]
-    assert stages == [*converted, "running one token", "reading the tokenizer"]
+    assert stages == [*converted, "running one token", "checking the batch", "reading the tokenizer"]
 
 
 def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
@@ -176,7 +175,7 @@ def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
     return backend, load_model(tmp_path)[0]
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gemma2"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
     """Eight rows of mixed lengths, beyond window and chunk, that join at random steps, one of them cancelled,
     have the tokens that each has alone, in every family of models."""
@@ -199,40 +198,6 @@ def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
         if submit.request_id == 1:
             expected = expected[: len(tokens[1])]
         assert tokens[submit.request_id] == expected
-
-
-def test_every_family_that_may_prefill_together_is_tested() -> None:
-    """A model type gets on that list by being in the test above."""
-    assert FAMILIES.keys() >= mlx_backend._PADDED_PREFILL_IS_EXACT
-
-
-@pytest.mark.xfail(reason="mlx-lm 0.32.2 lets padding run through the recurrent state", strict=True)
-@pytest.mark.parametrize("family", ["mamba", "nemotron_h", "rwkv7"])
-def test_padded_prefill_of_every_family_is_exact(family: str) -> None:
-    """Prompts of different lengths, read in one batch by mlx-lm itself, have the tokens that they have
-    alone. The day this passes, the family may prefill together."""
-    model = random_model(family)
-    prompts = [[token % 300 for token in prompt_of(length, 64)] for length in (2, 41, 8, 10)]
-    generator = BatchGenerator(model, max_tokens=20, prefill_step_size=CHUNK)
-    uids = generator.insert(prompts)
-    tokens: dict[int, list[int]] = {uid: [] for uid in uids}
-    for _ in range(40):
-        for answer in generator.next()[1]:
-            tokens[answer.uid].append(answer.token)
-    generator.close()
-    for uid, prompt in zip(uids, prompts, strict=True):
-        steps = generate_step(mx.array(prompt), model, max_tokens=20, prefill_step_size=CHUNK)
-        assert tokens[uid] == [token for token, _ in steps]
-
-
-def test_what_cannot_run_in_batches_is_refused(tmp_path: Path) -> None:
-    """gemma2 raises in mlx-lm's attention as soon as two rows are decoded: better said at loading than by
-    an engine that dies again and again. One slot works."""
-    _save(tmp_path, random_model("gemma2"), FAMILIES["gemma2"] | {"model_type": "gemma2"})
-    with pytest.raises(ValueError, match="gemma2 in batches"):
-        model_loading.load(load_of(tmp_path, max_slots=2), lambda stage: None)
-    backend = model_loading.load(load_of(tmp_path, max_slots=1), lambda stage: None)
-    assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5
 
 
 def _run(

@@ -13,7 +13,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator, StopSequences, generate_step
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import BatchRotatingKVCache, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from tests.contracts.journal import prompt_of
@@ -316,3 +316,20 @@ def test_an_ended_row_hands_over_all_that_it_computed(generator: Any) -> None:
     ended = [answer for _ in range(30) for answer in generator.next()[1] if answer.finish_reason]
     (answer,) = ended
     assert len(answer.all_tokens) == len(prompt) + 4 == answer.prompt_cache[0].size()
+
+
+def test_a_turned_rings_mask_for_a_chunk_hides_a_token() -> None:
+    """A ring of 8 that single tokens have turned: the mask that upstream makes for the next 4 tokens is not
+    that of the ordered ring, which `PrefillBatch._order_rings` makes. When this fails, that method can go."""
+    masks = []
+    for ordered in (False, True):
+        ring = BatchRotatingKVCache(8, [3, 0])
+        for tokens in (7, 1, 1, 1):
+            ring.update_and_fetch(mx.zeros((2, 1, tokens, 4)), mx.zeros((2, 1, tokens, 4)))
+        assert ring.rotated
+        if ordered:
+            ring._temporal_order()
+        masks.append(ring.make_mask(4))
+    hidden = mx.not_equal(*masks)
+    assert hidden.sum() == 1
+    assert hidden[0, 0, 0, 0], "the oldest token of the row that is shorter"

@@ -39,10 +39,10 @@ class Counted:
 
 def _join(engine: ReuseEngine, prompt: list[int]) -> None:
     """Until it decodes."""
-    decoding = engine.backend._batch.decoding
+    decoding = engine.batch.decoding
     engine.turn([engine.submit(prompt, max_tokens=1000)])
     for _ in range(_MOST_TURNS):
-        if engine.backend._batch.decoding > decoding:
+        if engine.batch.decoding > decoding:
             return
         engine.turn()
     raise AssertionError("it never joined")
@@ -73,7 +73,7 @@ def test_a_join_costs_the_tree_the_same_however_many_run(
 
 def _check_in_place(engine: ReuseEngine) -> None:
     """What a row is said to attend to in place is what its batch does, in each layer, and it is leased."""
-    batch = engine.backend._batch
+    batch = engine.batch
     for part in (batch._prompt_batch, batch._generation_batch):
         for layer in part.prompt_cache:
             if not isinstance(layer, BatchRows):
@@ -110,7 +110,7 @@ def test_leases_are_what_is_in_place(family: str) -> None:
             commands.append(Cancel(submits[-1].request_id))
         engine.turn(commands)
         _check_in_place(engine)
-        rows = engine.backend._batch.rows.values()
+        rows = engine.batch.rows.values()
         most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
     engine.finish()
     assert most_in_place >= len(trunk)

@@ -92,7 +92,7 @@ def test_what_is_computed_stays_16_bit(name: str) -> None:
     engine.turn([engine.submit([*prefix, 3, at], max_tokens=20) for at in range(2)])
     for _ in range(8):
         engine.turn()
-    layers = engine.backend._batch._generation_batch.prompt_cache
+    layers = engine.batch._generation_batch.prompt_cache
     assert any(layer.groups for layer in layers), "nothing was shared in place"
     assert all(array.dtype == SIXTEEN_BIT[name] for layer in layers for array in layer.state)
     engine.finish()

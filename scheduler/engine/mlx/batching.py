@@ -1,0 +1,35 @@
+"""How much of the batch a model may use: what the check at load (`load_check.py`) decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Fallback: TypeAlias = Literal["equal_chunks", "copied_prefixes", "no_prefixes", "one_row"]
+"""In the order of their cost: prefill chunks of one length; each row has a copy of its prefix; no prefix
+cache; the model runs once for each row, and requests still take turns in every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """All of it by default. Each False is a fallback."""
+
+    padded: bool = True
+    """Prefill chunks of different lengths run in one call: shorter ones are padded."""
+    in_place: bool = True
+    """Rows attend to shared prefixes in place."""
+    prefixes: bool = True
+    batched: bool = True
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """Those that apply. Later ones include what earlier ones would say."""
+        if not self.batched:
+            return ("one_row",)
+        chunks: tuple[Fallback, ...] = () if self.padded else ("equal_chunks",)
+        if not self.prefixes:
+            return (*chunks, "no_prefixes")
+        return chunks if self.in_place else (*chunks, "copied_prefixes")
+
+
+ONE_ROW = Batching(padded=False, in_place=False, prefixes=False, batched=False)

@@ -1,0 +1,129 @@
+"""The running rows of a model that cannot run in batches: one model call a row and step.
+
+Each row has mlx-lm's own caches, as if it ran alone, so its tokens are those of mlx-lm by construction.
+Requests still share the engine step by step, and the plan is the same. There is no overlap and no prefix
+cache: the caches of such models cannot be merged, and often not be cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import generation_stream
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.engine.mlx.batch import Sampled
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
+from scheduler.engine.mlx.kv.cached_rows import Row
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.sampling.chooser import Chosen
+from scheduler.engine.mlx.sampling.logprobs import RowLogprobs
+from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
+from scheduler.engine.prefix.radix_tree import Lease
+
+
+class SingleRows:
+    """What `MlxBackend` needs of a `Batch`, for rows that run one at a time."""
+
+    has_pending = False
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.rows: dict[int, Row] = {}
+        """By request id."""
+        self._decoding: dict[Row, RowsSampler] = {}
+
+    @property
+    def begun(self) -> set[int]:
+        """Request ids of the rows in the middle of their prefill."""
+        return {number for number, row in self.rows.items() if row.joined and row not in self._decoding}
+
+    @property
+    def decoding(self) -> int:
+        return len(self._decoding)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows' caches."""
+        return sum(cache_bytes(row.start_layers) for row in self.rows.values())
+
+    def add(self, row: Row) -> None:
+        row.start_layers = make_prompt_cache(self._model)
+        self.rows[row.sequence.request_id] = row
+
+    def drop(self, row: Row) -> None:
+        del self.rows[row.sequence.request_id]
+        self._decoding.pop(row, None)
+        row.start_layers = []
+
+    def layers_of(self, row: Row) -> Sequence[Any]:
+        """Empty: nothing is kept of these rows."""
+        return ()
+
+    def prefill(self, tokens: Mapping[Row, int]) -> None:
+        """Compute this number of prompt tokens of each row."""
+        with mx.stream(generation_stream):
+            for row, count in tokens.items():
+                row.uid = row.sequence.request_id
+                self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+                mx.eval([layer.state for layer in row.start_layers])
+
+    def start_decoding(self) -> list[Row]:
+        """Move the rows with only their last prompt token left to those that decode. Returns them."""
+        whole = [
+            row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
+        ]
+        for row in whole:
+            row.uid = row.sequence.request_id
+            self._decoding[row] = RowsSampler((row.sampling,))
+        return whole
+
+    def decode(self, overlap: bool) -> list[Sampled]:
+        """Compute a token of each row that decodes, and return these tokens, with `overlap` or without."""
+        with mx.stream(generation_stream):
+            chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
+            return [one for each in chosen if (one := self._emitted(*each)) is not None]
+
+    def _choose(self, row: Row, sampler: RowsSampler) -> tuple[Chosen, RowLogprobs | None]:
+        inputs = mx.array(row.sequence.tokens[-1:].tolist(), dtype=mx.uint32)
+        logits = self._model(inputs[None], cache=row.start_layers)[:, -1, :]
+        row.sequence.computed_tokens += 1
+        if sampler.constrained:
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
+        chosen = sampler(logits, inputs)
+        logprobs, requested = sampler.logprobs.extract(logits, chosen.tokens)
+        mx.async_eval(chosen.tokens, chosen.scores, requested)  # type: ignore[no-untyped-call]
+        return chosen, logprobs[0]
+
+    def _emitted(self, row: Row, chosen: Chosen, logprobs: RowLogprobs | None) -> Sampled | None:
+        chosen.verify()
+        if row.sampling.failure_reason is not None:
+            return None
+        token: int = chosen.tokens.tolist()[0]  # type: ignore[assignment, index]
+        finish = row.end_with(token)
+        if finish is not None:
+            self.drop(row)
+        return Sampled(row, token, logprobs, finish)
+
+    def emit_pending(self) -> list[Sampled]:
+        """Nothing is ever pending."""
+        return []
+
+    def rebase(
+        self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
+    ) -> None:
+        assert not leases, "rows without a prefix cache share nothing"
+
+
+def cache_bytes(layers: Sequence[Any]) -> int:
+    """Of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
+    found: int = 0
+    for layer in leaves(layers):
+        try:
+            found += layer.nbytes
+        except (AttributeError, NotImplementedError):
+            found += sum(part.nbytes for part in layer.state if isinstance(part, mx.array))
+    return found

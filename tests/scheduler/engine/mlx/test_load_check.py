@@ -1,0 +1,165 @@
+"""The check at load: it finds what a model's module cannot do in a batch, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import pytest
+
+from scheduler.engine.mlx import load_check, loading
+from scheduler.engine.mlx.batching import ONE_ROW, Batching, Fallback
+from scheduler.engine.mlx.load_check import ModelUnusable, Verdict
+from tests.contracts.journal import alone, request
+from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.families import FAMILIES, random_model
+from tests.scheduler.engine.mlx.loads import load_of
+from tests.scheduler.engine.mlx.reuse import checked, engine_of
+
+NEEDED: dict[str, tuple[Fallback, ...]] = {
+    "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
+    "gemma2": ("one_row",),  # Its attention takes no mask per row.
+    "mamba": ("equal_chunks",),  # Padding runs through the state, as in the next two.
+    "nemotron_h": ("equal_chunks",),
+    "rwkv7": ("equal_chunks",),
+}
+"""What mlx-lm's modules cannot do. An entry that a later release mends must go."""
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_each_family_falls_back_no_further_than_it_must(family: str) -> None:
+    """What mlx-lm's module cannot do is found, and nothing is taken from the others."""
+    verdict = checked(random_model(family), family)
+    assert verdict.batching.fallbacks == NEEDED.get(family, ())
+    assert bool(verdict.reasons) == (family in NEEDED)
+
+
+Fault: TypeAlias = Callable[[mx.array, Any, mx.array], mx.array]
+"""From a call's tokens, caches and logits to what the model returns instead."""
+
+
+class _Faulty:
+    """A model with a fault of its own in what it returns."""
+
+    def __init__(self, model: Any, fault: Fault) -> None:
+        self._model, self._fault = model, fault
+
+    def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+        return self._fault(tokens, cache, self._model(tokens, cache=cache))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def _wrong_in_batches(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+    return logits * 1.1 if tokens.shape[0] > 1 else logits
+
+
+def _nan_in_batches(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+    return logits * mx.nan if tokens.shape[0] > 1 else logits
+
+
+def _raises_in_batches(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+    if tokens.shape[0] > 1:
+        raise RuntimeError("one row only")
+    return logits
+
+
+@pytest.mark.parametrize("fault", [_wrong_in_batches, _nan_in_batches, _raises_in_batches])
+def test_a_model_that_is_wrong_in_batches_runs_one_row_at_a_time(fault: Fault) -> None:
+    """Whether it is a little wrong, not a number, or raises."""
+    verdict = checked(_Faulty(random_model("qwen3"), fault), "qwen3")
+    assert verdict.batching == ONE_ROW
+    assert len(verdict.reasons) >= 2
+
+
+def test_rounding_is_no_fault() -> None:
+    """In 16 bits a batch may round otherwise."""
+    model = random_model("qwen3")
+    model.set_dtype(mx.bfloat16)
+    assert checked(model, "qwen3") == Verdict(Batching())
+
+
+def test_a_model_that_fails_alone_as_well_is_refused() -> None:
+    """With the cause, before anything is served."""
+
+    def raises(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        if tokens.size > 1:
+            raise RuntimeError("no chunk can be computed")
+        return logits
+
+    with pytest.raises(ModelUnusable, match="no chunk can be computed"):
+        checked(_Faulty(random_model("qwen3"), raises), "qwen3")
+
+
+def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
+    """The shared run would be attended to as a whole, however long the prompt."""
+    engine = engine_of("qwen3")
+    for at in range(2):
+        engine.turn([engine.submit([*range(1, 30), at], max_tokens=20)])
+        for _ in range(6):
+            engine.turn()
+    (layer, *_) = engine.batch._generation_batch.prompt_cache
+    assert layer.groups
+    with pytest.raises(ValueError, match="window"):
+        layer.make_mask(1, window_size=16)
+    with pytest.raises(ValueError, match="another layer"):
+        layer.keys_and_values()
+
+
+def test_what_cannot_run_in_batches_is_served_all_the_same(tmp_path: Path) -> None:
+    """gemma2 through `load`: said in Ready, and many at once have the tokens that each has alone."""
+    engine = engine_of("gemma2")
+    submits = [engine.submit([3 + at, *range(1, 5 + 7 * at)]) for at in range(5)]
+    engine.ask(*submits)
+
+
+def _count_checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each check."""
+    checks: list[int] = []
+    whole = load_check.check
+
+    def counted(*args: Any, **options: Any) -> Verdict:
+        checks.append(1)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(loading, "check", counted)
+    return checks
+
+
+def test_a_verdict_is_kept(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the model's configuration and the software: the next load does not check again, a load with other
+    weights types does, and a damaged file counts as none."""
+    checks = _count_checks(monkeypatch)
+
+    def load(**changes: Any) -> tuple[str, ...]:
+        command = load_of(tiny.folder, verdict_folder=str(tmp_path / "verdicts"), **changes)
+        return loading.load(command, lambda stage: None).describe().fallbacks
+
+    assert load() == load() == ()
+    assert len(checks) == 1
+    load(weights_dtype="bfloat16")
+    assert len(checks) == 2
+    for file in (tmp_path / "verdicts").iterdir():
+        file.write_text("{")
+    load()
+    assert len(checks) == 3
+
+
+def test_the_check_can_be_skipped(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--load-check off`: the model runs with all of the batch."""
+    checks = _count_checks(monkeypatch)
+    backend = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)
+    assert not checks
+    assert backend.describe().fallbacks == ()
+    assert len(alone(backend, request(1, [1, 2, 3], 5))) == 5
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_else(tiny: Tiny, tmp_path: Path) -> None:
+    """A file lies where the folder should be."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    backend = loading.load(load_of(tiny.folder, verdict_folder=str(blocked / "x")), lambda stage: None)
+    assert backend.describe().fallbacks == ()
