@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,15 @@ class EngineConfig:
             itl_target_ms=self.itl_target_ms,
             kv_cache_share=kv_cache_share,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingConfig:
+    """Thinking budgets of requests that name no number of tokens. None: no budget."""
+
+    default_tokens: int | None = None
+    effort_tokens: Mapping[str, int | None] = field(default_factory=dict)
+    """By effort; "none" is reasoning that the client turned off."""
 
 
 @dataclass(frozen=True, slots=True)
