@@ -12,6 +12,7 @@ from trio.testing import trio_test
 
 from api.effort_tokens import by_effort
 from api.options import load
+from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
 from scheduler.errors import OptionError
 from scheduler.prompt.preparation import Preparation
@@ -27,10 +28,12 @@ CONFIG = ThinkingConfig(8, {"low": 4, "high": None})
 HERMES = form("json_tools", "think")
 
 
-async def post(path: str, **body: Any) -> httpx.Response:
+async def post(
+    path: str, said: str = SAID, answer_format: AnswerFormat = HERMES, /, **body: Any
+) -> httpx.Response:
     """To a server of an operator's defaults `CONFIG`."""
-    launcher = Playback(SAID)
-    scheduler = make_scheduler(launcher, preparation=Preparation(ByteTokenizer(HERMES), FOLDER, CONFIG))
+    preparation = Preparation(ByteTokenizer(answer_format), FOLDER, CONFIG)
+    scheduler = make_scheduler(Playback(said), preparation=preparation)
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post(path, json={"model": "tiny", **body})
         await scheduler.wait_idle()
@@ -107,6 +110,27 @@ async def test_anthropic_s_budget_is_kept(
     answer = response.json()
     assert answer["content"][0]["thinking"] == "0123456789"[:tokens]
     assert answer["usage"]["output_tokens_details"]["thinking_tokens"] == tokens
+
+
+@trio_test
+async def test_harmonys_end_leads_to_its_next_message(autojump_clock: trio.testing.MockClock) -> None:
+    """`<|end|>` alone would leave gpt-oss without a turn to go on in. What it would have reasoned further is
+    not said."""
+    further = "x" * len("<|end|><|start|>assistant")
+    said = f"<|channel|>analysis<|message|>0123{further}<|channel|>final<|message|>the answer"
+    harmony = AnswerFormat(layout=Layout.HARMONY)
+    response = await post(
+        "/v1/chat/completions",
+        said,
+        harmony,
+        messages=QUESTION,
+        max_tokens=len(said),
+        reasoning_effort="low",
+    )
+    answer = response.json()
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("0123", "the answer")
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 4
 
 
 @pytest.mark.parametrize("budget", [-2, 1 << 40, 1.5])
