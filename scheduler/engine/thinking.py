@@ -40,13 +40,14 @@ class ThinkingLimit:
     def __init__(self, budget: ThinkingBudget, output: Iterable[int] = ()) -> None:
         """`output`: the answer so far, which is not kept."""
         self._budget = budget
-        self._ends = (budget.end, *budget.exits)
-        self._longest = max(map(len, (budget.start, *self._ends)))
+        self._longest = max(map(len, _marks(budget)))
         self._phase = _Phase.INSIDE if budget.opens else _Phase.BEFORE
         self._tail: list[int] = []
         """The last tokens of this phase, as many as the longest mark has."""
         self._inside = 0
         """Tokens since the opening mark."""
+        self._in_call = False
+        """Whether a tool call has begun within this reasoning."""
         self._completed = 0
         """Tokens of reasoning that has ended."""
         self._has_ended = False
@@ -98,10 +99,7 @@ class ThinkingLimit:
         match self._phase:
             case _Phase.INSIDE:
                 self._inside += 1
-                for mark in self._ends:
-                    if token == mark[-1] and _ends_with(self._tail, mark):
-                        self._end(len(mark))
-                        break
+                self._look_for_end()
             case _Phase.BEFORE:
                 self._look_for_start(token)
             case _Phase.PASSED:
@@ -118,9 +116,19 @@ class ThinkingLimit:
             else:
                 self._phase = _Phase.PASSED
 
+    def _look_for_end(self) -> None:
+        budget = self._budget
+        if _ends_with(self._tail, budget.end):
+            self._end(len(budget.end))
+        elif self._in_call and _ends_with(self._tail, budget.call_end):
+            self._end(len(budget.call_end))
+        elif budget.call_start and _ends_with(self._tail, budget.call_start):
+            self._in_call = True
+
     def _end(self, mark_tokens: int) -> None:
         self._completed += self._inside - mark_tokens
         self._phase, self._inside, self._has_ended = _Phase.BEFORE, 0, True
+        self._in_call = False
         self._tail.clear()
 
     @property
@@ -141,7 +149,11 @@ class ThinkingLimit:
 
 
 def _ends_with(tail: Sequence[int], mark: Sequence[int]) -> bool:
-    return not mark or tuple(tail[-len(mark) :]) == tuple(mark)
+    return not mark or (bool(tail) and tail[-1] == mark[-1] and tuple(tail[-len(mark) :]) == tuple(mark))
+
+
+def _marks(budget: ThinkingBudget) -> list[tuple[int, ...]]:
+    return [budget.start, budget.end, budget.call_start, budget.call_end]
 
 
 def _begun(tail: Sequence[int], mark: Sequence[int]) -> int:
@@ -155,8 +167,8 @@ def check_marks(budget: ThinkingBudget | None, vocabulary: int) -> None:
     """Raises RequestRefused for marks that cannot be forced or found."""
     if budget is None:
         return
-    marks = (budget.start, budget.end, *budget.exits)
-    if not all(marks) or not 0 <= budget.held < len(budget.start):
-        raise RequestRefused("the marks around reasoning are empty")
-    if not all(0 <= token < vocabulary for mark in marks for token in mark):
+    paired = bool(budget.call_start) == bool(budget.call_end)
+    if not (budget.start and budget.end and paired and 0 <= budget.held < len(budget.start)):
+        raise RequestRefused("a mark around reasoning, or around a call, is empty")
+    if not all(0 <= token < vocabulary for mark in _marks(budget) for token in mark):
         raise RequestRefused(f"a mark around reasoning is outside the vocabulary of {vocabulary}")

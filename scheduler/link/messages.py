@@ -91,8 +91,10 @@ class ThinkingBudget(_Message, frozen=True):
     """The prompt has opened reasoning."""
     anywhere: bool = False
     """Reasoning may begin in the middle of a text; otherwise only after `blanks`, or nothing."""
-    exits: tuple[tuple[int, ...], ...] = ()
-    """Other marks that end reasoning, such as a tool call's end."""
+    call_start: tuple[int, ...] = ()
+    call_end: tuple[int, ...] = ()
+    """The marks of a tool call: a whole one within reasoning ends it. Empty: nothing is a call, or calls have
+    no end mark."""
     blanks: tuple[int, ...] = ()
     """Tokens of white space only."""
     held: int = 0

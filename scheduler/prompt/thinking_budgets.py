@@ -48,7 +48,7 @@ class _Marks(NamedTuple):
 
     start: str
     end: str
-    exits: tuple[str, ...]
+    call: tuple[str, str] | None
     anywhere: bool
     opens: bool
 
@@ -96,6 +96,7 @@ class ThinkingBudgets:
         start, end = self._ids(marks.start), self._ids(marks.end)
         if start is None or end is None:
             return None
+        call = None if marks.call is None else self._pair(*marks.call)
         # Marks of several tokens begin with a control token that others begin with, too.
         shared = len(start) > 1 and start[0] in self._tokenizer.special_token_ids
         blanks = [self._tokenizer.encode(text) for text in _BLANKS]
@@ -105,10 +106,15 @@ class ThinkingBudgets:
             end=end,
             opens=marks.opens,
             anywhere=marks.anywhere,
-            exits=tuple(ids for mark in marks.exits if (ids := self._ids(mark)) is not None),
+            call_start=() if call is None else call[0],
+            call_end=() if call is None else call[1],
             blanks=tuple(ids[0] for ids in blanks if len(ids) == 1),
             held=1 if shared else len(start) - 1,
         )
+
+    def _pair(self, start: str, end: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        first, last = self._ids(start), self._ids(end)
+        return None if first is None or last is None else (first, last)
 
     def _ids(self, mark: str) -> tuple[int, ...] | None:
         """None if its ids depend on what is around it."""
@@ -125,13 +131,14 @@ class ThinkingBudgets:
 def _marks(form: AnswerFormat, *, tools: bool) -> _Marks | None:
     if form.layout is Layout.HARMONY:
         start = "<|channel|>analysis<|message|>"
-        return _Marks(start, "<|end|><|start|>assistant", (), anywhere=True, opens=False)
+        return _Marks(start, "<|end|><|start|>assistant", None, anywhere=True, opens=False)
     reasoning = form.reasoning
     if reasoning is None or form.layout is not Layout.MARKS:
         return None
     # A call within reasoning ends it. Without an end mark of its own the call is part of the reasoning.
-    exits = (form.tools.end,) if tools and form.tools is not None and form.tools.end else ()
-    return _Marks(reasoning.start, reasoning.end, exits, reasoning.anywhere, reasoning.opens)
+    syntax = form.tools if tools else None
+    call = None if syntax is None or not syntax.end else (syntax.start, syntax.end)
+    return _Marks(reasoning.start, reasoning.end, call, reasoning.anywhere, reasoning.opens)
 
 
 def _occurs(part: tuple[int, ...], ids: Sequence[int]) -> bool:

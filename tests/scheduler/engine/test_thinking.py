@@ -18,8 +18,10 @@ THINK, END, BLANK = 1, 2, 3
 QWEN = ThinkingBudget(tokens=4, start=(THINK,), end=(END,), blanks=(BLANK,))
 """One token each, and reasoning at the beginning only."""
 HARMONY = ThinkingBudget(tokens=4, start=(1, 2, 3), end=(4, 5, 6), anywhere=True, held=1)
-REPEATING = ThinkingBudget(tokens=3, start=(1, 1, 2), end=(4, 4, 5), exits=((7, 4),), anywhere=True, held=2)
-"""Marks that overlap with themselves, and a second way out."""
+REPEATING = ThinkingBudget(
+    tokens=3, start=(1, 1, 2), end=(4, 4, 5), call_start=(6,), call_end=(7, 4), anywhere=True, held=2
+)
+"""Marks that overlap with themselves, and calls."""
 TOKENS = 9
 _replace = msgspec.structs.replace
 
@@ -49,17 +51,23 @@ def reasoning_of(budget: ThinkingBudget, answer: Sequence[int]) -> list[list[int
             at = _after_start(budget, answer, at)
             if at < 0:
                 return found
+        call = _place(budget.call_start, answer, at) if budget.call_start else len(answer)
         ends = [
             (place + len(mark), place)
-            for mark in (budget.end, *budget.exits)
-            for place in range(at, len(answer))
-            if tuple(answer[place : place + len(mark)]) == mark
+            for mark, begin in ((budget.end, at), (budget.call_end, call + len(budget.call_start)))
+            if (place := _place(mark, answer, begin)) < len(answer)
         ]
         if not ends:
             return [*found, list(answer[at:])]
-        after, place = min(ends, key=lambda end: (end[0], -len(budget.end)))
+        after, place = min(ends)
         found.append(list(answer[at:place]))
         at, opened = after, False
+
+
+def _place(mark: Sequence[int], answer: Sequence[int], at: int) -> int:
+    """Where it is next; the answer's length where it is not."""
+    places = range(at, len(answer) - len(mark) + 1)
+    return next((n for n in places if tuple(answer[n : n + len(mark)]) == tuple(mark)), len(answer))
 
 
 def _after_start(budget: ThinkingBudget, answer: Sequence[int], at: int) -> int:
@@ -187,10 +195,11 @@ def test_an_opening_mark_in_a_text_is_text() -> None:
 
 def test_a_tool_call_in_the_middle_of_reasoning_ends_it() -> None:
     """Nothing is forced into the calls and words that follow."""
-    calls = _replace(QWEN, exits=((6, 7),), opens=True)
-    said = [8, 6, 7, *[8] * 9]
+    calls = _replace(QWEN, call_start=(6,), call_end=(7,), opens=True)
+    said = [8, 6, 8, 7, *[8] * 9]
     assert steered(calls, said) == said
-    assert ThinkingLimit(calls, said).reasoning_tokens == 1
+    assert ThinkingLimit(calls, said).reasoning_tokens == 3
+    assert steered(calls, [8, 7, 8, 8, 8, 8])[4] == END, "the end of a call that never began is a word"
 
 
 def test_no_number_of_tokens_is_no_limit() -> None:
@@ -222,6 +231,7 @@ def test_marks_that_cannot_be_used_are_refused() -> None:
     """Outside the vocabulary they would index outside an array on the device."""
     check_marks(None, 9)
     check_marks(QWEN, 9)
-    for bad in ({"start": ()}, {"end": ()}, {"exits": ((),)}, {"held": 1}, {"end": (9,)}, {"start": (-1,)}):
+    outside = ({"end": (9,)}, {"start": (-1,)}, {"call_start": (1,), "call_end": (9,)})
+    for bad in ({"start": ()}, {"end": ()}, {"call_start": (4,)}, {"held": 1}, *outside):
         with pytest.raises(RequestRefused, match="mark"):
             check_marks(_replace(QWEN, **bad), 9)

@@ -71,10 +71,10 @@ def test_marks_are_the_format_s() -> None:
     plain = budget_of(HERMES)
     assert plain is not None
     assert (bytes(plain.start), bytes(plain.end)) == (b"<think>", b"</think>")
-    assert (plain.exits, plain.anywhere, plain.opens) == ((), False, False)
+    assert (plain.call_end, plain.anywhere, plain.opens) == ((), False, False)
     with_tools = budget_of(HERMES, request(5, tools=TOOLS))
     assert with_tools is not None
-    assert [bytes(mark) for mark in with_tools.exits] == [b"</tool_call>"]
+    assert (bytes(with_tools.call_start), bytes(with_tools.call_end)) == (b"<tool_call>", b"</tool_call>")
     harmony = budget_of(AnswerFormat(layout=Layout.HARMONY))
     assert harmony is not None
     assert bytes(harmony.start) == b"<|channel|>analysis<|message|>"
