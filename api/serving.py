@@ -121,7 +121,7 @@ async def _serve(settings: ServeSettings) -> None:
     tracer = _tracer(settings, names[0])
     scheduler = Scheduler(
         config,
-        Preparation(tokenizer, model.folder),
+        Preparation(tokenizer, model.folder, settings.thinking()),
         ProcessLauncher(blas.environment(engine_environment(os.environ)), config.supervision.stop_seconds),
         WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
+from api.effort_tokens import by_effort
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
     EngineConfig,
@@ -23,6 +24,7 @@ from scheduler.config import (
     RecoveryConfig,
     SchedulerConfig,
     SupervisionConfig,
+    ThinkingConfig,
 )
 from scheduler.link.messages import ScriptedPlan
 
@@ -95,6 +97,11 @@ def _model_names(text: Any) -> Any:
     return text
 
 
+def _effort_tokens(text: Any) -> Any:
+    by_effort(str(text))
+    return text
+
+
 class ServeSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -119,6 +126,20 @@ class ServeSettings(BaseModel):
     )
     reasoning_parser: str = _option(
         "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"
+    )
+
+    thinking_tokens: int | None = _option(
+        "Model",
+        "Thinking budget of requests that name none, in tokens: then the end of reasoning is forced."
+        " Any number of tokens if not given.",
+        None,
+        ge=0,
+    )
+    effort_tokens: Annotated[str, BeforeValidator(_effort_tokens)] = _option(
+        "Model",
+        "Thinking budgets by reasoning effort, as effort=tokens with commas; unlimited is no budget, and the"
+        " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
+        "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
     )
 
     host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
@@ -318,6 +339,9 @@ class ServeSettings(BaseModel):
 
     def host_names(self) -> list[str]:
         return _between_commas(self.allowed_hosts)
+
+    def thinking(self) -> ThinkingConfig:
+        return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
 
     def named_tenants(self) -> list[str]:
         return _between_commas(self.metrics_tenants)

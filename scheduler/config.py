@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -49,6 +50,15 @@ class EngineConfig:
             load_check=self.load_check,
             verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingConfig:
+    """Thinking budgets of requests that name no number of tokens. None: no budget."""
+
+    default_tokens: int | None = None
+    effort_tokens: Mapping[str, int | None] = field(default_factory=dict)
+    """By effort; "none" is reasoning that the client turned off."""
 
 
 @dataclass(frozen=True, slots=True)

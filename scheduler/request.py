@@ -50,6 +50,9 @@ class Reasoning:
     effort: str | None = None
 
 
+UNLIMITED_THINKING = -1
+"""As `GenerationRequest.thinking_tokens`, in vLLM's spelling: no budget, whatever the operator's defaults."""
+
 PRIORITIES = range(-10, 11)
 """Values of `priority`. Few, because bands age by one at a time and no request may wait for hours."""
 
@@ -129,6 +132,9 @@ class GenerationRequest:
     """None: no log-probabilities; 0: only of the answer's tokens; N: of the N likeliest alternatives too."""
     min_tokens: int = 0
     """The least number of tokens before an end token or a stop string may end the answer."""
+    thinking_tokens: int | None = None
+    """Most tokens of reasoning; UNLIMITED_THINKING: any number; None: by its effort, or the operator's
+    default."""
     tenant: str = ""
     session: str | None = None
     """The agent's conversation or run, from the headers that agents send; None if there is none."""

@@ -55,6 +55,7 @@ def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationReq
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
         structure=_structure(body),
+        thinking_tokens=body.thinking.budget_tokens if isinstance(body.thinking, ThinkingEnabled) else None,
         tenant=tenant,
     )
 

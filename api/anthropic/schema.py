@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, model_validator
 from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
 from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
+from api.openai.schema import MAX_THINKING_TOKENS
 from api.openai.tools import STRICT
 
 MAX_TOOLS = 1024
@@ -69,9 +70,7 @@ _Display = Literal["summarized", "omitted"] | None
 
 class ThinkingEnabled(Body):
     type: Literal["enabled"]
-    budget_tokens: Annotated[
-        int, Field(ge=1), WithoutEffect("the model thinks as long as it does; max_tokens bounds the answer")
-    ]
+    budget_tokens: int = Field(ge=1, le=MAX_THINKING_TOKENS)
     display: _Display = None
 
 

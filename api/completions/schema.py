@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
-from api.fields import Partly, Refused, unsupported
-from api.openai.schema import SamplingFields
+from api.fields import Partly, Refused, WithoutEffect, unsupported
+from api.openai.schema import MAX_THINKING_TOKENS, SamplingFields
 
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 5
@@ -60,6 +60,9 @@ class CompletionRequest(SamplingFields):
     add_special_tokens: Annotated[bool, Refused("a prompt is taken as it is written", neutral=(False,))] = (
         False
     )
+    thinking_token_budget: Annotated[
+        int | None, WithoutEffect("a prompt without a template has no reasoning to tell from its answer")
+    ] = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     return_token_ids: Annotated[bool | None, Refused("answers are text", neutral=(False,))] = None
 
     @field_validator("logprobs")

@@ -40,6 +40,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         min_tokens=body.min_tokens,
+        thinking_tokens=body.thinking_token_budget,
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",

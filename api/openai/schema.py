@@ -30,6 +30,7 @@ MIN_REPETITION_PENALTY = 0.01
 """Positive logits are divided by it: 0.01 already makes a hundred of each one."""
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
+MAX_THINKING_TOKENS = 2**31 - 1
 
 _BOOKKEEPING = "the provider's own bookkeeping"
 MAX_SALT_CHARACTERS = 256
@@ -136,6 +137,8 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    # vLLM's name and values: -1 is no budget.
+    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None

@@ -13,6 +13,7 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.stop_strings import StopStrings
 from scheduler.answer.token_spans import TokenSpans
+from scheduler.engine.thinking import ThinkingLimit
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.link.messages import LogprobsOut
 
@@ -32,7 +33,10 @@ class AnswerPipeline:
         *,
         min_tokens: int = 0,
         spans: TokenSpans | None = None,
+        thinking: ThinkingLimit | None = None,
     ) -> None:
+        """`thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
+        with the end mark."""
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(stop)
         self._assembly = assembly
@@ -42,7 +46,13 @@ class AnswerPipeline:
         self._spans = spans
         self._read = 0
         """Characters passed on; only counted without an assembly, which has its own count."""
-        self.reasoning_tokens = 0
+        self._thinking = thinking
+        self._section_tokens = 0
+        """Tokens that began inside reasoning. Only counted without `thinking`."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._section_tokens if self._thinking is None else self._thinking.reasoning_tokens
 
     @property
     def stopped(self) -> bool:
@@ -71,8 +81,11 @@ class AnswerPipeline:
             yield from self._next(token_ids, self._detokenizer.feed(token_ids))
 
     def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece]:
-        if self._assembly is not None and self._assembly.in_reasoning:
-            self.reasoning_tokens += len(token_ids)
+        if self._thinking is not None:
+            for token_id in token_ids:
+                self._thinking.accept(token_id)
+        elif self._assembly is not None and self._assembly.in_reasoning:
+            self._section_tokens += len(token_ids)
         self._may_end = self._unstoppable_tokens == 0
         self._unstoppable_tokens = max(0, self._unstoppable_tokens - len(token_ids))
         if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):

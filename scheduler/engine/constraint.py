@@ -20,6 +20,8 @@ SLOW_MASK_SECONDS = 0.05
 """Time of the engine's thread, while all rows wait: several decode steps of a small model. With a vocabulary
 of 150,000, masks of real schemas take 0.2 ms, those of hard expressions up to 60 ms until their automaton is
 built."""
+_LONGEST_CUT_TOKENS = 3
+"""A character has at most four bytes, so a cut one at most three tokens."""
 MAX_SLOW_MASKS = 8
 """In one answer; then the row fails, and has delayed the others by about half a second. Building an automaton
 takes a few."""
@@ -33,10 +35,13 @@ class Constraint:
         matcher: LLMatcher,
         output: Sequence[int] = (),
         clock: Callable[[], float] = time.thread_time,
+        cut_by: int | None = None,
     ) -> None:
         """`output`: the answer so far, which is consumed and not kept. `clock`: CPU seconds of this thread,
-        so that a busy machine makes no mask slow."""
+        so that a busy machine makes no mask slow. `cut_by`: a token that may be forced, also in the middle of
+        a character: the first of reasoning's end mark."""
         self.matcher = matcher
+        self._cut_by = cut_by
         self.timed_alone = False
         """Whether its last mask was slow, or computed together with a slow one: the next is timed by
         itself."""
@@ -45,7 +50,7 @@ class Constraint:
         self.failure: str | None = None
         """Why the answer cannot continue; masks are invalid from then on."""
         try:
-            if output and not matcher.consume_tokens(list(output)):
+            if output and not self._consume(list(output)):
                 self._fail("the answer so far is not in its grammar")
         except BaseException as error:
             self.note(error)
@@ -55,10 +60,28 @@ class Constraint:
         if self.failure is not None:
             return
         try:
-            if not self.matcher.is_stopped() and not self.matcher.consume_token(token):
+            if not self.matcher.is_stopped() and not self._consume([token]):
                 self._fail(f"token {token} is not in the grammar")
         except BaseException as error:
             self.note(error)
+
+    def _consume(self, tokens: list[int]) -> bool:
+        if self._cut_by is None:
+            return bool(self.matcher.consume_tokens(tokens))
+        consumed = 0
+        while (consumed := consumed + self.matcher.try_consume_tokens(tokens[consumed:])) < len(tokens):
+            if tokens[consumed] != self._cut_by or not self._consume_after_cut(self._cut_by):
+                return False
+            consumed += 1
+        return True
+
+    def _consume_after_cut(self, token: int) -> bool:
+        """The grammar knows whole characters only: forget the beginning of one before `token`. Reasoning is
+        free text, so nothing depends on it."""
+        return any(
+            self.matcher.rollback(1) and self.matcher.try_consume_tokens([token])
+            for _ in range(_LONGEST_CUT_TOKENS)
+        )
 
     def note(self, error: BaseException) -> None:
         """Record a failure of this row alone. Re-raises KeyboardInterrupt and SystemExit."""

@@ -73,7 +73,8 @@ class Grammars:
         matcher = self._own_matcher(awaited, submit.grammar)
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
-        return Constraint(matcher, sequence.answer(), self._clock)
+        cut_by = None if submit.thinking is None else submit.thinking.end[0]
+        return Constraint(matcher, sequence.answer(), self._clock, cut_by)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
         """Raises RequestRefused for any exception of the compilation, which must not end the engine."""

@@ -21,6 +21,7 @@ from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
@@ -80,6 +81,7 @@ class _Row:
     sequence: Sequence
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
+    thinking: ThinkingLimit | None
 
 
 class ScriptedBackend:
@@ -148,6 +150,7 @@ class ScriptedBackend:
             raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if max(tokens) >= self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
+        check_marks(submit.thinking, self._plan.vocabulary)
         if submit.grammar:
             # Its tokens are arithmetic, and no vocabulary says what they are the text of.
             raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
@@ -163,7 +166,9 @@ class ScriptedBackend:
         if self._prefixes is not None:
             submit = sequence.submit
             lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
-        self._rows[sequence.request_id] = _Row(sequence, lease, digest(sequence.prompt()))
+        budget = sequence.submit.thinking
+        limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
+        self._rows[sequence.request_id] = _Row(sequence, lease, digest(sequence.prompt()), limit)
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = sequence.in_place_tokens = known
 
@@ -238,7 +243,7 @@ class ScriptedBackend:
 
     def _decode(self, row: _Row) -> TokenOut:
         sequence = row.sequence
-        token = self._next_token(row)
+        token = self._allowed(row, self._next_token(row))
         out = TokenOut(sequence.request_id, token, self._logprobs(row, token))
         sequence.tokens.append(token)
         sequence.computed_tokens = len(sequence.tokens)
@@ -252,6 +257,18 @@ class ScriptedBackend:
         token = scripted_token(row.prompt_digest, generated, self._plan.vocabulary)
         while token in stops and not may_end:
             token = (token + 1) % self._plan.vocabulary
+        return token
+
+    def _allowed(self, row: _Row, token: int) -> int:
+        """What the thinking budget makes of `token`."""
+        if (limit := row.thinking) is None:
+            return token
+        held = limit.held(0)
+        if limit.forced is not None:
+            token = limit.forced
+        elif held is not None and token == held.token:
+            token = (token + 1) % self._plan.vocabulary
+        limit.accept(token)
         return token
 
     def _logprobs(self, row: _Row, token: int) -> LogprobsOut | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -82,6 +82,33 @@ class Sampling(_Message, frozen=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
+class ThinkingBudget(_Message, frozen=True):
+    """How many tokens an answer may reason for, and the token ids of the marks around reasoning.
+
+    What it does to an answer is a function of these fields and the answer's ids so far
+    (`scheduler/engine/thinking.py`).
+    """
+
+    tokens: int | None
+    """Between opening and end marks, all reasoning of the answer together; None: as many as there are."""
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    """What is forced when the budget is spent."""
+    opens: bool = False
+    """The prompt has opened reasoning."""
+    anywhere: bool = False
+    """Reasoning may begin in the middle of a text; otherwise only after `blanks`, or nothing."""
+    call_start: tuple[int, ...] = ()
+    call_end: tuple[int, ...] = ()
+    """The marks of a tool call: a whole one within reasoning ends it. Empty: nothing is a call, or calls have
+    no end mark."""
+    blanks: tuple[int, ...] = ()
+    """Tokens of white space only."""
+    held: int = 0
+    """The position in `start` of the token that is masked where no further reasoning may begin: the first one
+    that other marks do not have there."""
+
+
 class Submit(_Message, frozen=True, tag="submit"):
     """One accepted request. The parent assigns ids, which count up and are never reused."""
 
@@ -107,6 +134,8 @@ class Submit(_Message, frozen=True, tag="submit"):
     grammar: str = ""
     """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
     which the parent checks."""
+    thinking: ThinkingBudget | None = None
+    """None: it may reason for as long as it does."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):

@@ -12,11 +12,15 @@ from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.reading import call_id
+from scheduler.config import ThinkingConfig
+from scheduler.engine.thinking import ThinkingLimit
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
 from scheduler.grammar.verdicts import UnknownVerdict
+from scheduler.link.messages import ThinkingBudget
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
+from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import (
     ChatPrompt,
@@ -43,6 +47,8 @@ class PreparedRequest:
     """Length of the system prompt; 0: there is none."""
     grammar: str = ""
     """The grammar of the answer; empty: none."""
+    thinking: ThinkingBudget | None = None
+    """None where no reasoning can be found by its token ids."""
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt."""
 
@@ -57,13 +63,17 @@ class NewGrammar:
 class Preparation:
     """Prepares requests with the tokenizer and the configuration of the model."""
 
-    def __init__(self, tokenizer: Tokenizer, folder: ModelFolder) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, folder: ModelFolder, thinking: ThinkingConfig | None = None
+    ) -> None:
+        """`thinking` None: no budgets but those that requests name."""
         self.tokenizer = tokenizer
         self._context_tokens = folder.context_tokens
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
         self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids)
+        self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     @property
     def context_tokens(self) -> int:
@@ -117,6 +127,7 @@ class Preparation:
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
+            thinking=self._thinking.of(request, opens=opens_reasoning),
             prefix_blocks=block_hashes(prompt, request.cache_salt),
         )
 
@@ -137,7 +148,8 @@ class Preparation:
         """A new pipeline from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
-        pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans)
+        thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
+        pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans, thinking=thinking)
         if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
             return pipeline(self.tokenizer.detokenizer(), request.stop)
         tools = request.prompt.offered_tools

@@ -11,7 +11,7 @@ import msgspec
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
-from scheduler.link.messages import LogprobsOut, Sampling, Submit
+from scheduler.link.messages import LogprobsOut, Sampling, Submit, ThinkingBudget
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import Event, State, move
@@ -117,6 +117,7 @@ class StreamRecord:
             top_logprobs=self.prepared.request.top_logprobs,
             min_tokens=self.prepared.request.min_tokens,
             grammar=self.prepared.grammar,
+            thinking=_enforced(self.prepared.thinking),
         )
 
     def _sampling(self) -> Sampling:
@@ -201,6 +202,11 @@ class StreamRecord:
         """The reader has left. Without an earlier final event the outcome is `cancelled`."""
         if self.outcome is None:
             self.outcome = "cancelled"
+
+
+def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
+    """What the engine needs to know of it: without a limit the parent only counts."""
+    return None if thinking is None or thinking.tokens is None else thinking
 
 
 def records_of(

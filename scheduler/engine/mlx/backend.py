@@ -33,6 +33,7 @@ from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
     DeviceMemory,
@@ -128,6 +129,7 @@ class MlxBackend:
             raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
         if max(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
+        check_marks(submit.thinking, vocabulary)
         for token, _ in submit.sampling.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
@@ -151,6 +153,7 @@ class MlxBackend:
                 submit.min_tokens,
                 [token for token in submit.stop_token_ids if 0 <= token < vocabulary],
                 constraint,
+                None if submit.thinking is None else ThinkingLimit(submit.thinking, sequence.answer()),
             )
         except (
             Exception

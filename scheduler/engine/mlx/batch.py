@@ -154,9 +154,9 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             return
         (logits, inputs), self._undrawn = self._undrawn, None
         sampler = self._sampler()
-        if sampler.constrained:
-            # A grammar's mask depends on the token before it: it is computed while the model runs, and only
-            # the draw waits for it.
+        if sampler.needs_inputs:
+            # A grammar's mask, or a forced token, depends on the token before it: it is computed while the
+            # model runs, and only the draw waits for it.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             sampler.advance(inputs.tolist())  # type: ignore[arg-type]
         self._chosen = sampler(logits, inputs)

@@ -11,6 +11,7 @@ from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBacken
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
+from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, alone, answers, request
 from tests.fakes.faulty_backend import EngineDeath, EngineHang, Faults, FaultyBackend
 
@@ -26,7 +27,7 @@ def _faulty(**faults: int) -> FaultyBackend:
     return FaultyBackend(ScriptedPlan(), Faults(**faults))
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS])
 def test_contract(check: Callable[[MakeBackend], None]) -> None:
     """Whatever the contract of back ends says."""
     check(lambda: _backend(ScriptedPlan(prefill_tokens_per_step=CHUNK)))

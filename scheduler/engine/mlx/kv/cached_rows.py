@@ -57,6 +57,8 @@ class Row:
 
     def end_with(self, token: int) -> Literal["stop", "length"] | None:
         """Append a token to its answer. Whether and how the answer ends with it."""
+        if (thinking := self.sampling.thinking) is not None:
+            thinking.accept_at(self.sequence.generated_tokens, token)
         self.sequence.tokens.append(token)
         if token in self.sequence.submit.stop_token_ids:
             return "stop"

@@ -11,6 +11,7 @@ import numpy as np
 from scheduler.engine.constraint import Constraint
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts, penalises
+from scheduler.engine.thinking import ThinkingLimit
 from scheduler.link.messages import Sampling
 
 LEAST_TEMPERATURE = 1e-5
@@ -45,6 +46,8 @@ class RowSampling:
     """Masked until the answer has `min_tokens` tokens, unless the grammar allows no other token."""
     constraint: Constraint | None = None
     """The answer's grammar, which has consumed `output`."""
+    thinking: ThinkingLimit | None = None
+    """Of an answer with a thinking budget; it has seen `output`."""
     bias: mx.array | None = field(init=False, default=None)
     on_host: bool = field(default_factory=lambda: device().exp_is_slow)
     """NumPy is faster than MLX at what comes after the model: `host_chooser.py` chooses the tokens."""

@@ -1,8 +1,9 @@
 """From logits to tokens, all rows in one pass, and each row as if it were alone.
 
 Every operation works row by row, so neighbours and their order change nothing. The order is: bias, the mask
-of stop tokens (`min_tokens`), grammars, then penalties and the argmax or a draw (`graph_chooser.py`,
-`host_chooser.py`), which never choose a masked token.
+of stop tokens (`min_tokens`), that of reasoning's opening mark, grammars, then penalties and the argmax or a
+draw (`graph_chooser.py`, `host_chooser.py`), which never choose a masked token. A token that the thinking
+budget forces replaces what was chosen, so nothing outweighs it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+from scheduler.engine.mlx.sampling.thinking_rows import ThinkingRows
 
 _NEVER = -math.inf
 
@@ -31,6 +33,7 @@ class RowsSampler:
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self.rows = tuple(rows)
         self._constrained = _Constrained([(i, row) for i, row in enumerate(rows) if row.constraint])
+        self._thinking = ThinkingRows(self.rows)
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
         self._min_tokens_mask = MinTokensMask(
             [
@@ -57,22 +60,29 @@ class RowsSampler:
 
     @property
     def constrained(self) -> bool:
-        """Whether `advance` must come before the next call: some rows are held to a grammar."""
+        """Whether some rows are held to a grammar."""
         return bool(self._constrained)
 
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether `advance` must come before the next call: for a grammar, or as a token may be forced."""
+        return self.constrained or self._thinking.may_force
+
     def advance(self, inputs: Sequence[int]) -> None:
-        """Advance the grammars by `inputs`, the tokens that the next call's logits follow."""
+        """Advance thinking budgets and grammars by `inputs`, which the next call's logits follow."""
+        self._thinking.advance(inputs)
         self._constrained.advance(inputs)
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
         """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
-        all but the first of a row are its output. Where rows are `constrained`, call `advance` before."""
+        all but the first of a row are its output. Where it `needs_inputs`, call `advance` before."""
         # Always: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens would depend on whether
         # a neighbour's bias made all logits float32.
         logits = logits.astype(mx.float32)
         if self._biased is not None and self._bias is not None:
             logits = logits.at[self._biased].add(self._bias)
-        chosen = self._chooser(self._constrained.apply(self._min_tokens_mask.apply(logits)), inputs)
+        logits = self._thinking.mask(self._min_tokens_mask.apply(logits), inputs)
+        chosen = self._thinking.force(self._chooser(self._constrained.apply(logits), inputs))
         for row in self.rows:
             row.position += 1
         return chosen
@@ -127,6 +137,8 @@ class _Constrained:
         return bool(self._rows)
 
     def advance(self, inputs: Sequence[int]) -> None:
+        if not self._rows:
+            return
         for i, row in self._rows:
             assert row.constraint is not None
             if row.has_output:
@@ -136,6 +148,8 @@ class _Constrained:
         for mask, (_, row) in zip(allowed, self._rows, strict=True):
             if row.position < row.min_tokens:
                 mask_stops(mask, row.stop_token_ids)
+            if row.thinking is not None and (held := row.thinking.held(0)) is not None:
+                mask_stops(mask, [held.token])
         self._allowed = mx.array(allowed)
 
     def apply(self, logits: mx.array) -> mx.array:

@@ -126,6 +126,7 @@ class GrammarEngine:
             top_logprobs=request.top_logprobs,
             min_tokens=request.min_tokens,
             grammar=prepared.grammar,
+            thinking=prepared.thinking,
         )
 
     def turn(self, commands: Iterable[ToEngine] = ()) -> None:

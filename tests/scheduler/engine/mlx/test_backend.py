@@ -10,18 +10,19 @@ import pytest
 from scheduler.engine.mlx.batching import ONE_ROW
 from scheduler.engine.sequence import RequestRefused, Sequence
 from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
+from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import GREEDY, Journal, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS])
 @pytest.mark.parametrize("prefill_rows", [1, 8])
 def test_contract(check: Callable[[MakeBackend], None], prefill_rows: int, tiny: Tiny) -> None:
     """Whatever the contract of back ends says, with prompts read one by one and together."""
     check(lambda: tiny.backend(max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK, prefill_rows=prefill_rows))
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS])
 @pytest.mark.usefixtures("device_of_its_own")
 def test_contract_on_a_device_of_its_own(check: Callable[[MakeBackend], None], tiny: Tiny) -> None:
     """The same where nothing is computed on the host."""

@@ -1,0 +1,26 @@
+"""The value of `--effort-tokens`: a thinking budget for each reasoning effort.
+
+A file of its own because `settings.py`, its one user, names options and has no room for their languages.
+"""
+
+from __future__ import annotations
+
+import re
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_UNLIMITED = "unlimited"
+
+
+def by_effort(text: str) -> dict[str, int | None]:
+    """`low=1024,high=unlimited` to tokens by effort; None: unlimited. Raises ValueError."""
+    table: dict[str, int | None] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        effort, _, tokens = (part.strip() for part in pair.partition("="))
+        if effort not in EFFORTS:
+            raise ValueError(f"{effort!r} is none of {', '.join(EFFORTS)}")
+        if effort in table:
+            raise ValueError(f"{effort!r} is given twice")
+        if tokens != _UNLIMITED and not re.fullmatch("[0-9]{1,9}", tokens):
+            raise ValueError(f"{pair!r} is no effort=tokens, with a number or {_UNLIMITED!r}")
+        table[effort] = None if tokens == _UNLIMITED else int(tokens)
+    return table

@@ -1,0 +1,145 @@
+"""A request's thinking budget: how many tokens, and the model's marks around reasoning as token ids.
+
+Marks are found in an answer by their ids, so they must always have the same ones: most are control tokens,
+or begin with one. Marks whose ids depend on the text around them (`>` and a line feed may be one token)
+cannot be found so, and a budget has no effect on such a model. Each mark is tokenized in several contexts to
+see which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from scheduler.answer.answer_format import AnswerFormat, Layout
+from scheduler.config import ThinkingConfig
+from scheduler.link.messages import ThinkingBudget
+from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Reasoning
+
+_CONTEXTS = (
+    ("", ""),
+    ("a", "b"),
+    ("a.", "\n"),
+    (".\n", "\n\n"),
+    ("a ", " b"),
+    ("\n\n", "{"),
+    ("(", ".\n"),
+    ("\t", "\t"),
+)
+_BLANKS = ("\n", "\n\n", "\n\n\n", " ", "  ", " \n", "\t", "\r\n")
+
+
+class MarkTokenizer(Protocol):
+    """The part of the tokenizer that marks need."""
+
+    @property
+    def answer_format(self) -> AnswerFormat: ...
+    @property
+    def special_token_ids(self) -> frozenset[int]: ...
+    def encode(self, text: str) -> list[int]: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class _Marks(NamedTuple):
+    """As text."""
+
+    start: str
+    end: str
+    call: tuple[str, str] | None
+    anywhere: bool
+    opens: bool
+
+
+class ThinkingBudgets:
+    """For one model. Thread-safe."""
+
+    def __init__(self, tokenizer: MarkTokenizer, vocabulary: int, config: ThinkingConfig) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._config = config
+
+    def of(self, request: GenerationRequest, *, opens: bool) -> ThinkingBudget | None:
+        """None where reasoning cannot be found by token ids, or there is none. `opens`: the prompt has opened
+        reasoning."""
+        if not isinstance(request.prompt, ChatPrompt):
+            return None
+        marks = self._with_tools if request.prompt.offered_tools else self._without_tools
+        if marks is None:
+            return None
+        return msgspec.structs.replace(marks, tokens=self.tokens(request), opens=opens or marks.opens)
+
+    def tokens(self, request: GenerationRequest) -> int | None:
+        """A number in the request wins over its effort, and that over the operator's default."""
+        if (named := request.thinking_tokens) is not None:
+            return None if named == UNLIMITED_THINKING else named
+        reasoning = request.prompt.reasoning if isinstance(request.prompt, ChatPrompt) else Reasoning()
+        effort = "none" if reasoning.enabled is False else reasoning.effort
+        if effort is not None and effort in self._config.effort_tokens:
+            return self._config.effort_tokens[effort]
+        return self._config.default_tokens
+
+    @cached_property
+    def _with_tools(self) -> ThinkingBudget | None:
+        return self._budget(_marks(self._tokenizer.answer_format, tools=True))
+
+    @cached_property
+    def _without_tools(self) -> ThinkingBudget | None:
+        return self._budget(_marks(self._tokenizer.answer_format, tools=False))
+
+    def _budget(self, marks: _Marks | None) -> ThinkingBudget | None:
+        """Without a number of tokens."""
+        if marks is None:
+            return None
+        start, end = self._ids(marks.start), self._ids(marks.end)
+        if start is None or end is None:
+            return None
+        call = None if marks.call is None else self._pair(*marks.call)
+        # Marks of several tokens begin with a control token that others begin with, too.
+        shared = len(start) > 1 and start[0] in self._tokenizer.special_token_ids
+        blanks = [self._tokenizer.encode(text) for text in _BLANKS]
+        return ThinkingBudget(
+            tokens=None,
+            start=start,
+            end=end,
+            opens=marks.opens,
+            anywhere=marks.anywhere,
+            call_start=() if call is None else call[0],
+            call_end=() if call is None else call[1],
+            blanks=tuple(ids[0] for ids in blanks if len(ids) == 1),
+            held=1 if shared else len(start) - 1,
+        )
+
+    def _pair(self, start: str, end: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        first, last = self._ids(start), self._ids(end)
+        return None if first is None or last is None else (first, last)
+
+    def _ids(self, mark: str) -> tuple[int, ...] | None:
+        """None if its ids depend on what is around it."""
+        ids = tuple(self._tokenizer.encode(mark))
+        spelled = b"".join(map(self._tokenizer.token_bytes, ids))
+        if not ids or spelled != mark.encode() or max(ids) >= self._vocabulary:
+            return None
+        whole = all(
+            _occurs(ids, self._tokenizer.encode(before + mark + after)) for before, after in _CONTEXTS
+        )
+        return ids if whole else None
+
+
+def _marks(form: AnswerFormat, *, tools: bool) -> _Marks | None:
+    if form.layout is Layout.HARMONY:
+        start = "<|channel|>analysis<|message|>"
+        return _Marks(start, "<|end|><|start|>assistant", None, anywhere=True, opens=False)
+    reasoning = form.reasoning
+    if reasoning is None or form.layout is not Layout.MARKS:
+        return None
+    # A call within reasoning ends it. Without an end mark of its own the call is part of the reasoning.
+    syntax = form.tools if tools else None
+    call = None if syntax is None or not syntax.end else (syntax.start, syntax.end)
+    return _Marks(reasoning.start, reasoning.end, call, reasoning.anywhere, reasoning.opens)
+
+
+def _occurs(part: tuple[int, ...], ids: Sequence[int]) -> bool:
+    return any(tuple(ids[at : at + len(part)]) == part for at in range(len(ids) - len(part) + 1))

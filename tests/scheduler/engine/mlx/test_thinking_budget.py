@@ -1,0 +1,131 @@
+"""Thinking budgets on a real model: its own tokens, the whole end mark, and what it says to that."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
+from scheduler.link.messages import Sampling, StepOutput, Submit, ThinkingBudget
+from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
+from tests.scheduler.engine.mlx.conftest import Tiny
+
+END = (509, 510)
+BUDGET = ThinkingBudget(tokens=7, start=(503, 505), end=END, opens=True, anywhere=True, held=1)
+_SAMPLED = Sampling(temperature=1.0, top_p=0.95, seed=5)
+_PENALISED = Sampling(temperature=0.8, seed=6, repetition_penalty=1.2, presence_penalty=0.4, min_p=0.01)
+_replace = msgspec.structs.replace
+sampled = pytest.mark.parametrize(
+    "sampling", [GREEDY, _SAMPLED, _PENALISED], ids=["greedy", "sampled", "penalised"]
+)
+
+
+def budgeted(
+    number: int, sampling: Sampling, tokens: int = 7, max_tokens: int = 30, opens: bool = True
+) -> Submit:
+    budget = _replace(BUDGET, tokens=tokens, opens=opens)
+    return _replace(
+        request(number, prompt_of(9 + number, 31), max_tokens, sampling=sampling), thinking=budget
+    )
+
+
+@sampled
+def test_only_the_mark_is_not_the_models(tiny: Tiny, sampling: Sampling) -> None:
+    """Before it the tokens of the request without a budget; after it those of a request without a budget that
+    is taken up again behind the mark."""
+    backend = tiny.backend()
+    submit = budgeted(1, sampling)
+    own, free = alone(backend, submit), alone(backend, _replace(submit, thinking=None))
+    assert own[:9] == [*free[:7], *END]
+    rest = _replace(submit, request_id=2, prompt=[*submit.prompt, *own[:9]], done_tokens=9, thinking=None)
+    assert own[9:] == alone(tiny.backend(), rest)
+
+
+@sampled
+@pytest.mark.parametrize("device", ["as it is", "of its own"])
+def test_a_mixed_batch_changes_nobody(
+    tiny: Tiny, sampling: Sampling, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Budgets of all sizes beside rows without, of all kinds of sampling, in the graph and on the host: each
+    has the tokens that it has alone."""
+    if device == "of its own":
+        request.getfixturevalue("device_of_its_own")
+    backend = tiny.backend()
+    kinds = (sampling, GREEDY, _SAMPLED, _PENALISED)
+    submits = [budgeted(number, kinds[number % 4], number, 24 + number) for number in range(8)]
+    submits += [_replace(budgeted(number, kinds[number % 4]), thinking=None) for number in range(8, 12)]
+    together = answers(backend, submits)
+    for submit in submits:
+        assert together[submit.request_id].tokens == alone(backend, submit)
+
+
+def test_the_model_may_open_reasoning_itself(tiny: Tiny) -> None:
+    """With any budget, 0 too: it is counted from behind the opening mark."""
+    submit = budgeted(1, GREEDY, 100, opens=False)
+    free = alone(tiny.backend(), submit)
+    start = tuple(free[4:6])
+    for tokens in (0, 1, 5):
+        budget = _replace(BUDGET, tokens=tokens, start=start, opens=False)
+        own = alone(tiny.backend(), _replace(submit, thinking=budget))
+        begun = next(n for n in range(len(free)) if tuple(free[n : n + 2]) == start) + 2
+        assert own[: begun + tokens + 2] == [*free[: begun + tokens], *END]
+        assert start not in {tuple(own[n : n + 2]) for n in range(begun, len(own))}
+
+
+def test_log_probabilities_are_the_models_own(tiny: Tiny) -> None:
+    """Of forced tokens too: what the model would have given them, which is not much and not nothing."""
+    submit = _replace(budgeted(1, _SAMPLED), top_logprobs=5)
+    course = answers(tiny.backend(), [submit])[1]
+    free = answers(tiny.backend(), [_replace(submit, thinking=None)])[1]
+    forced = course.logprobs[7]
+    assert forced is not None
+    assert free.logprobs[7] is not None
+    assert forced.top == free.logprobs[7].top
+    assert -100 < forced.chosen < free.logprobs[7].top[0][1]
+
+
+def test_a_stop_token_in_the_mark_ends_the_row(tiny: Tiny) -> None:
+    """What ends an answer ends it, `min_tokens` or not."""
+    submit = _replace(budgeted(1, GREEDY), stop_token_ids=(END[1],), min_tokens=20)
+    course = answers(tiny.backend(), [submit])[1]
+    assert course.tokens[7:] == [*END]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, _SAMPLED], ids=["greedy", "sampled"])
+def test_preemption_changes_nothing(tiny: Tiny, sampling: Sampling) -> None:
+    """Sixteen with budgets that end anywhere in their answers, in the bytes of six."""
+    generator = random.Random(4)
+    submits = [
+        _replace(
+            request(number, prompt_of(generator.randrange(40, 120), number), 600, sampling=sampling),
+            thinking=_replace(BUDGET, tokens=generator.randrange(10, 590)),
+        )
+        for number in range(16)
+    ]
+    free, none = _run(tiny, submits, 1 << 20)
+    tight, preemptions = _run(tiny, submits, 6 * 620)
+    assert none == 0 < preemptions
+    assert tight == free
+    for submit in submits:
+        assert submit.thinking is not None
+        assert submit.thinking.tokens is not None
+        at = submit.thinking.tokens
+        assert tuple(free[submit.request_id][at : at + 2]) == END
+
+
+def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[int, list[int]], int]:
+    budget_bytes = budget_tokens * (tiny.ready.kv_bytes_per_token + 4)
+    loop = EngineLoop(tiny.backend(max_slots=16, kv_cache_bytes=budget_bytes), 16, PrefillPace(256))
+    tokens: dict[int, list[int]] = {submit.request_id: [] for submit in submits}
+    commands, preemptions = list(submits), 0
+    while commands or not loop.idle:
+        for frame in loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            for token in frame.tokens:
+                tokens[token.request_id].append(token.token)
+            preemptions = frame.counters.preemptions
+        commands = []
+    return tokens, preemptions

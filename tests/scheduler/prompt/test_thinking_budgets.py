@@ -1,0 +1,146 @@
+"""How many tokens a request may reason for, and by which ids its marks are known."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.config import ThinkingConfig
+from scheduler.link.messages import ThinkingBudget
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.thinking_budgets import ThinkingBudgets
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import (
+    UNLIMITED_THINKING,
+    ChatPrompt,
+    GenerationRequest,
+    Reasoning,
+    TextPrompt,
+)
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.scheduling import FOLDER
+from tests.scheduler.answer.dialects import KIMI_K3, MUSE, TOOLS, form
+
+HERMES = form("json_tools", "think")
+
+
+def request(
+    tokens: int | None = None, reasoning: Reasoning | None = None, **prompt: object
+) -> GenerationRequest:
+    chat = ChatPrompt(({"role": "user", "content": "x"},), reasoning=reasoning or Reasoning(), **prompt)  # type: ignore[arg-type]
+    return GenerationRequest("test", chat, thinking_tokens=tokens)
+
+
+def budget_of(
+    answer_format: AnswerFormat, asked: GenerationRequest | None = None, config: ThinkingConfig | None = None
+) -> ThinkingBudget | None:
+    budgets = ThinkingBudgets(ByteTokenizer(answer_format), 8192, config or ThinkingConfig())
+    return budgets.of(asked or request(5), opens=False)
+
+
+def test_the_request_s_number_then_its_effort_then_the_operator_s_default() -> None:
+    """In this order, in every combination; "unlimited" is an answer as any number is."""
+    for named, effort, table, default in product(
+        (None, UNLIMITED_THINKING, 0, 7), (None, "low", "high"), ({}, {"low": 3, "high": None}), (None, 11)
+    ):
+        budget = budget_of(HERMES, request(named, Reasoning(effort=effort)), ThinkingConfig(default, table))
+        assert budget is not None
+        if named is not None:
+            assert budget.tokens == (None if named == UNLIMITED_THINKING else named)
+        elif effort in table:
+            assert budget.tokens == table[effort]
+        else:
+            assert budget.tokens == default
+
+
+def test_reasoning_turned_off_is_the_effort_none() -> None:
+    """Which an operator may name, for models whose templates cannot turn it off."""
+    silent = request(None, Reasoning(enabled=False, effort="low"))
+    table = {"low": 3, "none": 0}
+    for config, tokens in ((ThinkingConfig(9, table), 0), (ThinkingConfig(9, {"low": 3}), 9)):
+        budget = budget_of(HERMES, silent, config)
+        assert budget is not None
+        assert budget.tokens == tokens
+
+
+def test_marks_are_the_format_s() -> None:
+    """Harmony's end leads to the next message; a call ends reasoning only where there are tools."""
+    plain = budget_of(HERMES)
+    assert plain is not None
+    assert (bytes(plain.start), bytes(plain.end)) == (b"<think>", b"</think>")
+    assert (plain.call_end, plain.anywhere, plain.opens) == ((), False, False)
+    with_tools = budget_of(HERMES, request(5, tools=TOOLS))
+    assert with_tools is not None
+    assert (bytes(with_tools.call_start), bytes(with_tools.call_end)) == (b"<tool_call>", b"</tool_call>")
+    harmony = budget_of(AnswerFormat(layout=Layout.HARMONY))
+    assert harmony is not None
+    assert bytes(harmony.start) == b"<|channel|>analysis<|message|>"
+    assert bytes(harmony.end) == b"<|end|><|start|>assistant"
+    assert harmony.anywhere
+    always = budget_of(form(None, "deepseek_r1"))
+    assert always is not None
+    assert always.opens
+    assert budget_of(KIMI_K3) is not None
+
+
+@pytest.mark.parametrize("answer_format", [PLAIN, form("json_tools"), MUSE], ids=["plain", "tools", "muse"])
+def test_without_reasoning_a_budget_has_no_effect(answer_format: AnswerFormat) -> None:
+    """Anthropic's clients send one to every model."""
+    assert budget_of(answer_format) is None
+    assert budget_of(HERMES, GenerationRequest("test", TextPrompt("x"), thinking_tokens=5)) is None
+
+
+class Merging(ByteTokenizer):
+    """Writes `>` and a line feed as one token, as vocabularies without the marks do."""
+
+    def encode(self, text: str) -> list[int]:
+        return [*text.replace(">\n", "\x00").encode()]
+
+
+def test_marks_that_depend_on_their_context_are_not_looked_for() -> None:
+    """They would be missed, and the end forced into the answer."""
+    assert ThinkingBudgets(Merging(HERMES), 8192, ThinkingConfig()).of(request(5), opens=False) is None
+    small = ThinkingBudgets(ByteTokenizer(HERMES), 64, ThinkingConfig())
+    assert small.of(request(5), opens=False) is None
+
+
+class Channels(ByteTokenizer):
+    """With gpt-oss's marks as tokens of their own."""
+
+    _MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return frozenset(range(256, 260))
+
+    def encode(self, text: str) -> list[int]:
+        for number, mark in enumerate(self._MARKS):
+            text = text.replace(mark, chr(256 + number))
+        return [ord(letter) for letter in text]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._MARKS[token_id - 256].encode() if token_id >= 256 else bytes([token_id])
+
+
+def test_of_marks_with_a_common_beginning_what_follows_it_is_held_back() -> None:
+    """After `<|channel|>` gpt-oss may still say "final"."""
+    found = ThinkingBudgets(Channels(AnswerFormat(layout=Layout.HARMONY)), 8192, ThinkingConfig())
+    budget = found.of(request(5), opens=False)
+    assert budget is not None
+    assert budget.start == (256, *b"analysis", 257)
+    assert budget.held == 1
+    assert budget.end == (258, 259, *b"assistant")
+
+
+def test_the_embedded_model_s_marks_are_a_token_each() -> None:
+    """And its template opens reasoning where a client asks for it."""
+    tokenizer = HubTokenizer(EMBEDDED_FOLDER)
+    preparation = Preparation(tokenizer, FOLDER)
+    for enabled, opens in ((True, True), (False, False), (None, False)):
+        budget = preparation.prepare(request(9, Reasoning(enabled=enabled))).thinking
+        assert budget is not None
+        assert (len(budget.start), len(budget.end), budget.opens) == (1, 1, opens)
+        assert tokenizer.decode(budget.end) == "</think>"
