@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Submit, ThinkingBudget
+from scheduler.token_ids import compact
 from tests.contracts.check_backend import MakeBackend
 from tests.contracts.journal import GREEDY, SEEDED, alone, answers, prompt_of, request
 
@@ -49,7 +50,9 @@ def check_a_thinking_budget_needs_no_state(make: MakeBackend) -> None:
     for submit in _submits(4):
         whole = alone(backend, submit)
         for done in range(1, len(whole)):
-            rest = _replace(submit, request_id=8, prompt=[*submit.prompt, *whole[:done]], done_tokens=done)
+            rest = _replace(
+                submit, request_id=8, prompt=compact([*submit.prompt, *whole[:done]]), done_tokens=done
+            )
             assert alone(backend, rest) == whole[done:]
 
 

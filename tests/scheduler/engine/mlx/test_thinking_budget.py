@@ -10,6 +10,7 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Sampling, StepOutput, Submit, ThinkingBudget
+from scheduler.token_ids import compact
 from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 
@@ -40,7 +41,9 @@ def test_only_the_mark_is_not_the_models(tiny: Tiny, sampling: Sampling) -> None
     submit = budgeted(1, sampling)
     own, free = alone(backend, submit), alone(backend, _replace(submit, thinking=None))
     assert own[:9] == [*free[:7], *END]
-    rest = _replace(submit, request_id=2, prompt=[*submit.prompt, *own[:9]], done_tokens=9, thinking=None)
+    rest = _replace(
+        submit, request_id=2, prompt=compact([*submit.prompt, *own[:9]]), done_tokens=9, thinking=None
+    )
     assert own[9:] == alone(tiny.backend(), rest)
 
 
