@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
+from api.media import Policy
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
     EngineConfig,
@@ -116,6 +117,11 @@ class ServeSettings(BaseModel):
         " auto: detected from the chat template.",
         "auto",
         "tool_call_parser",
+    )
+    media: Policy = _option(
+        "Model",
+        "What images, audio and files in messages become: a line of text that names them, or a refusal.",
+        "note",
     )
     reasoning_parser: str = _option(
         "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"

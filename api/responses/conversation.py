@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
+from api.openai.messages import spoken
 from api.responses.items import FunctionCall, FunctionCallOutput, InputItem, Message, ReasoningItem, said
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.prompt.volatile_headers import stable
@@ -65,7 +66,7 @@ def input_messages(items: Iterable[InputItem]) -> Iterator[TemplateMessage]:
 
 def _spoken(item: Message) -> Iterator[TemplateMessage]:
     """`developer` is OpenAI's newer name for `system`."""
-    parts = [part.said for part in item.content]
+    parts = spoken(item.content)
     if item.role == "user":
         yield {"role": "user", "content": "".join(parts)}
     elif kept := stable(parts):

@@ -290,8 +290,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": {}}, "input", "list"),
     ({"input": [{"type": "message", "role": "user"}]}, "input.0.content", "required"),
     (
-        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-        "input.0.content.0.type",
+        {"input": [{"role": "user", "content": [{"type": "input_hologram"}]}]},
+        "input.0.content.0",
         "input_text",
     ),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0", "item_reference"),
