@@ -113,8 +113,9 @@ class ServeSettings(BaseModel):
 
     tool_parser: str = _option(
         "Model",
-        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony or none;"
-        " auto: detected from the chat template.",
+        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony, generic"
+        " (tools described in the system prompt, calls as JSON) or none; auto: detected from the chat"
+        " template, generic where it has no tools.",
         "auto",
         "tool_call_parser",
     )

@@ -41,6 +41,8 @@ class Assembly:
         self._spans = spans
         self._read = 0
         """Characters of the answer up to the end of the current piece."""
+        self._result_mark = "" if answer_format.tools is None else answer_format.tools.result_mark
+        self._ended = False
         self.whole_calls = 0
 
     @property
@@ -54,8 +56,9 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer is complete because only one call was allowed."""
-        return self.whole_calls > 0 and self._calls.enough
+        """Whether the answer is complete, although the model may go on: only one call was allowed, or it
+        began to write a tool's result itself."""
+        return self._ended or (self.whole_calls > 0 and self._calls.enough)
 
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         """Raises MalformedToolCall."""
@@ -67,6 +70,7 @@ class Assembly:
                 continue
             self._read += len(cut.mark)
             yield from self._close(section, cut)
+            self._ended = self._result_mark != "" and cut.mark == self._result_mark
             if self.complete:
                 return
             section = self._splitter.section
