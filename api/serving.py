@@ -58,7 +58,7 @@ _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
 _TOOL_CALLS = {
     "native": "native: as the model's chat template writes them",
-    "generic": "generic: the model's chat template has none, so they are described in the system prompt",
+    "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
     "none": "none: requests with tools are refused",
 }
 _METRICS_LIMITS = Limits(connections=16, refusals=4)

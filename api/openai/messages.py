@@ -195,6 +195,12 @@ def _in_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+def not_json(text: str) -> dict[str, str]:
+    """For the template: arguments that a model wrote and nobody can parse. The client sends them back with
+    every later turn, beside its own complaint to the model."""
+    return {"not_json": text}
+
+
 def _read_json(value: Any) -> Any:
     """A call's arguments are JSON text, and templates want the object."""
     if not isinstance(value, str):
@@ -203,9 +209,13 @@ def _read_json(value: Any) -> Any:
         return {}
     json_text.check_bounds(value.encode(errors="replace"))
     try:
-        return json.loads(value, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it is not the JSON text of an object") from error
+        read = json.loads(value, strict=False)
+    except (ValueError, RecursionError):
+        return not_json(value)
+    if isinstance(read, str):
+        # Vercel's AI SDK writes a string that is no JSON as JSON once more.
+        return not_json(read)
+    return read if isinstance(read, dict) else not_json(value)
 
 
 class CalledFunction(Body):

@@ -91,6 +91,11 @@ class AnswerFormat:
             return "none"
         return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
 
+    @property
+    def call_dialect(self) -> str:
+        """For metrics."""
+        return "harmony" if self.tools is None else self.tools.name
+
     def without_tools(self) -> AnswerFormat:
         return replace(self, tools=None)
 

@@ -117,7 +117,9 @@ class HubTokenizer:
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
-        self._system_turn = self._renderer is None or generic_tools.has_system_turn(self._renderer)
+        self._system_turn = (
+            self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)
+        )
         self._special_ids = {
             token_id: str(added)
             for token_id, added in self._backend.get_added_tokens_decoder().items()

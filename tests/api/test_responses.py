@@ -297,7 +297,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0", "item_reference"),
     ({"input": [{"type": 5}]}, "input.0", "?"),
     (
-        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[" * 100}]},
         "",
         "input.0.arguments: it is not the JSON text of an object",
     ),
