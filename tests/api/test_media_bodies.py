@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import tracemalloc
+from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from api.media import Policy
 from tests.api.client import MODEL, chat, client_of
 from tests.api.test_agents import SAID, captured
 from tests.api.test_chat_tools import HERMES
+from tests.api.test_malformed_requests import JUNK
 from tests.api.test_media import PNG, WAV, encoded, jpeg, url
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
@@ -188,6 +191,44 @@ def test_the_operator_can_have_them_refused(path: str) -> None:
         status, answer, got = await prompt_of(path, body, "refuse")
         assert (status, got) == (400, "")
         assert f"'{place}' is not supported here: this model reads text only" in answer["error"]["message"]
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def with_junk(value: Any) -> Iterator[Any]:
+    """`value` with each part of it replaced by each piece of junk."""
+    yield from JUNK
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        for changed in with_junk(inner):
+            copied = copy(value)
+            copied[name] = changed
+            yield copied
+
+
+@pytest.mark.parametrize("path", GOLDEN)
+def test_junk_in_a_part_is_accepted_or_refused(path: str) -> None:
+    """By its dialect's error, and nothing breaks."""
+    parts = {
+        "/v1/chat/completions": CHAT["messages"][0]["content"],
+        "/v1/responses": RESPONSES["input"][0]["content"],
+        "/v1/messages": ANTHROPIC["messages"][0]["content"],
+    }[path]
+    field = "input" if path == "/v1/responses" else "messages"
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        scheduler = make_scheduler(Playback(""), answer_format=HERMES)
+        async with running(scheduler), client_of(scheduler) as client:
+            for part in parts:
+                for junk in with_junk(part):
+                    body = {"max_tokens": 9, field: [{"role": "user", "content": [junk]}]}
+                    if path == "/v1/responses":
+                        body["max_output_tokens"] = body.pop("max_tokens")
+                    content = json.dumps(body).encode()
+                    headers = {"content-type": "application/json"}
+                    response = await client.post(path, content=content, headers=headers)
+                    assert response.status_code in (200, 400), response.text
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
