@@ -29,6 +29,7 @@ from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
 from api.live import live_routes
+from api.media import Policy
 from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
@@ -59,6 +60,7 @@ def make_app(
     identity: Identity = EVERYBODY,
     metrics: bool = True,
     server: ServerMetrics | None = None,
+    media: Policy = "note",
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own."""
@@ -68,6 +70,7 @@ def make_app(
     app.state.identity = identity
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(keys.keys)
+    app.state.media = media
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(

@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeChoice
 from scheduler.events import (
     AnswerPiece,
+    MalformedCall,
     ReasoningDelta,
     TextDelta,
     TokenLogprobs,
@@ -70,6 +71,13 @@ class BlockSequence:
             case ToolCallArguments(text=text):
                 assert isinstance(self._block, ToolCallBlock), "arguments of no call"
                 yield self._grow(text)
+            case MalformedCall(text=text, index=None):
+                yield from self._add_text(text, ())
+            case MalformedCall(text=text, rest=rest):
+                assert isinstance(self._block, ToolCallBlock), "a failure of no call"
+                self._block.malformed = text
+                if rest:
+                    yield self._grow(rest)
             case _:
                 assert_never(piece)
 
@@ -125,8 +133,10 @@ def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:
                 yield TextDelta(text, tuple(logprobs))
             case ReasoningBlock(text=text):
                 yield ReasoningDelta(text)
-            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments, malformed=malformed):
                 yield ToolCallStarted(index, call_id, name)
                 yield ToolCallArguments(index, arguments)
+                if malformed:
+                    yield MalformedCall(malformed, index)
             case _:
                 assert_never(block)

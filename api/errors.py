@@ -4,9 +4,8 @@
 time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
 timeout, or let the request wait for as long as it lets any (SGLang, too, answers a queue's timeout so). 504
 is for an accepted request whose time was up before its answer was complete: it is no use to say when to come
-back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines. 422 is
-for an answer that the model itself spoilt (a tool call that cannot be read): the server did its part, and
-clients' libraries, which send anything from 500 on again, would get the same once more.
+back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines. A tool
+call that cannot be read is no error: the model wrote it, and the answer has it (`README.md`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from scheduler.errors import (
     EngineFailure,
     EngineLost,
     InvalidRequest,
-    MalformedToolCall,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
@@ -147,8 +145,6 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
             return 503, "service_unavailable_error"
         case DeadlineExceeded():
             return 504, "timeout_error"
-        case MalformedToolCall():
-            return 422, "model_error"
         case EngineFailure():
             return 500, "server_error"
         case _:

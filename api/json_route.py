@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import Depends, Request, Response
@@ -92,25 +93,35 @@ class _JsonRequest(Request):
     """Its `json` is the validated model of the route's body."""
 
     model: type[Body]
+    work: BodyWork | None = None
+
+    async def body(self) -> bytes:
+        """Whether there is one: FastAPI looks at no more, and keeps what this returns until the answer is
+        made. Of a waiting request nothing may hold the text of its screenshots."""
+        return (await super().body())[:1]
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            body = await self.body()
+            body = await super().body()
             try:
-                work = await body_work(self)
+                work = self.work = await _work_of(self, body)
             except SchedulerError as error:
                 raise _Rejected(error) from None
-            self._json = await work(lambda: _validated(self.model, body))
+            self._body = b""
+            context = {"media": self.app.state.media}
+            validated = partial(_validated, self.model, body, context)
+            del body
+            self._json = await work(validated)
         return self._json
 
 
-def _validated(model: type[Body], body: bytes) -> Body:
+def _validated(model: type[Body], body: bytes, context: dict[str, Any]) -> Body:
     try:
         value = json_text.decode(body)
     except ValueError as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, context=context)
     except ValidationError as error:
         first: dict[str, Any] = {**error.errors(include_url=False)[0]}
         first["loc"] = ("body", *first["loc"])
@@ -119,9 +130,14 @@ def _validated(model: type[Body], body: bytes) -> Body:
 
 async def body_work(request: Request) -> BodyWork:
     """Raises InvalidRequest for a header."""
-    lane = lane_of(await request.body())
+    if isinstance(request, _JsonRequest) and request.work is not None:
+        return request.work
+    return await _work_of(request, await request.body())
+
+
+async def _work_of(request: Request, body: bytes) -> BodyWork:
     tenant = (await caller(request)).tenant
-    return BodyWork(request.app.state.offload, tenant, lane)
+    return BodyWork(request.app.state.offload, tenant, lane_of(body))
 
 
 BodyWorkOf = Annotated[BodyWork, Depends(body_work)]

@@ -16,6 +16,8 @@ class ServedModel:
     names: tuple[str, ...]
     created: int
     context_tokens: int
+    tool_calls: str = "native"
+    """`AnswerFormat.tool_calls` of the model."""
 
     @property
     def name(self) -> str:
@@ -36,6 +38,7 @@ class ServedModel:
             "owned_by": "penstock",
             # vLLM's field, which clients read.
             "max_model_len": self.context_tokens,
+            "tool_calls": self.tool_calls,
             "type": "model",
             "display_name": name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),

@@ -56,6 +56,11 @@ _SERVER_NAME = "penstock"
 """The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
+_TOOL_CALLS = {
+    "native": "native: as the model's chat template writes them",
+    "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
+    "none": "none: requests with tools are refused",
+}
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
 """Within the server's reserve of descriptors."""
 
@@ -115,6 +120,7 @@ async def _serve(settings: ServeSettings) -> None:
         reasoning_parser=settings.reasoning_parser,
     )
     config = settings.scheduler_config(model.folder.path, keys, _cache_folder(settings))
+    click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     names = _names(settings, model)
@@ -134,7 +140,9 @@ async def _serve(settings: ServeSettings) -> None:
     server = Server(
         make_app(
             scheduler,
-            ServedModel(names, int(time.time()), model.folder.context_tokens),
+            ServedModel(
+                names, int(time.time()), model.folder.context_tokens, tokenizer.answer_format.tool_calls
+            ),
             keep_alive_seconds=settings.sse_keepalive_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
@@ -144,6 +152,7 @@ async def _serve(settings: ServeSettings) -> None:
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
             server=server_metrics,
+            media=settings.media,
         ),
         limits,
         on_error=_log_handler_error,

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
 from api.effort_tokens import by_effort
+from api.media import Policy
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
     EngineConfig,
@@ -119,10 +120,16 @@ class ServeSettings(BaseModel):
 
     tool_parser: str = _option(
         "Model",
-        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony or none;"
-        " auto: detected from the chat template.",
+        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony, generic"
+        " (tools described in the system prompt, calls as JSON) or none; auto: detected from the chat"
+        " template, generic where it has no tools.",
         "auto",
         "tool_call_parser",
+    )
+    media: Policy = _option(
+        "Model",
+        "What images, audio and files in messages become: a line of text that names them, or a refusal.",
+        "note",
     )
     reasoning_parser: str = _option(
         "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"

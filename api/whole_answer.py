@@ -13,6 +13,7 @@ from scheduler.events import (
     AnswerPiece,
     Failed,
     Finished,
+    MalformedCall,
     Prefilling,
     Queued,
     ReasoningDelta,
@@ -44,11 +45,15 @@ class ToolCallBlock:
     call_id: str
     name: str
     arguments: str = ""
-    """JSON text."""
+    """JSON text; of a malformed call what the model wrote instead."""
+    malformed: str = ""
+    """The whole of a call that cannot be parsed, as the model wrote it; else empty."""
 
     @property
     def input(self) -> dict[str, Any] | None:
-        """The arguments as an object; None for a call that the end of the answer cut in two."""
+        """The arguments as an object; None for a malformed call, and one that the end of the answer cut."""
+        if self.malformed:
+            return None
         try:
             text = json.dumps(json.loads(self.arguments), ensure_ascii=False, allow_nan=False)
             # JSON can spell lone surrogates, and UTF-8 cannot.
@@ -113,6 +118,12 @@ class WholeChoice:
             case ToolCallArguments(text=text):
                 assert isinstance(last, ToolCallBlock), "arguments of no call"
                 self._parts.append(text)
+            case MalformedCall(text=text, index=None):
+                self.add(TextDelta(text))
+            case MalformedCall(text=text, rest=rest):
+                assert isinstance(last, ToolCallBlock), "a failure of no call"
+                self._parts.append(rest)
+                last.malformed = text
             case _:
                 assert_never(piece)
 

@@ -147,12 +147,6 @@ class RequestFailed(EngineFailure):
     code = "request_failed"
 
 
-class MalformedToolCall(EngineFailure):
-    """The model wrote a tool call that cannot be parsed. The message quotes it."""
-
-    code = "malformed_tool_call"
-
-
 class StartupError(Exception):
     """Penstock cannot start with these options; the message is for the operator."""
 

@@ -21,7 +21,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     """max_tokens was reached. A tool call that it cut off does not count as a whole call."""
     TOOL_CALLS = "tool_calls"
-    """The model ended its turn with at least one whole call."""
+    """The model ended its turn with at least one call that was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,24 @@ class ToolCallStarted:
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
     """A piece of the JSON text of a call's arguments. The pieces of a call join to one JSON object, unless
-    the answer is cut off inside it."""
+    the answer is cut off inside it, or a MalformedCall follows."""
 
     index: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """A tool call that cannot be parsed: the model's failure, so the answer goes on.
+
+    `text` is all of it as the model wrote it, with its marks. `index` None: nothing of it was sent. Else it
+    is the number of the call, which is over, and `rest` is the part of its arguments that was not sent: the
+    pieces join to text that is no JSON object.
+    """
+
+    text: str
+    index: int | None = None
+    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,8 @@ class Finished:
     usage: Usage
     stop_string: str | None = None
     """The stop string that ended it; None if there was none."""
+    malformed_calls: int = 0
+    """How many of its tool calls cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +158,6 @@ class Failed:
 
 
 Progress: TypeAlias = Queued | Prefilling
-AnswerPiece: TypeAlias = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallArguments
+AnswerPiece: TypeAlias = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallArguments | MalformedCall
 FinalEvent: TypeAlias = Finished | Failed
 StreamEvent: TypeAlias = Progress | AnswerPiece | FinalEvent

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field
 
-from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
-from api.openai.messages import Body
+from api import media
+from api.fields import JsonObject, Listed, Refused, WithoutEffect
+from api.openai.messages import MEDIA, Body, MediaData, MediaPart, MediaUrl, Unread
 
 _AUTOMATIC_CACHE = "what prompts have in common is found without it"
 
@@ -27,6 +28,109 @@ class Text(_Block):
     type: Literal["text"]
     text: str
     citations: Annotated[Listed[Any] | None, Refused("sources are not cited", neutral=([],))] = None
+
+    @property
+    def said(self) -> str:
+        return self.text
+
+
+class Base64Source(Body):
+    type: Literal["base64"]
+    data: MediaData
+    media_type: Unread = None
+
+    @property
+    def what(self) -> str:
+        return self.data
+
+
+class UrlSource(Body):
+    type: Literal["url"]
+    url: MediaUrl
+
+    @property
+    def what(self) -> str:
+        return self.url
+
+
+class FileSource(Body):
+    type: Literal["file"]
+    file_id: Unread = None
+
+    @property
+    def what(self) -> str:
+        return ""
+
+
+class TextSource(Body):
+    """A document that is text."""
+
+    type: Literal["text"]
+    data: str
+    media_type: Unread = None
+
+
+class Image(_Block, MediaPart):
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource | FileSource, Discriminator("type")]
+
+    @property
+    def said(self) -> str:
+        return media.note("image", self.source.what)
+
+
+def as_blocks(value: Any) -> Any:
+    """A string is short for one text block."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class BlocksSource(Body):
+    """A document that is made of blocks."""
+
+    type: Literal["content"]
+    content: Annotated[
+        Listed[Annotated[Text | Image, Discriminator("type")]],
+        BeforeValidator(as_blocks, json_schema_input_type=str | list[Any]),
+    ]
+
+
+_NO_CITATIONS = Refused("sources are not cited", neutral=({"enabled": False},))
+
+
+class Document(_Block, MediaPart):
+    type: Literal["document"]
+    source: Annotated[
+        Base64Source | UrlSource | FileSource | TextSource | BlocksSource, Discriminator("type")
+    ]
+    title: str | None = None
+    context: str | None = None
+    citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
+
+    @property
+    def said(self) -> str:
+        """Text with its title, or a line with it."""
+        match self.source:
+            case TextSource(data=text):
+                return joined(filter(None, (self.title, self.context, text)))
+            case BlocksSource(content=blocks):
+                return joined(filter(None, (self.title, self.context, *[block.said for block in blocks])))
+            case source:
+                line = media.note("document", source.what, self.title)
+                return joined(filter(None, (line, self.context)))
+
+
+class SearchResult(_Block):
+    """What a client's own search found: text."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Listed[Text]
+    citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
+
+    @property
+    def said(self) -> str:
+        return joined((self.title, self.source, *[block.text for block in self.content]))
 
 
 class Thinking(Body):
@@ -54,26 +158,24 @@ class ToolUse(_Block):
     ] = None
 
 
-def as_blocks(value: Any) -> Any:
-    """A string is short for one text block."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
-_Texts = Annotated[Listed[Text], BeforeValidator(as_blocks, json_schema_input_type=str | list[Text])]
+_Said = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
+_Results = Annotated[Listed[_Said], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Said])]
 
 
 class ToolResult(_Block):
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
-    content: _Texts | None = None
+    content: Annotated[_Results | None, MEDIA] = None
     is_error: Annotated[bool | None, WithoutEffect("templates have no place for it; the text says it")] = None
 
     @property
     def text(self) -> str:
-        return joined(block.text for block in self.content or ())
+        return joined(block.said for block in self.content or ())
 
 
-ContentBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult
+ContentBlock: TypeAlias = (
+    Text | Image | Document | SearchResult | Thinking | RedactedThinking | ToolUse | ToolResult
+)
 _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
@@ -84,7 +186,7 @@ class InputMessage(Body):
     content: Annotated[
         Listed[_TaggedBlock],
         BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
-        Partly("text; models here see no pictures"),
+        MEDIA,
     ]
 
     @property
@@ -94,7 +196,7 @@ class InputMessage(Body):
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:
-    return [block.text for block in blocks if isinstance(block, Text)]
+    return [block.said for block in blocks if isinstance(block, Text | Image | Document | SearchResult)]
 
 
 def joined(parts: Any) -> str:

@@ -9,8 +9,11 @@ from typing import Any, assert_never
 
 from api.anthropic.content import (
     ContentBlock,
+    Document,
+    Image,
     InputMessage,
     RedactedThinking,
+    SearchResult,
     Text,
     Thinking,
     ToolResult,
@@ -119,7 +122,7 @@ def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
             case "user":
                 yield from _user(blocks)
             case "system":
-                kept = stable(texts(_only_text(blocks, role)))
+                kept = stable(texts(_only_said(blocks, role)))
                 if kept:
                     yield {"role": "system", "content": joined(kept)}
 
@@ -136,7 +139,7 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
             case ToolUse(id=call_id, name=name, input=arguments):
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
-            case ToolResult():
+            case ToolResult() | Image() | Document() | SearchResult():
                 raise _misplaced(block, "assistant")
             case _:
                 assert_never(block)
@@ -158,14 +161,14 @@ def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
                 said = []
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
         else:
-            said.extend(texts(_only_text([block], "user")))
+            said.extend(texts(_only_said([block], "user")))
     if said or not blocks:
         yield {"role": "user", "content": joined(said)}
 
 
-def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
+def _only_said(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
     for block in blocks:
-        if not isinstance(block, Text):
+        if not isinstance(block, Text | Image | Document | SearchResult):
             raise _misplaced(block, role)
     return blocks
 

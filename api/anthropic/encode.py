@@ -9,8 +9,18 @@ import msgspec
 from api import sse
 from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step, whole_blocks
 from api.errors import ApiError
+from api.openai.encode import marked
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeAnswer
-from scheduler.events import AnswerPiece, Finished, FinishReason, Progress, Usage
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    MalformedCall,
+    Progress,
+    TextDelta,
+    ToolCallStarted,
+    Usage,
+)
 
 _json = msgspec.json.Encoder()
 
@@ -31,14 +41,15 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def stop_reason(finished: Finished) -> str:
+def stop_reason(finished: Finished, *, calls: bool = True) -> str:
+    """`calls`: whether there is one that can be run."""
     match finished.reason:
         case FinishReason.STOP:
             return "end_turn" if finished.stop_string is None else "stop_sequence"
         case FinishReason.LENGTH:
             return "max_tokens"
         case FinishReason.TOOL_CALLS:
-            return "tool_use"
+            return "tool_use" if calls else "end_turn"
         case _:
             assert_never(finished.reason)
 
@@ -46,13 +57,16 @@ def stop_reason(finished: Finished) -> str:
 def message_object(public_id: str, model: str, answer: WholeAnswer, *, show_thinking: bool) -> dict[str, Any]:
     """The whole answer to a request that does not stream."""
     (choice,) = answer.choices
-    contents = [_content(block, show_thinking) for block in whole_blocks(choice)]
+    found = [_content(block, show_thinking) for block in whole_blocks(choice)]
+    contents = [content for content in found if content is not None]
+    calls = any(content["type"] == "tool_use" for content in contents)
     return {
         **_envelope(public_id, model),
-        "content": [content for content in contents if content is not None],
-        "stop_reason": stop_reason(choice.end),
+        "content": contents,
+        "stop_reason": stop_reason(choice.end, calls=calls),
         "stop_sequence": choice.end.stop_string,
         "usage": usage_object(answer.usage),
+        **marked(choice.end),
     }
 
 
@@ -61,13 +75,16 @@ def _envelope(public_id: str, model: str) -> dict[str, Any]:
 
 
 def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
-    """None for a call that the end of the answer cut in two: nobody can run half of one."""
+    """None for a call that the end of the answer cut in two: nobody can run half of one. One that cannot be
+    parsed is text: `input` is an object here."""
     match block:
         case TextBlock(text=text):
             return {"type": "text", "text": text}
         case ReasoningBlock(text=text):
             shown = text if show_thinking else ""
             return {"type": "thinking", "thinking": shown, "signature": SIGNATURE}
+        case ToolCallBlock(malformed=text) if text:
+            return {"type": "text", "text": text}
         case ToolCallBlock(call_id=call_id, name=name, input=arguments):
             if arguments is None:
                 return None
@@ -85,6 +102,8 @@ class MessageEncoder:
         self._show_thinking = show_thinking
         self._blocks = BlockSequence()
         self._finished: Finished | None = None
+        self._calls = 0
+        """Those that can be run."""
 
     def start(self, prompt_tokens: int) -> bytes:
         """Sent immediately: Anthropic's clients take it as acceptance of the request. How much of the
@@ -102,6 +121,16 @@ class MessageEncoder:
         if isinstance(event, Finished):
             self._finished = event
             return b"".join([self._step(step) for step in self._blocks.end()])
+        match event:
+            case ToolCallStarted():
+                self._calls += 1
+            case MalformedCall(text=text, index=index):
+                # Its block ends as it is, and text follows: a rest that is no JSON would make the official
+                # clients raise.
+                self._calls -= index is not None
+                event = TextDelta(text)
+            case _:
+                pass
         return b"".join([self._step(step) for step in self._blocks.add(event)])
 
     def _step(self, step: Step) -> bytes:
@@ -135,8 +164,10 @@ class MessageEncoder:
 
     def finish(self, usage: Usage) -> bytes:
         assert self._finished is not None, "the choice ends before the answer"
-        delta = {"stop_reason": stop_reason(self._finished), "stop_sequence": self._finished.stop_string}
-        end = _event("message_delta", {"delta": delta, "usage": usage_object(usage)})
+        reason = stop_reason(self._finished, calls=self._calls > 0)
+        delta = {"stop_reason": reason, "stop_sequence": self._finished.stop_string}
+        mark = marked(self._finished)
+        end = _event("message_delta", {"delta": delta, "usage": usage_object(usage), **mark})
         return end + _event("message_stop", {})
 
     def error(self, error: ApiError) -> bytes:

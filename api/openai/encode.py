@@ -18,6 +18,7 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     Logprob,
+    MalformedCall,
     Prefilling,
     Progress,
     Queued,
@@ -57,6 +58,15 @@ def _logprob(logprob: Logprob) -> dict[str, Any]:
     return {"token": logprob.text, "logprob": logprob.logprob, "bytes": list(logprob.data)}
 
 
+MARK = {"malformed_tool_call": True}
+"""Under `penstock`, beside the finish reason of an answer with a call that cannot be parsed: the clients'
+libraries keep, or ignore, fields that they do not know."""
+
+
+def marked(end: Finished) -> dict[str, Any]:
+    return {"penstock": MARK} if end.malformed_calls else {}
+
+
 def completion_object(
     public_id: str, created: int, model: str, answer: WholeAnswer, *, logprobs: bool = False
 ) -> dict[str, Any]:
@@ -72,6 +82,7 @@ def completion_object(
                 "message": _message(choice),
                 "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
+                **marked(choice.end),
             }
             for index, choice in enumerate(answer.choices)
         ],
@@ -138,9 +149,14 @@ class ChunkEncoder:
             case ToolCallArguments(index=index, text=text):
                 piece = {"index": index, "function": {"arguments": text}}
                 return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
-            case Finished(reason=reason):
+            case MalformedCall(text=text, index=index, rest=rest):
+                if index is None:
+                    return self._encode(choice, TextDelta(text))
+                return self._encode(choice, ToolCallArguments(index, rest)) if rest else b""
+            case Finished(reason=reason, malformed_calls=malformed):
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
-                return self._choice(choice) + end + self._end_tail
+                mark = b',"penstock":' + _json.encode(MARK) if malformed else b""
+                return self._choice(choice) + end + mark + self._end_tail
             case _:
                 assert_never(event)
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
-from api import json_text
-from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
+from api import json_text, media
+from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
 
 
 class Body(BaseModel):
@@ -67,8 +77,128 @@ class ContentPart(Body):
         return self
 
 
+MEDIA = Partly("the model reads its text; what else is in it becomes a line of text (`--media`)")
+MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
+"""Base64 text, of which only its description stays: the data is gone with the body's own text."""
+MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
+MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
+Unread: TypeAlias = Annotated[str | None, WithoutEffect("nobody looks at it here")]
+
+
+class MediaPart(Body):
+    """What a text model cannot read: a line of text in its place (`--media note`), or refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_noted(cls, value: Any, info: ValidationInfo) -> Any:
+        if (info.context or {}).get("media") == "refuse":
+            raise unsupported("this model reads text only")
+        return value
+
+    @property
+    def said(self) -> str:
+        raise NotImplementedError
+
+
+def _as_url(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
+class LinkedMedia(Body):
+    url: MediaUrl
+    detail: Unread = None
+
+
+_Linked = Annotated[LinkedMedia, BeforeValidator(_as_url, json_schema_input_type=str | LinkedMedia)]
+
+
+class ImagePart(MediaPart):
+    type: Literal["image_url"]
+    image_url: _Linked
+
+    @property
+    def said(self) -> str:
+        return media.note("image", self.image_url.url)
+
+
+class VideoPart(MediaPart):
+    """vLLM's, as is `audio_url`."""
+
+    type: Literal["video_url"]
+    video_url: _Linked
+
+    @property
+    def said(self) -> str:
+        return media.note("video", self.video_url.url)
+
+
+class AudioUrlPart(MediaPart):
+    type: Literal["audio_url"]
+    audio_url: _Linked
+
+    @property
+    def said(self) -> str:
+        return media.note("audio", self.audio_url.url)
+
+
+class InputAudio(Body):
+    data: MediaData
+    format: Unread = None
+
+
+class AudioPart(MediaPart):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+    @property
+    def said(self) -> str:
+        return media.note("audio", self.input_audio.data)
+
+
+class InputFile(Body):
+    """A file that was uploaded elsewhere has an id only."""
+
+    file_data: MediaFile | None = None
+    file_id: Unread = None
+    filename: str | None = None
+
+
+class FilePart(MediaPart):
+    type: Literal["file"]
+    file: InputFile
+
+    @property
+    def said(self) -> str:
+        return media.note("document", self.file.file_data or "", self.file.filename)
+
+
+_Part = Annotated[
+    ContentPart | ImagePart | AudioPart | FilePart | VideoPart | AudioUrlPart, Discriminator("type")
+]
+
+
+def spoken(parts: Sequence[Any]) -> list[str]:
+    """What each part says; a line about media stands on a line of its own."""
+    texts: list[str] = []
+    before: Any = None
+    for part in parts:
+        text = part.said
+        noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
+        if before is not None and noted and not texts[-1].endswith("\n"):
+            text = "\n" + text
+        texts.append(text)
+        before = part
+    return texts
+
+
 def _in_parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def not_json(text: str) -> dict[str, str]:
+    """For the template: arguments that a model wrote and nobody can parse. The client sends them back with
+    every later turn, beside its own complaint to the model."""
+    return {"not_json": text}
 
 
 def _read_json(value: Any) -> Any:
@@ -79,9 +209,13 @@ def _read_json(value: Any) -> Any:
         return {}
     json_text.check_bounds(value.encode(errors="replace"))
     try:
-        return json.loads(value, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it is not the JSON text of an object") from error
+        read = json.loads(value, strict=False)
+    except (ValueError, RecursionError):
+        return not_json(value)
+    if isinstance(read, str):
+        # Vercel's AI SDK writes a string that is no JSON as JSON once more.
+        return not_json(read)
+    return read if isinstance(read, dict) else not_json(value)
 
 
 class CalledFunction(Body):
@@ -102,9 +236,7 @@ class ChatMessage(Body):
     """A message as the chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        Listed[ContentPart] | None, BeforeValidator(_in_parts), Partly("text; models here see no pictures")
-    ] = None
+    content: Annotated[Listed[_Part] | None, BeforeValidator(_in_parts), MEDIA] = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Listed[ToolCall] | None = None
@@ -133,5 +265,5 @@ class ChatMessage(Body):
     @property
     def blocks(self) -> list[str]:
         """The text of each part."""
-        parts = [part.said for part in self.content or ()]
+        parts = spoken(self.content or ())
         return [*parts, self.refusal] if self.refusal else parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
+from api.openai.messages import not_json, spoken
 from api.responses.items import FunctionCall, FunctionCallOutput, InputItem, Message, ReasoningItem, said
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.prompt.volatile_headers import stable
@@ -65,7 +66,7 @@ def input_messages(items: Iterable[InputItem]) -> Iterator[TemplateMessage]:
 
 def _spoken(item: Message) -> Iterator[TemplateMessage]:
     """`developer` is OpenAI's newer name for `system`."""
-    parts = [part.said for part in item.content]
+    parts = spoken(item.content)
     if item.role == "user":
         yield {"role": "user", "content": "".join(parts)}
     elif kept := stable(parts):
@@ -73,7 +74,8 @@ def _spoken(item: Message) -> Iterator[TemplateMessage]:
 
 
 def output_messages(blocks: Iterable[Block]) -> Iterator[TemplateMessage]:
-    """An answer as the conversation remembers it. A call that was cut in two is not remembered."""
+    """An answer as the conversation remembers it. A call that was cut in two is not remembered; one that
+    cannot be parsed is, since its client answers it."""
     turn = _Turn()
     for block in blocks:
         match block:
@@ -81,6 +83,8 @@ def output_messages(blocks: Iterable[Block]) -> Iterator[TemplateMessage]:
                 turn.say(text)
             case ReasoningBlock(text=text):
                 turn.think(text)
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments, malformed=text) if text:
+                turn.call(call_id, name, not_json(arguments))
             case ToolCallBlock(call_id=call_id, name=name, input=arguments):
                 if arguments is not None:
                     turn.call(call_id, name, arguments)

@@ -10,7 +10,7 @@ import msgspec
 from api import sse
 from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step
 from api.errors import ApiError
-from api.openai.encode import logprob_objects
+from api.openai.encode import logprob_objects, marked
 from api.responses.envelope import Envelope, ItemStatus, Status, part, status_of
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.errors import SchedulerError
@@ -45,7 +45,7 @@ class ResponseEncoder:
         self._remember = remember
         self._sequence = BlockSequence()
         self._number = -1
-        self._reason: FinishReason | None = None
+        self._end: Finished | None = None
         self._blocks: list[Block] = []
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
@@ -58,7 +58,7 @@ class ResponseEncoder:
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if isinstance(event, Finished):
-            self._reason = event.reason
+            self._end = event
             cut = event.reason is FinishReason.LENGTH
             return self._close("incomplete" if cut else "completed")
         return b"".join([self._step(step, "completed") for step in self._sequence.add(event)])
@@ -135,8 +135,8 @@ class ResponseEncoder:
                 return sse.comment(f"prefill {done}/{total}")
 
     def finish(self, usage: Usage) -> bytes:
-        assert self._reason is not None, "the choice ends before the answer"
-        status = status_of(self._reason)
+        assert self._end is not None, "the choice ends before the answer"
+        status = status_of(self._end.reason)
         return self._last(f"response.{status}", status, usage)
 
     def error(self, error: ApiError) -> bytes:
@@ -147,7 +147,8 @@ class ResponseEncoder:
         return self._event("response.failed", {"response": self.response})
 
     def _last(self, event: str, status: Status, usage: Usage | None) -> bytes:
-        self.response = self._envelope.response(status, self._items, usage)
+        mark = {} if self._end is None else marked(self._end)
+        self.response = {**self._envelope.response(status, self._items, usage), **mark}
         self._remember(self.response, self._blocks)
         return self._event(event, {"response": self.response})
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from api.fields import Listed, Partly, Refused, WithoutEffect
-from api.openai.messages import Body, CalledFunction
+from api import media
+from api.fields import Listed, Refused, WithoutEffect
+from api.openai.messages import (
+    MEDIA,
+    AudioPart,
+    Body,
+    CalledFunction,
+    MediaFile,
+    MediaPart,
+    MediaUrl,
+    Unread,
+    spoken,
+)
 
 _Status = Annotated[
     Literal["in_progress", "completed", "incomplete"] | None, WithoutEffect("an item is what it says")
@@ -17,7 +29,7 @@ _NO_CALLERS = "the model is the only caller"
 
 
 class Part(Body):
-    """Text of any role. Images and files are refused by their types."""
+    """Text of any role."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
@@ -30,19 +42,42 @@ class Part(Body):
         return self.text or self.refusal or ""
 
 
+class InputImage(MediaPart):
+    type: Literal["input_image"]
+    image_url: MediaUrl | None = None
+    file_id: Unread = None
+    detail: Unread = None
+
+    @property
+    def said(self) -> str:
+        return media.note("image", self.image_url or "")
+
+
+class InputFile(MediaPart):
+    type: Literal["input_file"]
+    file_data: MediaFile | None = None
+    file_url: MediaUrl | None = None
+    file_id: Unread = None
+    filename: str | None = None
+    detail: Unread = None
+
+    @property
+    def said(self) -> str:
+        return media.note("document", self.file_data or self.file_url or "", self.filename)
+
+
 def _in_parts(value: Any) -> Any:
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
+_AnyPart: TypeAlias = Annotated[Part | InputImage | InputFile | AudioPart, Discriminator("type")]
 _Parts = Annotated[
-    Listed[Part],
-    BeforeValidator(_in_parts, json_schema_input_type=str | list[Part]),
-    Partly("text; models here see no pictures"),
+    Listed[_AnyPart], BeforeValidator(_in_parts, json_schema_input_type=str | list[_AnyPart]), MEDIA
 ]
 
 
-def said(parts: list[Part] | None) -> str:
-    return "".join(part.said for part in parts or ())
+def said(parts: Sequence[Part | MediaPart] | None) -> str:
+    return "".join(spoken(parts or ()))
 
 
 class Message(Body):

@@ -13,6 +13,7 @@ from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ApiError, ApiFailure
 from api.json_route import BodyWorkOf, JsonRoute, Validated
+from api.openai.encode import marked
 from api.openapi import STREAMED
 from api.responses.conversation import input_messages, output_messages
 from api.responses.decode import generation_request
@@ -50,7 +51,8 @@ def responses_routes(
         answer = await whole_answer(scheduler, request)
         (choice,) = answer.choices
         blocks, reason = whole_blocks(choice), choice.end.reason
-        response = envelope.response(status_of(reason), envelope.items(blocks, reason), answer.usage)
+        items = envelope.items(blocks, reason)
+        response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
         remember(response, blocks)
         return JSONResponse(response)
 

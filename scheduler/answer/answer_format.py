@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 from scheduler.answer import dsml, harmony, mlx_lm_parts
 from scheduler.answer.harmony import HarmonySplitter
@@ -56,6 +56,9 @@ class ToolSyntax:
     """Its parser returns text that it cannot parse as an argument called `raw`."""
     short_ids: bool = False
     """Mistral's templates accept only ids of nine letters and digits."""
+    result_mark: str = ""
+    """What begins a tool's result. A model that does not stop after its calls goes on with this: the answer
+    ends before it."""
 
 
 class Layout(Enum):
@@ -80,6 +83,21 @@ class AnswerFormat:
     @property
     def has_tool_calls(self) -> bool:
         return self.tools is not None or self.layout is Layout.HARMONY
+
+    @property
+    def tool_calls(self) -> Literal["native", "generic", "none"]:
+        """Whose dialect the calls are in: the model's own template's, or ours (`prompt/generic_tools.py`)."""
+        if not self.has_tool_calls:
+            return "none"
+        return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
+
+    @property
+    def call_dialect(self) -> str:
+        """For metrics."""
+        return "harmony" if self.tools is None else self.tools.name
+
+    def without_tools(self) -> AnswerFormat:
+        return replace(self, tools=None)
 
     def spelled(self, *, tools: bool) -> frozenset[str]:
         """Control tokens that must appear in the text so that the marks are found. Others are dropped."""
@@ -129,6 +147,8 @@ class AnswerFormat:
         return edges
 
     def _add_tool_edges(self, edges: dict[Section, list[Edge]], syntax: ToolSyntax) -> None:
+        if syntax.result_mark:
+            edges[TEXT].append(Edge(syntax.result_mark, HIDDEN))
         if self.layout is Layout.MARKS:
             edges[TEXT].append(Edge(syntax.start, CALL))
         edges[REASONING].append(Edge(syntax.start, CALL_IN_REASONING))
@@ -142,6 +162,11 @@ class AnswerFormat:
 
 
 PLAIN = AnswerFormat()
+
+GENERIC = "generic"
+"""The name of the dialect of models whose template has no tools."""
+GENERIC_CALL = ("<tool_call>", "</tool_call>")
+GENERIC_RESULT = "<tool_response>"
 
 _SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
 """By mlx-lm's names of states."""
@@ -179,10 +204,15 @@ REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 
 def tool_parsers() -> tuple[str, ...]:
     """Values of `--tool-parser`."""
-    return ("auto", "none", "harmony", "dsml", *mlx_lm_parts.tool_parser_names())
+    return ("auto", "none", "harmony", GENERIC, "dsml", *mlx_lm_parts.tool_parser_names())
 
 
 def tool_syntax(name: str) -> ToolSyntax:
+    if name == GENERIC:
+        json_tools = mlx_lm_parts.tool_parser("json_tools")
+        return ToolSyntax(
+            GENERIC, *GENERIC_CALL, json_tools.parse_tool_call, streams=True, result_mark=GENERIC_RESULT
+        )
     module = dsml if name == "dsml" else mlx_lm_parts.tool_parser(name)
     start, end = module.tool_call_start, module.tool_call_end
     return ToolSyntax(name, start, end, module.parse_tool_call, **_TOOL_TRAITS.get(name, {}))

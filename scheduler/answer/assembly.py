@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.splitter import REASONING, Kind, Opened, Section, Splitter
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.reading import BlockReader, CallReader, Calls, JsonReader, ObjectReader
-from scheduler.errors import MalformedToolCall
-from scheduler.events import AnswerPiece, FinishReason, ReasoningDelta, TextDelta
+from scheduler.answer.tool_calls.reading import (
+    BlockReader,
+    CallReader,
+    Calls,
+    JsonReader,
+    ObjectReader,
+    UnreadableCall,
+)
+from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 from scheduler.request import Tool
 
 
@@ -35,13 +41,23 @@ class Assembly:
         """The call's start mark with the space before it, in case it turns out not to be a call."""
         self._edge = splitter.section.kind is not Kind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
+        self._trims_nothing = False
+        """Whether the white space after the next mark is kept: the call that it ends is shown as text."""
         self._space: list[str] = []
         """White space held back because a mark may follow. A list: joining it with each token would be
         quadratic."""
         self._spans = spans
         self._read = 0
         """Characters of the answer up to the end of the current piece."""
-        self.whole_calls = 0
+        self._result_mark = "" if answer_format.tools is None else answer_format.tools.result_mark
+        self._ended = False
+        self.ended_calls = 0
+        """Calls that were started and are over, malformed ones among them."""
+        self.malformed_calls = 0
+
+    @property
+    def call_dialect(self) -> str:
+        return self._format.call_dialect
 
     @property
     def in_reasoning(self) -> bool:
@@ -54,11 +70,11 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer is complete because only one call was allowed."""
-        return self.whole_calls > 0 and self._calls.enough
+        """Whether the answer is complete, although the model may go on: only one call was allowed, or it
+        began to write a tool's result itself."""
+        return self._ended or (self.ended_calls > 0 and self._calls.enough)
 
     def feed(self, text: str) -> Iterator[AnswerPiece]:
-        """Raises MalformedToolCall."""
         section = self._splitter.section
         for cut in self._splitter.feed(text):
             if isinstance(cut, str):
@@ -67,6 +83,7 @@ class Assembly:
                 continue
             self._read += len(cut.mark)
             yield from self._close(section, cut)
+            self._ended = self._result_mark != "" and cut.mark == self._result_mark
             if self.complete:
                 return
             section = self._splitter.section
@@ -94,17 +111,18 @@ class Assembly:
             return
         try:
             yield from self._end_call()
-        except MalformedToolCall:
+        except UnreadableCall as error:
             if section.in_reasoning:
                 yield ReasoningDelta(self._call_mark + reader.raw)
             elif reason is not FinishReason.LENGTH and not cut_by_client:
-                raise
+                yield self._malformed(reader, error, "")
 
     def _open(self, section: Section, mark: str) -> None:
         if section.kind is Kind.CALL:
             self._reader = self._make_reader(section)
             self._call_mark = "".join(self._space) + mark
-        self._edge, self._space = True, []
+        self._edge, self._space = not self._trims_nothing, []
+        self._trims_nothing = False
 
     def _make_reader(self, section: Section) -> CallReader:
         if section.call_name is not None:
@@ -120,7 +138,10 @@ class Assembly:
         if (reader := self._reader) is None:
             return
         if not section.in_reasoning:
-            yield from self._end_call()
+            try:
+                yield from self._end_call()
+            except UnreadableCall as error:
+                yield self._malformed(reader, error, cut.mark)
             return
         reasoning = self._format.reasoning
         if reasoning is not None and cut.mark == reasoning.end:
@@ -129,7 +150,7 @@ class Assembly:
             return
         try:
             yield from self._end_call()
-        except MalformedToolCall:
+        except UnreadableCall:
             self._reader, self._edge = None, False
             self._splitter.reopen(REASONING)
             yield ReasoningDelta(self._call_mark + reader.raw + cut.mark)
@@ -138,7 +159,13 @@ class Assembly:
         assert self._reader is not None
         yield from self._reader.close()
         self._reader = None
-        self.whole_calls = self._calls.started
+        self.ended_calls = self._calls.started
+
+    def _malformed(self, reader: CallReader, error: UnreadableCall, end: str) -> MalformedCall:
+        self._reader, self._trims_nothing = None, True
+        self.ended_calls = self._calls.started
+        self.malformed_calls += 1
+        return MalformedCall(self._call_mark + reader.raw + end, error.index, error.rest)
 
     def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece]:
         match section.kind:

@@ -60,13 +60,22 @@ class AnswerPipeline:
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
+    def malformed_calls(self) -> int:
+        """How many tool calls the model wrote that cannot be parsed."""
+        return 0 if self._assembly is None else self._assembly.malformed_calls
+
+    @property
+    def call_dialect(self) -> str:
+        """The syntax of its tool calls; empty: it can have none."""
+        return "" if self._assembly is None else self._assembly.call_dialect
+
+    @property
     def stop_string(self) -> str | None:
         """The stop string that matched."""
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Raises
-        SchedulerError if the answer cannot be parsed."""
+        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -112,7 +121,7 @@ class AnswerPipeline:
         """Why the answer ended; call it after `finish`. The engine only knows why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
-        if self._assembly is None or not self._assembly.whole_calls:
+        if self._assembly is None or not self._assembly.ended_calls:
             return by_engine
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine

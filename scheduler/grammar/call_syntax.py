@@ -46,7 +46,7 @@ def call_syntax(form: AnswerFormat, has_token: Callable[[str], bool]) -> CallSyn
     if form.layout is not Layout.MARKS or syntax is None:
         return None
     match syntax.name:
-        case "json_tools":
+        case "json_tools" | "generic":
             start, end = syntax.start, syntax.end
             return CallSyntax(
                 lambda name: f'{start}\n{{"name": {_json(name)}, "arguments": ', f"}}\n{end}", separator="\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -27,14 +28,17 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
-    """Render the messages as sent or, if the template raises, in the order that every template accepts."""
+    """Render the messages as sent or, if the template raises, in the order that every template accepts, or
+    without the role that some do not have. What none of these makes acceptable fails as it was sent."""
     try:
         return _apply(tokenizer, prompt, prompt.messages)
     except Exception:
-        messages = alternating(prompt.messages)
-        if messages == prompt.messages:
-            raise
-        return _apply(tokenizer, prompt, messages)
+        ordered = alternating(prompt.messages)
+        for messages in (ordered, without_system(ordered)):
+            if messages != prompt.messages:
+                with suppress(Exception):
+                    return _apply(tokenizer, prompt, messages)
+        raise
 
 
 def _apply(tokenizer: Any, prompt: ChatPrompt, messages: Sequence[Message]) -> str:
@@ -107,6 +111,17 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
         leading += 1
     head = [{"role": "system", "content": _joined_text(messages[:leading])}] if leading else []
     return (*head, *_joined(messages[leading:]))
+
+
+def without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The system message, if there is one, at the beginning of the user's first: Gemma 2's template has no
+    such role."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    system, *rest = messages
+    if rest and rest[0]["role"] == "user":
+        return ({**rest[0], "content": _joined_text((system, rest[0]))}, *rest[1:])
+    return ({"role": "user", "content": system["content"]}, *rest)
 
 
 def _joined(messages: Iterable[Message]) -> list[Message]:

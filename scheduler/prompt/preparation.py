@@ -150,9 +150,10 @@ class Preparation:
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
         pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans, thinking=thinking)
-        if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
+        tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
+        is_plain = (form if tools else form.without_tools()) == PLAIN
+        if not isinstance(request.prompt, ChatPrompt) or is_plain:
             return pipeline(self.tokenizer.detokenizer(), request.stop)
-        tools = request.prompt.offered_tools
         short_ids = form.tools is not None and form.tools.short_ids
         assembly = Assembly(
             form,
@@ -223,8 +224,7 @@ class Preparation:
             return
         if not self.tokenizer.answer_format.has_tool_calls:
             raise UnsupportedParameter(
-                "the tool call syntax of this model is not known, so its calls could not be parsed;"
-                " the option --tool-parser selects one",
+                "this server reads no tool calls (--tool-parser none, or a model without a chat template)",
                 param="tools",
             )
 

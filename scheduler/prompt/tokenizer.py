@@ -9,14 +9,22 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from scheduler.answer.answer_format import AnswerFormat, answer_format, template_type
+from scheduler.answer.answer_format import (
+    GENERIC,
+    AnswerFormat,
+    Layout,
+    answer_format,
+    template_type,
+    tool_syntax,
+)
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
-from scheduler.prompt import chat_template, min_tokens_estimate
+from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
 from scheduler.request import ChatPrompt
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -106,6 +114,12 @@ class HubTokenizer:
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
         self._renderer = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        if tool_parser == "auto" and self._lacks_tools():
+            self._format = replace(self._format, tools=tool_syntax(GENERIC))
+        self._is_generic = self._format.tool_calls == GENERIC
+        self._system_turn = (
+            self._is_generic and self._renderer is not None and generic_tools.has_system_turn(self._renderer)
+        )
         self._special_ids = {
             token_id: str(added)
             for token_id, added in self._backend.get_added_tokens_decoder().items()
@@ -145,6 +159,8 @@ class HubTokenizer:
         if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
+            if self._is_generic:
+                prompt = generic_tools.rewritten(prompt, system_turn=self._system_turn)
             return self._renderer(prompt)
         except Exception as error:
             raise chat_template.failed(error) from error
@@ -184,6 +200,13 @@ class HubTokenizer:
 
     def to_json(self) -> str:
         return str(self._backend.to_str())
+
+    def _lacks_tools(self) -> bool:
+        """Whether there is a template, and it writes no tools, or writes them for an unknown syntax."""
+        if self._renderer is None or self._format.layout is not Layout.MARKS:
+            return False
+        # It may mention calls, so that a parser is inferred, and write no tools.
+        return self._format.tools is None or not generic_tools.knows_tools(self._renderer)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._backend.normalizer

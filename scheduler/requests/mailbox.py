@@ -16,6 +16,7 @@ import trio
 from scheduler.events import (
     AnswerPiece,
     FinalEvent,
+    MalformedCall,
     Prefilling,
     ReasoningDelta,
     StreamEvent,
@@ -96,7 +97,7 @@ class Mailbox:
 
 def _has_content(piece: AnswerPiece) -> bool:
     match piece:
-        case ToolCallStarted():
+        case ToolCallStarted() | MalformedCall():
             return True
         case TextDelta(text=text, logprobs=logprobs):
             # A token that is part of a character has log-probabilities and no text yet.
@@ -112,7 +113,7 @@ def _joins(last: AnswerPiece, piece: AnswerPiece) -> bool:
             return type(last) is type(piece)
         case ToolCallArguments(index=index):
             return isinstance(last, ToolCallArguments) and last.index == index
-        case ToolCallStarted():
+        case ToolCallStarted() | MalformedCall():
             return False
         case _:
             assert_never(piece)
@@ -130,7 +131,7 @@ def _merge(run: list[AnswerPiece]) -> AnswerPiece:
             return ReasoningDelta(text)
         case ToolCallArguments(index=index):
             return ToolCallArguments(index, text)
-        case ToolCallStarted():
-            raise AssertionError("starts of tool calls are never merged")
+        case ToolCallStarted() | MalformedCall():
+            raise AssertionError("starts and failures of tool calls are never merged")
         case _:
             assert_never(run[0])

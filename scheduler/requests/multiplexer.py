@@ -179,7 +179,7 @@ class Multiplexer:
     @staticmethod
     def _fail_answer(record: StreamRecord, error: Exception) -> None:
         if isinstance(error, SchedulerError):
-            # The model's output cannot be parsed: an error for the client, and no bug of the server.
+            # An error for the client, and no bug of the server.
             record.fail(error)
             return
         _log.exception("answer_failed", request=record.prepared.request.public_id)

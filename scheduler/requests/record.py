@@ -166,7 +166,8 @@ class StreamRecord:
             reasoning_tokens=self.pipeline.reasoning_tokens,
         )
         reason = self.pipeline.finish_reason(by_engine)
-        self.mailbox.put_final(Finished(reason, usage, self.pipeline.stop_string))
+        malformed = self.pipeline.malformed_calls
+        self.mailbox.put_final(Finished(reason, usage, self.pipeline.stop_string, malformed))
         self.outcome = reason.value
 
     def fail(self, error: SchedulerError) -> None:

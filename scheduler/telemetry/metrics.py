@@ -120,6 +120,9 @@ class Metrics:
         self.accept_failures = self._counter(
             "penstock_http_accept_failures", "Failed accept calls, mostly for lack of file descriptors."
         )
+        self.malformed_calls = self._counter(
+            "penstock_malformed_tool_calls", "Tool calls that cannot be parsed, by their syntax.", "dialect"
+        )
         self._declare_queue()
         self._declare_tenants()
         self._declare_engine()

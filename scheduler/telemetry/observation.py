@@ -95,6 +95,8 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
     """A request retired. Latencies are of finished requests only: a cancel is not a fast answer."""
     assert record.outcome is not None, "a request left without an outcome"
     metrics.requests.labels(record.outcome).inc()
+    if malformed := record.pipeline.malformed_calls:
+        metrics.malformed_calls.labels(record.pipeline.call_dialect).inc(malformed)
     tenant = metrics.tenant_label(record.prepared.request.tenant)
     metrics.tenant_prefill.labels(tenant).inc(record.uncached_tokens)
     metrics.tenant_output.labels(tenant).inc(record.output_tokens)

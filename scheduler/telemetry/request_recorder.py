@@ -55,6 +55,7 @@ def log_request(record: StreamRecord, now: float) -> None:
     `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
     from arrival to the engine, so it includes tokenizing.
     """
+    malformed = record.pipeline.malformed_calls
     _log.info(
         "request",
         **_identity(record.prepared.request),
@@ -63,6 +64,7 @@ def log_request(record: StreamRecord, now: float) -> None:
         cached_tokens=record.cached_tokens,
         output_tokens=record.output_tokens,
         resumed=record.resumed,
+        **({"malformed_tool_calls": malformed} if malformed else {}),
         wait_seconds=_between(
             record.queued_at, now if record.dispatched_at is None else record.dispatched_at
         ),

@@ -49,12 +49,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"continue_final_message": True}, "", "the assistant's"),
     ({"messages": [{"role": "user", "content": None, "tool_calls": []}]}, "messages.0", "needs content"),
     (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-        "messages.0.tool_calls.0.function.arguments",
-        "JSON",
-    ),
-    (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "3"}}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}]},
         "messages.0.tool_calls.0.function.arguments",
         "dictionary",
     ),

@@ -98,16 +98,36 @@ async def test_the_clients_own_accumulator_reads_our_stream(autojump_clock: trio
 
 
 @trio_test
-async def test_a_call_that_cannot_be_read_raises_in_the_stream(
+async def test_a_call_that_cannot_be_read_is_answered_and_sent_back(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """As the client raises every error in a stream."""
-    scheduler = make_scheduler(Playback("<tool_call>time?</tool_call>"), answer_format=HERMES)
+    """As text where nothing of it is known, else as a call whose arguments are what the model wrote: the
+    client's own objects take it, and the next request has it."""
+    broken = '<tool_call>{"name": "get_time", "arguments": {"zone": UTC}}</tool_call>'
+    launcher = Playback("<tool_call>time?</tool_call>", broken, broken, "It is noon.")
+    scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), official(scheduler) as client:
-        stream = await client.chat.completions.create(
-            model="tiny", messages=[USER], tools=[TOOL], stream=True
+        text = await client.chat.completions.create(model="tiny", messages=[USER], tools=[TOOL])
+        assert text.choices[0].message.content == "<tool_call>time?</tool_call>"
+        assert text.choices[0].finish_reason == "stop"
+        assert text.choices[0].model_extra == {"penstock": {"malformed_tool_call": True}}
+        whole = await client.chat.completions.create(model="tiny", messages=[USER], tools=[TOOL])
+        async with client.chat.completions.stream(model="tiny", messages=[USER], tools=[TOOL]) as stream:
+            streamed = await stream.get_final_completion()
+        for answer in (whole, streamed):
+            (choice,) = answer.choices
+            assert choice.finish_reason == "tool_calls"
+            assert choice.message.tool_calls is not None
+            (call,) = choice.message.tool_calls
+            assert call.type == "function"
+            assert (call.function.name, call.function.arguments) == ("get_time", '{"zone": UTC}}')
+        said: Any = whole.choices[0].message.model_dump()
+        complaint: ChatCompletionMessageParam = {
+            "role": "tool",
+            "tool_call_id": call.id,
+            "content": "the arguments are not JSON",
+        }
+        last = await client.chat.completions.create(
+            model="tiny", messages=[USER, said, complaint], tools=[TOOL]
         )
-        with pytest.raises(openai.APIError, match=r"time\?") as caught:
-            async for _ in stream:
-                pass
-    assert caught.value.code == "malformed_tool_call"
+    assert last.choices[0].message.content == "It is noon."

@@ -119,6 +119,50 @@ async def test_claude_streams_what_it_creates(autojump_clock: trio.testing.MockC
     assert listed == ["tiny", "owner/alias"]
 
 
+BROKEN = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC", "at": noon}}</tool_call>'
+
+
+@trio_test
+async def test_claude_reads_an_answer_whose_call_cannot_be_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Neither the client's object nor its accumulation raises; what it got goes back in the next request."""
+    scheduler = make_scheduler(Playback(BROKEN, BROKEN, "Sorry."), answer_format=HERMES)
+    async with running(scheduler), claude(scheduler) as client:
+        whole = await client.messages.create(model="tiny", max_tokens=500, messages=[ASK], tools=[TOOL])
+        async with client.messages.stream(
+            model="tiny", max_tokens=500, messages=[ASK], tools=[TOOL]
+        ) as stream:
+            final = await stream.get_final_message()
+        assert [block.type for block in whole.content] == ["text"]
+        assert [block.type for block in final.content] == ["tool_use", "text"]
+        for message in (whole, final):
+            assert message.stop_reason == "end_turn"
+            assert message.content[-1].type == "text"
+            assert message.content[-1].text == BROKEN
+        said: Any = {"role": "assistant", "content": final.content}
+        last = await client.messages.create(
+            model="tiny", max_tokens=500, messages=[ASK, said, ASK], tools=[TOOL]
+        )
+    assert last.stop_reason == "end_turn"
+
+
+@trio_test
+async def test_gpt_reads_a_response_whose_call_cannot_be_read(autojump_clock: trio.testing.MockClock) -> None:
+    """The arguments are what the model wrote, streamed and whole."""
+    scheduler = make_scheduler(Playback(BROKEN), answer_format=HERMES)
+    async with running(scheduler), gpt(scheduler) as client:
+        whole = await client.responses.create(model="tiny", input="What time?", tools=[FUNCTION])
+        async with client.responses.stream(model="tiny", input="What time?", tools=[FUNCTION]) as stream:
+            final = await stream.get_final_response()
+    for response in (whole, final):
+        (item,) = response.output
+        assert item.type == "function_call"
+        assert item.arguments == '{"zone": "UTC", "at": noon}}'
+        assert response.model_extra is not None
+        assert response.model_extra["penstock"] == {"malformed_tool_call": True}
+
+
 @trio_test
 async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClock) -> None:
     """By status, and for an error in the middle of a stream."""

@@ -290,14 +290,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": {}}, "input", "list"),
     ({"input": [{"type": "message", "role": "user"}]}, "input.0.content", "required"),
     (
-        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-        "input.0.content.0.type",
+        {"input": [{"role": "user", "content": [{"type": "input_hologram"}]}]},
+        "input.0.content.0",
         "input_text",
     ),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0", "item_reference"),
     ({"input": [{"type": 5}]}, "input.0", "?"),
     (
-        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+        {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[" * 100}]},
         "",
         "input.0.arguments: it is not the JSON text of an object",
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
+import trio
 
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
@@ -27,8 +28,9 @@ def in_turn(*texts: str) -> Chooser:
 
 
 class PlaybackBackend(ScriptedBackend):
-    def __init__(self, plan: ScriptedPlan, choose: Chooser) -> None:
-        super().__init__(plan, sleep=lambda seconds: None)
+    def __init__(self, plan: ScriptedPlan, choose: Chooser, kv_cache_bytes: int = 0) -> None:
+        """It keeps prefixes only where a test says how many bytes of them."""
+        super().__init__(plan, lambda seconds: None, max(0, kv_cache_bytes), trio.current_time)
         self._choose = choose
         self._asked: dict[int, Submit] = {}
         self._by_request: dict[int, bytes] = {}
@@ -65,7 +67,7 @@ class Playback(LoopbackLauncher):
         self._choose = choose or in_turn(*texts)
 
     def _make(self, load: Load) -> Backend:
-        return PlaybackBackend(load.scripted, self._choose)
+        return PlaybackBackend(load.scripted, self._choose, load.kv_cache_bytes)
 
     @property
     def submits(self) -> list[Submit]:

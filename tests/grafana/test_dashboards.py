@@ -15,6 +15,7 @@ from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in
 
 PROMETHEUS_OWN = {"up"}
 UNUSED: dict[str, str] = {
+    "penstock_malformed_tool_calls": "the model's failures, not the server's: for comparing models",
     "penstock_telemetry_failures": "bugs of the server's own, each logged once: for finding a missing sample",
 }
 """Exported, and asked for by no panel or rule: with the reason."""

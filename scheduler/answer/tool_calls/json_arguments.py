@@ -41,8 +41,16 @@ class _At(Enum):
     DONE = auto()
 
 
+class MalformedArguments(ValueError):
+    """The text is no JSON object. `certain`: the argument text of this piece before the fault."""
+
+    def __init__(self, why: object, certain: str) -> None:
+        super().__init__(str(why))
+        self.certain = certain
+
+
 class JsonArguments:
-    """Parses one JSON object incrementally. Raises ValueError for malformed text."""
+    """Parses one JSON object incrementally."""
 
     def __init__(self, schema: Schema, budget: StepBudget | None = None) -> None:
         """`budget`: the answer's step budget, for coercion."""
@@ -55,18 +63,30 @@ class JsonArguments:
         self._quoted = False
         self._escape = ""
         self._members = 0
+        self._read = 0
+        self.sent = 0
+        """Characters of the text whose argument text was returned; what comes after them was not."""
 
     @property
     def done(self) -> bool:
         return self._at is _At.DONE
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The argument text that is certain now, and the part of `text` after the end of the object."""
+        """The argument text that is certain now, and the part of `text` after the end of the object. Raises
+        MalformedArguments; feed no more afterwards."""
         out: list[str] = []
         for position, character in enumerate(text):
             if self._at is _At.DONE:
                 return "".join(out), text[position:]
-            self._take(character, out)
+            pieces = len(out)
+            try:
+                self._take(character, out)
+            except (ValueError, RecursionError) as error:
+                raise MalformedArguments(error, "".join(out)) from error
+            self._read += 1
+            if len(out) > pieces:
+                # The comma that ended a value is written before the next one.
+                self.sent = self._read - (character == "," and self._at is _At.FIRST_KEY)
         return "".join(out), ""
 
     def _take(self, character: str, out: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Parses the text between tool call marks into call events.
 
 The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. Here that becomes
-one typed error with the raw text.
+one exception, raised where the block ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any, Protocol
 from scheduler.answer.answer_format import ToolSyntax
 from scheduler.answer.bounded_regex import time_limit
 from scheduler.answer.tool_calls.coercion import coerce
-from scheduler.answer.tool_calls.json_arguments import JsonArguments, json_text
+from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text
 from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
-from scheduler.errors import MalformedToolCall
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 from scheduler.request import Tool
 
@@ -29,8 +28,14 @@ _LONGEST_GUESS = 16_384
 """Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
 
 
-def malformed(raw: str, why: object) -> MalformedToolCall:
-    return MalformedToolCall(f"the model wrote a tool call that cannot be parsed ({why}): {raw}")
+class UnreadableCall(Exception):
+    """A block that cannot be parsed. `index`: the number of its call, if it was started; `rest`: the part of
+    its arguments that was not yielded."""
+
+    def __init__(self, why: object, index: int | None = None, rest: str = "") -> None:
+        super().__init__(str(why))
+        self.index = index
+        self.rest = rest
 
 
 class Calls:
@@ -74,12 +79,12 @@ class ParsedCall:
 
 
 class CallReader(Protocol):
-    """The inside of one pair of marks."""
+    """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
     def close(self) -> Iterator[AnswerPiece]:
-        """The end mark, or the end of the model's turn. Raises MalformedToolCall."""
+        """The end mark, or the end of the model's turn. Raises UnreadableCall."""
         ...
 
     @property
@@ -111,15 +116,15 @@ class BlockReader:
 
 
 def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
-    """Raises MalformedToolCall."""
+    """Raises UnreadableCall."""
     try:
         parsed = _parse(raw, syntax, calls)
         found = parsed if isinstance(parsed, list) else [parsed]
         read = [_checked(call, syntax, calls) for call in found]
     except Exception as error:  # Parsers raise anything; only this block is malformed.
-        raise malformed(raw, error or type(error).__name__) from error
+        raise UnreadableCall(error or type(error).__name__) from error
     if not read or (syntax.call_mark and raw.count(syntax.call_mark) > len(read)):
-        raise malformed(raw, "a call is missing")
+        raise UnreadableCall("a call is missing")
     return read
 
 
@@ -156,6 +161,7 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     name, arguments, call_id = call.get("name"), call.get("arguments", call.get("parameters")), call.get("id")
     if not isinstance(name, str) or not name:
         raise ValueError("it names no tool")
+    name.encode()  # JSON can escape a lone surrogate, which UTF-8 cannot encode.
     if isinstance(arguments, str):
         arguments = loads(arguments, strict=False)
     if arguments is None:
@@ -173,7 +179,18 @@ _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)', re.DOTALL
 )
 _LONGEST_HEAD = 1024
-_TAIL = re.compile(r"\s*\}\s*")
+_TAIL = re.compile(r"[\s}]*")
+"""After whole arguments a brace too few or too many, a common slip, changes nothing."""
+
+
+def _sendable_name(text: str) -> str | None:
+    """A name's JSON text, read; None: it is none, or cannot be sent."""
+    try:
+        name = str(loads(text, strict=False))
+        name.encode()
+    except ValueError:
+        return None
+    return name
 
 
 class JsonReader:
@@ -199,20 +216,18 @@ class JsonReader:
                 # Bound a name that never ends: the head is matched again with each token.
                 return
             self._head += text
-            if (head := _HEAD.match(self._head, 0, _LONGEST_HEAD)) is None:
+            head = _HEAD.match(self._head, 0, _LONGEST_HEAD)
+            if head is None or (name := _sendable_name(head[1])) is None:
                 return
-            self._arguments = ObjectReader(str(loads(head[1], strict=False)), self._calls)
+            self._arguments = ObjectReader(name, self._calls)
             text = self._head[head.end() :]
-        try:
-            yield from self._arguments.feed(text)
-        except MalformedToolCall as error:
-            raise malformed(self.raw, error.__cause__) from error
+        yield from self._arguments.feed(text)
 
     def close(self) -> Iterator[AnswerPiece]:
         if self._arguments is None:
             yield from self._block.close()
         elif not self._arguments.done or not _TAIL.fullmatch(self._arguments.rest):
-            raise malformed(self.raw, "it is not JSON")
+            raise self._arguments.unreadable()
 
 
 class ObjectReader:
@@ -225,6 +240,7 @@ class ObjectReader:
         self._start: ToolCallStarted | None = None
         self._parts: list[str] = []
         self._rest: list[str] = []
+        self._fault: MalformedArguments | None = None
 
     @property
     def rest(self) -> str:
@@ -239,15 +255,22 @@ class ObjectReader:
     def done(self) -> bool:
         return self._arguments.done
 
+    def unreadable(self) -> UnreadableCall:
+        why = self._fault or "the arguments are not a JSON object"
+        index = None if self._start is None else self._start.index
+        return UnreadableCall(why, index, self.raw[self._arguments.sent :])
+
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         self._parts.append(text)
+        if self._fault is not None:
+            return
         if self._start is None:
             self._start = self._calls.start(self._name)
             yield self._start
         try:
             piece, rest = self._arguments.feed(text)
-        except (ValueError, RecursionError) as error:
-            raise malformed(f"{self._name} {self.raw}", error) from error
+        except MalformedArguments as error:
+            self._fault, piece, rest = error, error.certain, ""
         if rest:
             self._rest.append(rest)
         if piece:
@@ -258,7 +281,7 @@ class ObjectReader:
             # A call without arguments.
             yield from self.feed("{}")
         if not self.done or self.rest.strip():
-            raise malformed(f"{self._name} {self.raw}", "the arguments are not a JSON object")
+            raise self.unreadable()
 
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -57,18 +57,16 @@ def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -
     assert words in "; ".join(found(**changed).complaints())
 
 
-def test_an_error_that_is_the_model_s_own_is_an_answer_like_others() -> None:
-    """What was said before it must be the same, answers with and without it are not, others are failures."""
-    undisturbed = {**UNDISTURBED, GREEDY: whole(GREEDY, error="malformed_tool_call")}
+def test_an_answer_that_ends_with_an_error_is_a_failure() -> None:
+    """Whatever was said before it; an answer that says another thing is one, too."""
 
     def complaints(**changed: Any) -> str:
-        disturbed = {**undisturbed, GREEDY: replace(undisturbed[GREEDY], **changed)}
-        return "; ".join(compare(ASKED, undisturbed, undisturbed, disturbed).complaints())
+        disturbed = {**UNDISTURBED, GREEDY: replace(UNDISTURBED[GREEDY], **changed)}
+        return "; ".join(compare(ASKED, UNDISTURBED, UNDISTURBED, disturbed).complaints())
 
     assert complaints() == ""
     assert "greedy" in complaints(text="another")
     assert "engine_lost" in complaints(error="engine_lost")
-    assert "greedy" in complaints(error=None)
 
 
 def test_a_question_that_was_never_answered_is_lost() -> None:

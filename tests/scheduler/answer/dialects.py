@@ -14,6 +14,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import (
     AnswerPiece,
     FinishReason,
+    MalformedCall,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -283,6 +284,8 @@ MALFORMED = (
     ("json_tools", "<tool_call>get the time</tool_call>"),
     ("json_tools", '<tool_call>{"name": "get_time"'),
     ("json_tools", "<tool_call>[]</tool_call>"),
+    ("json_tools", '<tool_call>{"name": "\\q", "arguments": {}}</tool_call>'),
+    ("json_tools", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
     ("json_tools", '<tool_call>{"name": "get_weather", "arguments": {"days": NaN}}</tool_call>'),
     ("json_tools", '<tool_call>{"name": "get_time", "arguments": {"zone": "\\d"}}</tool_call>'),
     ("qwen3_coder", "<tool_call>\n<function=get_time>\n<parameter=zone>\nUTC"),
@@ -304,6 +307,7 @@ class Message:
 
     text: str = ""
     reasoning: str = ""
+    malformed: list[MalformedCall] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
@@ -322,6 +326,11 @@ class Message:
             case ToolCallArguments(index=index, text=text):
                 assert index == len(self.names) - 1, "a piece of a call that is over"
                 self.arguments[index] += text
+            case MalformedCall(index=index, rest=rest):
+                self.malformed.append(piece)
+                if index is not None:
+                    assert index == len(self.names) - 1, "a failure of a call that is over"
+                    self.arguments[index] += rest
 
     @property
     def calls(self) -> tuple[tuple[str, Any], ...]:

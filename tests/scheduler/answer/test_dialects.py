@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -20,8 +21,7 @@ from scheduler.answer.bounded_regex import limit_module
 from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
-from scheduler.answer.tool_calls.reading import Calls, read_block
-from scheduler.errors import MalformedToolCall
+from scheduler.answer.tool_calls.reading import Calls, UnreadableCall, read_block
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import (
@@ -93,14 +93,72 @@ def test_any_cutting_gives_the_same_message(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("parser", "raw"), MALFORMED)
-def test_a_call_that_cannot_be_read_is_an_error_with_the_raw_text(parser: str, raw: str) -> None:
-    """Whatever mlx-lm's reader raises, or skips; and however it is cut."""
+def test_a_call_that_cannot_be_read_is_kept_with_the_raw_text(parser: str, raw: str) -> None:
+    """Whatever mlx-lm's reader raises, or skips; however it is cut; and what comes after it is still read."""
+    found = []
     for chunks in ([raw.encode()], [bytes([byte]) for byte in raw.encode()]):
-        with pytest.raises(MalformedToolCall) as caught:
-            message_of(pipeline(form(parser)), chunks)
-        syntax = tool_syntax(parser)
-        inside = raw.removeprefix(syntax.start).removesuffix(syntax.end or "\n")
-        assert f": {inside[:10]}" in caught.value.message
+        answer = pipeline(form(parser))
+        message, reason = message_of(answer, chunks)
+        (call,) = message.malformed
+        assert call.text == raw
+        assert answer.malformed_calls == 1
+        assert reason is (FinishReason.STOP if call.index is None else FinishReason.TOOL_CALLS)
+        if call.index is not None:
+            with pytest.raises(ValueError, match=r".+"):
+                json.loads(message.arguments[0], parse_constant=strictly)
+        found.append(message)
+    assert found[0] == found[1]
+
+
+def strictly(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def test_the_answer_goes_on_after_a_call_that_cannot_be_read() -> None:
+    """Text and a good call; the bad one is not counted among those that can be run."""
+    bad, good = "<tool_call>what?</tool_call>", '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    message, reason = message_of(pipeline(form("json_tools")), [f"a {bad} b\n{good}".encode()])
+    assert (message.text, message.calls, reason) == ("a b", (("get_time", {}),), FinishReason.TOOL_CALLS)
+    assert [call.text for call in message.malformed] == [f" {bad}"]
+
+
+@pytest.mark.parametrize("tail", ["", "}}", "}\n}\n", "\n"])
+def test_braces_after_whole_arguments_change_nothing(tail: str) -> None:
+    """One too few or too many is what small models get wrong most; what they mean is complete."""
+    raw = f'<tool_call>{{"name": "get_time", "arguments": {{"zone": "UTC"}}{tail}</tool_call>'
+    message, reason = message_of(pipeline(form("json_tools")), [raw.encode()])
+    assert (message.calls, message.malformed) == ((("get_time", {"zone": "UTC"}),), [])
+    assert reason is FinishReason.TOOL_CALLS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest"),
+    [
+        ('{"zone": "UT', ""),
+        ('{"zone": "\\d"}}', '\\d"}}'),
+        ('{"zone": "UTC", bad}}', ", bad}}"),
+        ('{"a": 1, bad}}', ", bad}}"),
+        ('{"a": 1 2}}', "2}}"),
+        ("{bad}}", "{bad}}"),
+        ('{"a": [1, }}', "[1, }}"),
+    ],
+)
+def test_what_was_not_sent_of_the_arguments_is_the_rest(arguments: str, rest: str) -> None:
+    """The client gets the arguments as the model wrote them, and complains to it."""
+    raw = f'<tool_call>{{"name": "get_time", "arguments": {arguments}</tool_call>'
+    for chunks in ([raw.encode()], [bytes([byte]) for byte in raw.encode()]):
+        message, _ = message_of(pipeline(form("json_tools")), chunks)
+        (call,) = message.malformed
+        assert call.rest.endswith(rest)
+        assert message.arguments[0].replace(" ", "") == arguments.replace(" ", "")
+
+
+def test_only_one_call_is_all_even_if_it_cannot_be_read() -> None:
+    """parallel_tool_calls false: the client complains to the model about that one."""
+    raw = b'<tool_call>{"name": "get_time", "arguments": {bad}}</tool_call>' + b"x" * 50
+    answer = pipeline(form("json_tools"), parallel=False)
+    message, reason = message_of(answer, [bytes([byte]) for byte in raw])
+    assert (answer.stopped, reason, message.names) == (True, FinishReason.TOOL_CALLS, ["get_time"])
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=names)
@@ -170,7 +228,7 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
     twenty times the limit."""
     for raw in texts(parser, 40_000):
         started = time.process_time()
-        with suppress(MalformedToolCall):
+        with suppress(UnreadableCall):
             read_block(raw, tool_syntax(parser), Calls(TOOLS, str, parallel=True))
         assert time.process_time() - started < 1.0, raw[:80]
 
@@ -203,7 +261,7 @@ def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch
         return syntax.parse(raw, tools)
 
     raw = "get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value>"
-    with pytest.raises(MalformedToolCall, match="too long"):
+    with pytest.raises(UnreadableCall, match="too long"):
         read_block(raw, replace(syntax, parse=parse), Calls(TOOLS, str, parallel=True))
     assert tries == [raw]
 

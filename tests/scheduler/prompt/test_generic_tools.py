@@ -1,0 +1,254 @@
+"""Tools in the prompts of models whose chat template has none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.chat_template import Renderer, renderer
+from scheduler.prompt.generic_tools import description, has_system_turn, knows_tools, rewritten
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, Message, Tool, ToolChoice
+from tests.scheduler.prompt.test_chat_template import CALL, TOOL, TURN
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As Gemma 2's: no system, strict turns, other names.
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
+    "<turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<turn>model\n{% endif %}"
+)
+# As Mistral's of 2023: the system prompt stands in the last question.
+SYSTEM_LAST = (
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"
+    "{% set messages = messages[1:] %}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST] {% if loop.last and system %}{{ system }}\n\n{% endif %}{{ m.content }}"
+    "[/INST]{% elif m.role == 'assistant' %} {{ m.content }}</s>"
+    "{% else %}{{ raise_exception('Only user and assistant roles') }}{% endif %}{% endfor %}"
+)
+SYSTEM_DROPPED = (
+    "{% for m in messages if m.role in ('user', 'assistant') %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+WITH_TOOLS = "{% for tool in tools or [] %}<tool>{{ tool | tojson }}{% endfor %}" + CHATML
+MENTIONS_CALLS = "{# <tool_call> tool_call.name #}" + CHATML
+TEMPLATES = {"chatml": CHATML, "no_system": NO_SYSTEM, "system_last": SYSTEM_LAST, "dropped": SYSTEM_DROPPED}
+BY_TEMPLATE = pytest.mark.parametrize("name", TEMPLATES)
+
+
+@cache
+def render_of(template: str) -> Renderer:
+    tokenizer: Any = AutoTokenizer.from_pretrained(Path(TOKENIZER_FOLDER))
+    tokenizer.chat_template = template
+    render = renderer(tokenizer, None)
+    assert render is not None
+    return render
+
+
+@cache
+def system_turn(template: str) -> bool:
+    return has_system_turn(render_of(template))
+
+
+def rendered(template: str, prompt: ChatPrompt) -> str:
+    return render_of(template)(rewritten(prompt, system_turn=system_turn(template)))
+
+
+def test_a_turn_with_a_tool_in_a_template_that_has_none() -> None:
+    """The description after the system prompt, the call as the reader reads it, the result from the user."""
+    assert rendered(CHATML, ChatPrompt(TURN, tools=(TOOL,))) == (
+        f"<|im_start|>system\nBe kind.\n\n{description((TOOL,))}<|im_end|>\n"
+        "<|im_start|>user\nWhat time is it?<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n'
+        "</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n12:00\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_a_template_without_a_system_role_has_all_in_the_first_question() -> None:
+    """And what follows each other in one role is one turn."""
+    turns: tuple[Message, ...] = (
+        *TURN[:2],
+        {"role": "assistant", "content": "I look.", "tool_calls": [CALL, CALL]},
+        {"role": "tool", "content": "12:00", "tool_call_id": "1"},
+        {"role": "tool", "content": "13:00", "tool_call_id": "2"},
+        {"role": "user", "content": "Well?"},
+    )
+    call = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>'
+    assert rendered(NO_SYSTEM, ChatPrompt(turns, tools=(TOOL,))) == (
+        f"<turn>user\nBe kind.\n\n{description((TOOL,))}\n\nWhat time is it?<end>\n"
+        f"<turn>model\nI look.\n{call}\n{call}<end>\n"
+        "<turn>user\n<tool_response>\n12:00\n</tool_response>\n\n<tool_response>\n13:00\n</tool_response>"
+        "\n\nWell?<end>\n<turn>model\n"
+    )
+
+
+def test_the_description_names_each_tool_on_a_line() -> None:
+    """With its schema, whatever letters are in it."""
+    other = Tool("café", "Küche\nund mehr", {"type": "object", "properties": {"ä": {"type": "string"}}})
+    text = description((TOOL, other))
+    lines = text[text.index("<tools>") : text.index("</tools>")].splitlines()[1:]
+    assert len(lines) == 2
+    assert '"name": "café"' in lines[1]
+    assert '"ä"' in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("template", "knows", "system"),
+    [
+        (CHATML, False, True),
+        (WITH_TOOLS, True, True),
+        (MENTIONS_CALLS, False, True),
+        (NO_SYSTEM, False, False),
+        (SYSTEM_LAST, False, False),
+        (SYSTEM_DROPPED, False, False),
+        ("{{ raise_exception('no') }}", True, False),
+    ],
+)
+def test_what_a_template_knows_is_tried_out(template: str, knows: bool, system: bool) -> None:
+    """No list of models: a tool that changes nothing is not written."""
+    assert (knows_tools(render_of(template)), has_system_turn(render_of(template))) == (knows, system)
+
+
+def test_a_conversation_without_tools_is_left_alone() -> None:
+    """As the client wrote it; and with tool_choice none a history of calls is still text."""
+    prompt = ChatPrompt(TURN[:2])
+    assert rewritten(prompt, system_turn=False) is prompt
+    unoffered = rendered(CHATML, ChatPrompt(TURN, tools=(TOOL,), tool_choice=ToolChoice.NONE))
+    assert "# Tools" not in unoffered
+    assert "<tool_response>\n12:00" in unoffered
+
+
+def test_a_begun_answer_is_continued() -> None:
+    """Its last words are the prompt's."""
+    prompt = ChatPrompt(
+        (*TURN, {"role": "assistant", "content": "It is"}), tools=(TOOL,), continue_final=True
+    )
+    assert rendered(CHATML, prompt).rstrip().removesuffix("<|im_end|>").endswith("It is")
+
+
+texts = st.text("ab <\n", min_size=1, max_size=6)
+calls = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.just("get_time"), "arguments": st.dictionaries(texts, texts, max_size=2)}
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[list[Message], list[int]]:
+    """Messages as agents send them, and after how many of them a model was asked."""
+    messages: list[Message] = []
+    asked: list[int] = []
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(texts)})
+    messages.append({"role": "user", "content": draw(texts)})
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(texts)})
+    for _ in range(draw(st.integers(1, 4))):
+        asked.append(len(messages))
+        called = [{"id": "1", "type": "function", "function": call} for call in draw(calls)]
+        answer: Message = {"role": "assistant", "content": "" if called else draw(texts)}
+        messages.append({**answer, "tool_calls": called} if called else answer)
+        messages.extend({"role": "tool", "content": draw(texts), "tool_call_id": "1"} for _ in called)
+        if not called or draw(st.booleans()):
+            messages.append({"role": "user", "content": draw(texts)})
+    return messages, [*asked, len(messages)]
+
+
+@BY_TEMPLATE
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(conversation=conversations())
+def test_each_turns_prompt_begins_with_the_one_before(
+    name: str, conversation: tuple[list[Message], list[int]]
+) -> None:
+    """So that the prefix cache has all of it; a template's own trimming is the only difference."""
+    messages, asked = conversation
+    prompts = [
+        rendered(TEMPLATES[name], ChatPrompt(tuple(messages[:count]), tools=(TOOL,))) for count in asked
+    ]
+    for before, after in pairwise(prompts):
+        assert after.startswith(before)
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+                "content": st.text("ab", max_size=3),
+            }
+        ),
+        min_size=1,
+    ).map(tuple),
+    st.booleans(),
+)
+def test_any_order_becomes_strict_turns(messages: tuple[Message, ...], system: bool) -> None:
+    """No role but the three, no two neighbours alike, a system turn only first; every word in its place."""
+    found = rewritten(ChatPrompt(messages, tools=(TOOL,)), system_turn=system).messages
+    roles = [message["role"] for message in found]
+    assert set(roles) <= {"system", "user", "assistant"}
+    assert all(one != other for one, other in pairwise(roles))
+    assert "system" not in (roles[1:] if system else roles)
+    text = "".join(message["content"] for message in found)
+    place = 0
+    for message in messages:
+        if message["role"] != "system":
+            place = text.index(message["content"], place)
+
+
+@pytest.mark.parametrize(
+    ("template", "option", "wanted"),
+    [
+        (CHATML, "auto", "generic"),
+        (CHATML, "none", "none"),
+        (CHATML, "json_tools", "native"),
+        (WITH_TOOLS, "auto", "generic"),
+        (WITH_TOOLS.replace("<tool>", "<tool_call>tool_call.name"), "auto", "native"),
+        (MENTIONS_CALLS, "auto", "generic"),
+        (None, "auto", "none"),
+    ],
+)
+def test_a_model_is_native_generic_or_without(
+    tmp_path: Path, template: str | None, option: str, wanted: str
+) -> None:
+    """By its template and whether a parser of its syntax is known; the operator's word goes before."""
+    folder = tmp_path / "model"
+    shutil.copytree(TOKENIZER_FOLDER, folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = folder / "tokenizer_config.json"
+    config.write_text(without_template(config.read_text()))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    tokenizer = HubTokenizer(folder, tool_parser=option)
+    assert tokenizer.answer_format.tool_calls == wanted
+    if template is not None:
+        offered = "# Tools" in tokenizer.render(ChatPrompt(TURN[:2], tools=(TOOL,)))
+        assert offered == (wanted == "generic")
+
+
+def without_template(config: str) -> str:
+    return json.dumps({name: value for name, value in json.loads(config).items() if name != "chat_template"})
+
+
+def test_the_embedded_model_is_native() -> None:
+    """Its template writes tools, and its syntax is known."""
+    assert HubTokenizer(TOKENIZER_FOLDER).answer_format.tool_calls == "native"
