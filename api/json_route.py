@@ -19,6 +19,7 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 from api import json_text
 from api.auth import caller
 from api.openai.messages import Body
+from api.unknown_fields import HEADER, SCOPE_KEY, UnknownFields, ignored
 from scheduler.errors import SchedulerError
 from scheduler.prompt.offload import Lane, Offload
 
@@ -100,15 +101,32 @@ class _JsonRequest(Request):
                 work = await body_work(self)
             except SchedulerError as error:
                 raise _Rejected(error) from None
-            self._json = await work(lambda: _validated(self.model, body))
+            validate = _validated if self.app.state.refuse_unknown_fields else _tolerated
+            self._json, self.scope[SCOPE_KEY] = await work(lambda: validate(self.model, body))
         return self._json
 
 
-def _validated(model: type[Body], body: bytes) -> Body:
+def _tolerated(model: type[Body], body: bytes) -> tuple[Body, tuple[str, ...]]:
+    """`body` without the fields that nothing here knows, and what they are called."""
+    unknown = UnknownFields()
+    value = _decoded(body)
+    with unknown.noting():
+        found = _valid(model, value)
+    return found, unknown.named(value)
+
+
+def _validated(model: type[Body], body: bytes) -> tuple[Body, tuple[str, ...]]:
+    return _valid(model, _decoded(body)), ()
+
+
+def _decoded(body: bytes) -> Any:
     try:
-        value = json_text.decode(body)
+        return json_text.decode(body)
     except ValueError as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def _valid(model: type[Body], value: Any) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -151,8 +169,12 @@ class JsonRoute(APIRoute):
             json_request = _JsonRequest(request.scope, request.receive)
             json_request.model = model
             try:
-                return await handler(json_request)
+                response = await handler(json_request)
             except _Rejected as rejected:
                 raise rejected.error from None
+            if names := ignored(request.scope):
+                response.headers[HEADER] = ",".join(names)
+                request.app.state.bodies_with_ignored_fields.labels(self.path_format).inc()
+            return response
 
         return with_validated_body

@@ -144,6 +144,7 @@ async def _serve(settings: ServeSettings) -> None:
             identity=Identity(settings.tenant_header),
             metrics=not metrics_listeners,
             server=server_metrics,
+            refuse_unknown_fields=settings.unknown_fields == "refuse",
         ),
         limits,
         on_error=_log_handler_error,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator
 
 from api.fields import Partly, Refused, unsupported
 from api.openai.schema import SamplingFields
@@ -50,17 +50,17 @@ class CompletionRequest(SamplingFields):
     ]
     # OpenAI's own default, which clients of this old interface rely on.
     max_tokens: int | None = Field(default=16, ge=1)
-    echo: bool = False
+    echo: StrictBool = False
     logprobs: Annotated[int | None, Partly(f"not with echo: {_NO_PROMPT_LOGPROBS}")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
     )
 
     suffix: Annotated[str | None, Refused("nothing is inserted between two texts")] = None
     best_of: Annotated[int | None, Refused("every answer that is made is given; n asks for more")] = None
-    add_special_tokens: Annotated[bool, Refused("a prompt is taken as it is written", neutral=(False,))] = (
-        False
-    )
-    return_token_ids: Annotated[bool | None, Refused("answers are text", neutral=(False,))] = None
+    add_special_tokens: Annotated[
+        StrictBool, Refused("a prompt is taken as it is written", neutral=(False,))
+    ] = False
+    prompt_embeds: Annotated[Any, Refused("a prompt is text or token ids")] = None
 
     @field_validator("logprobs")
     @classmethod

@@ -9,10 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from api import json_text
 from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
+from api.unknown_fields import UnknownFields
 
 
 class Body(BaseModel):
-    """What is not declared is refused, by its name."""
+    """What is not declared is refused, by its name; within `UnknownFields.noting` it is noted and ignored."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
@@ -30,8 +31,11 @@ class Body(BaseModel):
         # Clients that dump their own models send every field that they know.
         if not isinstance(value, dict):
             return value
-        if len(value) > len(cls._names):
-            value = _with_one_unknown(value, cls._names)
+        if not cls._names.issuperset(value):
+            if (unknown := UnknownFields.current()) is not None:
+                value = unknown.without(cls, value, cls._names)
+            elif len(value) > len(cls._names):
+                value = _with_one_unknown(value, cls._names)
         # Most bodies have no null, and need no copy.
         if None not in value.values():
             return value

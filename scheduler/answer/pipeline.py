@@ -30,11 +30,12 @@ class AnswerPipeline:
         stop: Sequence[str],
         assembly: Assembly | None = None,
         *,
+        includes_stop: bool = False,
         min_tokens: int = 0,
         spans: TokenSpans | None = None,
     ) -> None:
         self._detokenizer = detokenizer
-        self._stop_strings = StopStrings(stop)
+        self._stop_strings = StopStrings(stop, included=includes_stop)
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0

@@ -136,7 +136,12 @@ class Preparation:
         """A new pipeline from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
-        pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans)
+        pipeline = partial(
+            AnswerPipeline,
+            includes_stop=request.includes_stop,
+            min_tokens=request.min_tokens,
+            spans=spans,
+        )
         if not isinstance(request.prompt, ChatPrompt) or form == PLAIN:
             return pipeline(self.tokenizer.detokenizer(), request.stop)
         tools = request.prompt.offered_tools

@@ -295,7 +295,7 @@ async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
     """A field's name may be a megabyte."""
     scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
+    async with running(scheduler), client_of(scheduler, refuse_unknown_fields=True) as client:
         for path in ("/v1/chat/completions", "/v1/messages"):
             answer = await client.post(path, json={"messages": many(1), "max_tokens": 1, "x" * (1 << 20): 1})
             assert answer.status_code == 400
