@@ -171,7 +171,7 @@ def test_they_are_named_by_their_places(schema: type[Body], body: Any, names: tu
 
 def test_what_is_named_is_bounded_and_fits_a_header() -> None:
     """A hundred thousand names, a megabyte of one, line breaks, other scripts, lone surrogates."""
-    many = {"messages": [TEXT, *({**TEXT, f"k{n}": 1} for n in range(1000))]}
+    many: dict[str, Any] = {"messages": [TEXT, *({**TEXT, f"k{n}": 1} for n in range(1000))]}
     many |= {f"x{n}": n for n in range(100_000)}
     found = ignored(ChatCompletionRequest, many)
     assert (len(found), found[-1]) == (MAX_NAMES + 1, MORE)
