@@ -26,6 +26,7 @@ def exported() -> dict[str, set[str]]:
     metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
     metrics.describe_model({"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w"})
     metrics.http_requests.labels("GET", "/health", "200").inc()
+    metrics.bodies_with_ignored_fields.labels("/v1/messages").inc()
     return {family.name: {sample.name for sample in family.samples} for family in metrics.registry.collect()}
 
 
