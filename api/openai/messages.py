@@ -12,11 +12,22 @@ from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.unknown_fields import UnknownFields
 
 
+def _may_have_more(schema: dict[str, Any]) -> None:
+    """For `/openapi.json`: by default, what is not declared may be there."""
+    schema.pop("additionalProperties", None)
+
+
 class Body(BaseModel):
     """What is not declared is refused, by its name; within `UnknownFields.noting` it is noted and ignored."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        json_schema_extra=_may_have_more,
+    )
 
     _names: ClassVar[frozenset[str]]
     """What its fields are called in a body."""

@@ -190,9 +190,12 @@ async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock)
         assert deleted.json() == {"id": first, "object": "response", "deleted": True}
         for answer in (
             await client.get(f"/v1/responses/{first}"),
+            await client.get(f"/v1/responses/{first}?stream=true"),
+            await client.get("/v1/responses/never"),
             await client.delete(f"/v1/responses/{first}"),
+            await client.post(f"/v1/responses/{first}/cancel"),
         ):
-            assert answer.status_code == 404
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "response_not_found")
         third = {"input": "c", "previous_response_id": second.json()["id"]}
         assert (await client.post("/v1/responses", json=third)).json()["usage"]["input_tokens"] == len(
             "<user>a\n<assistant>one\n<user>b\n<assistant>two\n<user>c\n<assistant>"
