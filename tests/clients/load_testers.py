@@ -46,6 +46,8 @@ class Way:
     name: str
     arguments: list[str]
     outcome: Callable[[Path], Outcome]
+    offline: bool = True
+    """Whether it finds a tokenizer's folder when it is told that there is no hub."""
 
 
 def guidellm(url: str, folder: Path) -> Iterator[Way]:
@@ -79,7 +81,9 @@ def aiperf(url: str, folder: Path) -> Iterator[Way]:
                 *("--synthetic-input-tokens-mean", "64", "--output-tokens-mean", "16"),
                 *(["--streaming"] if streaming else []),
             ]
-            yield Way("aiperf", kind + (", streamed" if streaming else ""), arguments, _of_aiperf)
+            yield Way(
+                "aiperf", kind + (", streamed" if streaming else ""), arguments, _of_aiperf, offline=False
+            )
 
 
 def _of_aiperf(folder: Path) -> Outcome:
@@ -149,7 +153,11 @@ def installed(name: str, environments: Path) -> Path:
 
 
 def run(way: Way, programs: Path, folder: Path) -> Outcome:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "unused"}
+    environment = {
+        **os.environ,
+        "OPENAI_API_KEY": "unused",
+        **({"HF_HUB_OFFLINE": "1"} if way.offline else {}),
+    }
     ran = subprocess.run(
         [programs / way.program, *way.arguments],
         capture_output=True,
