@@ -47,7 +47,7 @@ class Way:
     arguments: list[str]
     outcome: Callable[[Path], Outcome]
     offline: bool = True
-    """Whether it finds a tokenizer's folder when it is told that there is no hub."""
+    """Whether it finds a tokenizer's folder when it knows of no hub."""
 
 
 def guidellm(url: str, folder: Path) -> Iterator[Way]:
