@@ -39,6 +39,7 @@ from api.responses.store import ResponseStore
 from api.served_model import ServedModel
 from api.server.request_id import SCOPE_KEY, RequestIds, echoed
 from api.tokenization import tokenization_routes
+from api.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from scheduler.errors import SchedulerError
 from scheduler.service import Scheduler
 
@@ -61,9 +62,11 @@ def make_app(
     metrics: bool = True,
     server: ServerMetrics | None = None,
     media: Policy = "note",
+    refuse_unknown_fields: bool = False,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
-    is here; where it is not, it has a port of its own."""
+    is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
+    named."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
@@ -71,6 +74,8 @@ def make_app(
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(keys.keys)
     app.state.media = media
+    app.state.refuse_unknown_fields = refuse_unknown_fields
+    app.state.bodies_with_ignored_fields = scheduler.metrics.bodies_with_ignored_fields
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
@@ -119,7 +124,7 @@ def make_app(
             allow_origins=list(cors_origins),
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["retry-after", "x-request-id", "request-id"],
+            expose_headers=["retry-after", "x-request-id", "request-id", IGNORED_FIELDS_HEADER],
         )
     app.add_middleware(
         OriginCheck, hosts=hosts, allowed_origins=cors_origins, is_open=is_open, answer=error_response

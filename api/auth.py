@@ -18,6 +18,7 @@ from api.api_keys import ApiKey, ApiKeys
 from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
 from api.identity import Caller, Identity
 from api.server.request_id import SCOPE_KEY
+from api.unknown_fields import ignored
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
 """For load balancers and collectors, which have no keys; the description of the interface, and the page that
@@ -86,9 +87,8 @@ async def caller(request: Request) -> Caller:
     """The caller: by key where there are keys, else by the operator's headers. Raises InvalidRequest."""
     key, identity = _key(request), request.app.state.identity
     assert isinstance(identity, Identity)
-    return identity.caller(
-        request.headers, None if key is None else key.tenant, request.scope.get(SCOPE_KEY, "")
-    )
+    tenant = None if key is None else key.tenant
+    return identity.caller(request.headers, tenant, request.scope.get(SCOPE_KEY, ""), ignored(request.scope))
 
 
 async def trusted(request: Request) -> bool:

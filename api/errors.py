@@ -54,6 +54,8 @@ class ApiError:
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
+        if self.status == 426:
+            return {"upgrade": "HTTP/1.1", "connection": "upgrade"}
         if self.retry_after_seconds is None:
             return {}
         return {"retry-after": str(max(1, round(self.retry_after_seconds)))}
@@ -200,6 +202,9 @@ def _sendable(text: str) -> str:
 
 
 INTERNAL = ApiError(500, "server_error", "internal_error", "Internal server error")
+ONLY_HTTP = ApiError(
+    426, "invalid_request_error", "only_http", "responses are streamed as server-sent events to a POST"
+)
 NO_KEY = ApiError(
     401,
     "authentication_error",

@@ -1,6 +1,6 @@
 """Fields of a client's body that we know and do not honour, and why: marks on the schemas' own fields.
 
-What is in no schema at all is refused as well, but without a reason. `api/README.md` has the table of all
+What is in no schema at all is ignored and named (`unknown_fields.py`). `api/README.md` has the table of all
 fields, and a test compares it with these marks.
 """
 

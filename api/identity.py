@@ -66,11 +66,15 @@ class Identity:
     tenant_header: str | None = None
 
     def caller(
-        self, headers: Mapping[str, str], tenant_of_key: str | None = None, request_id: str = ""
+        self,
+        headers: Mapping[str, str],
+        tenant_of_key: str | None = None,
+        request_id: str = "",
+        ignored_fields: tuple[str, ...] = (),
     ) -> Caller:
         """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
         there are keys. Raises InvalidRequest naming the header."""
-        origin = Origin(request_id, headers.get(TRACE_HEADER))
+        origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
         return Caller(self._tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
 
     def _tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:

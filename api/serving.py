@@ -153,6 +153,7 @@ async def _serve(settings: ServeSettings) -> None:
             metrics=not metrics_listeners,
             server=server_metrics,
             media=settings.media,
+            refuse_unknown_fields=settings.unknown_fields == "refuse",
         ),
         limits,
         on_error=_log_handler_error,

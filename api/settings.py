@@ -164,6 +164,12 @@ class ServeSettings(BaseModel):
         gt=0,
         le=3600,
     )
+    unknown_fields: Literal["ignore", "refuse"] = _option(
+        "HTTP",
+        "Fields of a body that its API does not know: ignore, and name in the header x-penstock-ignored; or"
+        " refuse with 400.",
+        "ignore",
+    )
     drain_seconds: float = _option(
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )

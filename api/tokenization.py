@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from api.auth import CallerOf
 from api.fields import JsonObject, Listed, Refused
@@ -29,12 +29,14 @@ class TokenizeRequest(Body):
     messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     chat_template_kwargs: JsonObject | None = None
-    continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
     add_special_tokens: Annotated[
-        bool | None, Refused("none are added, here or elsewhere", neutral=(False,))
+        StrictBool | None, Refused("none are added, here or elsewhere", neutral=(False,))
     ] = None
-    return_token_strs: Annotated[bool | None, Refused("/detokenize returns them", neutral=(False,))] = None
+    return_token_strs: Annotated[StrictBool | None, Refused("/detokenize returns them", neutral=(False,))] = (
+        None
+    )
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> TokenizeRequest:

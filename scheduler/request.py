@@ -106,14 +106,16 @@ class Origin:
     """Of the HTTP request: the client's own if it sent one."""
     traceparent: str | None = None
     """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
+    ignored_fields: tuple[str, ...] = ()
+    """Of the body: those that nothing here knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
-    `max_tokens` None: as many as the context has room for. `stop`: strings that end the answer and are not
-    part of it. `public_id`: the id that the client sees (`chatcmpl-...`).
+    `max_tokens` None: as many as the context has room for. `stop`: strings that end the answer.
+    `public_id`: the id that the client sees (`chatcmpl-...`).
     """
 
     public_id: str
@@ -123,6 +125,8 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the answer like the end-of-sequence token, also with `ignore_eos`."""
+    includes_stop: bool = False
+    """Whether the answer has the stop string that ends it."""
     ignore_eos: bool = False
     structure: Structure | None = None
     """Constraint on the text of the answer; None: none."""

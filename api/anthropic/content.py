@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool
 
 from api import media
 from api.fields import JsonObject, Listed, Refused, WithoutEffect
@@ -166,7 +166,9 @@ class ToolResult(_Block):
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
     content: Annotated[_Results | None, MEDIA] = None
-    is_error: Annotated[bool | None, WithoutEffect("templates have no place for it; the text says it")] = None
+    is_error: Annotated[
+        StrictBool | None, WithoutEffect("templates have no place for it; the text says it")
+    ] = None
 
     @property
     def text(self) -> str:

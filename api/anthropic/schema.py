@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
 
 from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
 from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
@@ -35,12 +35,13 @@ class CustomTool(Body):
     description: str | None = None
     input_schema: JsonObject
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
-    strict: Annotated[bool | None, STRICT] = None
+    strict: Annotated[StrictBool | None, STRICT] = None
     eager_input_streaming: Annotated[
-        bool | None, WithoutEffect("arguments stream as the model's syntax lets them")
+        StrictBool | None, WithoutEffect("arguments stream as the model's syntax lets them")
     ] = None
     defer_loading: Annotated[
-        bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
+        StrictBool | None,
+        Refused("there is no tool search; send the tools that are wanted", neutral=(False,)),
     ] = None
     input_examples: Annotated[
         Listed[Any] | None, Refused("templates have no place for them; put them in the description")
@@ -56,7 +57,7 @@ class ToolChoice(Body):
         Partly("that a tool must be called: where the model writes its calls as JSON"),
     ]
     name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+    disable_parallel_tool_use: StrictBool | None = None
 
     @model_validator(mode="after")
     def _names_one_tool(self) -> ToolChoice:
@@ -141,7 +142,7 @@ class MessagesRequest(CountTokensRequest):
     """`POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1)
-    stream: bool = False
+    stream: StrictBool = False
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
@@ -158,3 +159,6 @@ class MessagesRequest(CountTokensRequest):
     )
     container: Annotated[Any, Refused("nothing is run here")] = None
     inference_geo: Annotated[Any, Refused("this server is where it is")] = None
+    diagnostics: Annotated[Any, WithoutEffect("what came from the cache is in the usage")] = None
+    user_profile_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    workspace_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None

@@ -24,6 +24,7 @@ def generation_requests(body: CompletionRequest, tenant: str = "") -> list[Gener
             max_tokens=body.max_tokens,
             stop=tuple(body.stop or ()),
             stop_token_ids=tuple(body.stop_token_ids or ()),
+            includes_stop=body.include_stop_str_in_output,
             ignore_eos=body.ignore_eos,
             structure=structure(body),
             choices=body.n or 1,

@@ -87,6 +87,9 @@ class CompletionEncoder:
         self._echoes = dict(enumerate(echoes))
         self._include_usage = include_usage
 
+    def meter(self, usage: Usage) -> None:
+        self._tail = b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n"
+
     def start(self, prompt_tokens: int) -> bytes:
         return b""
 

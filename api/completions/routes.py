@@ -13,6 +13,8 @@ from api.completions.encode import CompletionEncoder, completion_object
 from api.completions.schema import CompletionRequest
 from api.event_stream import EventStream
 from api.json_route import BodyWorkOf, JsonRoute, Validated
+from api.openai.metered_stream import MeteredStream
+from api.openai.schema import StreamOptions
 from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
@@ -36,10 +38,11 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
             return JSONResponse(
                 completion_object(public_id, created, model.name, answer, echoes, logprobs=logprobs)
             )
-        options = body.stream_options
-        include_usage = options is not None and options.include_usage
+        options = body.stream_options or StreamOptions()
+        include_usage = options.include_usage
         encoder = CompletionEncoder(public_id, created, model.name, echoes, include_usage=include_usage)
-        return EventStream(scheduler, requests, encoder, keep_alive_seconds)
+        kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
+        return kind(scheduler, requests, encoder, keep_alive_seconds)
 
     return router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator
 
 from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.schema import MAX_THINKING_TOKENS, SamplingFields
@@ -50,20 +50,20 @@ class CompletionRequest(SamplingFields):
     ]
     # OpenAI's own default, which clients of this old interface rely on.
     max_tokens: int | None = Field(default=16, ge=1)
-    echo: bool = False
+    echo: StrictBool = False
     logprobs: Annotated[int | None, Partly(f"not with echo: {_NO_PROMPT_LOGPROBS}")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
     )
 
     suffix: Annotated[str | None, Refused("nothing is inserted between two texts")] = None
     best_of: Annotated[int | None, Refused("every answer that is made is given; n asks for more")] = None
-    add_special_tokens: Annotated[bool, Refused("a prompt is taken as it is written", neutral=(False,))] = (
-        False
-    )
+    add_special_tokens: Annotated[
+        StrictBool, Refused("a prompt is taken as it is written", neutral=(False,))
+    ] = False
     thinking_token_budget: Annotated[
         int | None, WithoutEffect("a prompt without a template has no reasoning to tell from its answer")
     ] = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
-    return_token_ids: Annotated[bool | None, Refused("answers are text", neutral=(False,))] = None
+    prompt_embeds: Annotated[Any, Refused("a prompt is text or token ids")] = None
 
     @field_validator("logprobs")
     @classmethod

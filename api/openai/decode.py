@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from api.openai.messages import ChatMessage
-from api.openai.schema import ChatCompletionRequest, SamplingFields
+from api.openai.schema import ChatCompletionRequest, DecodingFields
 from api.openai.structured import structure
 from api.openai.tools import neutral_choice
 from scheduler.prompt.volatile_headers import stable
@@ -35,6 +35,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        includes_stop=body.include_stop_str_in_output,
         ignore_eos=body.ignore_eos,
         structure=structure(body),
         choices=body.n or 1,
@@ -57,7 +58,7 @@ def reasoning(effort: str | None) -> Reasoning:
             return Reasoning(enabled=True, effort=effort)
 
 
-def sampling(body: SamplingFields) -> Sampling:
+def sampling(body: DecodingFields) -> Sampling:
     neutral = Sampling()
     # A request without a seed gets one: its tokens can then be computed again after an engine's death.
     seed = secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64

@@ -108,8 +108,6 @@ class ChunkEncoder:
     """One stream's chunks, as bytes ready for the wire."""
 
     def __init__(self, public_id: str, created: int, model: str, include_usage: bool) -> None:
-        # With include_usage every chunk but the last carries `"usage": null`, says the API reference.
-        tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._head = (
             b'data: {"id":'
             + _json.encode(public_id)
@@ -118,11 +116,18 @@ class ChunkEncoder:
             + b',"model":'
             + _json.encode(model)
         )
+        # With include_usage every chunk but the last carries `"usage": null`, says the API reference.
+        self._end_with(b',"usage":null}\n\n' if include_usage else b"}\n\n")
+        self._include_usage = include_usage
+        self._started: set[int] = set()
+
+    def _end_with(self, tail: bytes) -> None:
         self._delta_tail = b'},"logprobs":null,"finish_reason":null}]' + tail
         self._logprobs_tail = b',"finish_reason":null}]' + tail
         self._end_tail = b"}]" + tail
-        self._include_usage = include_usage
-        self._started: set[int] = set()
+
+    def meter(self, usage: Usage) -> None:
+        self._end_with(b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n")
 
     def start(self, prompt_tokens: int) -> bytes:
         """Nothing: the first chunk comes with the first token, and clients time the first token by it."""

@@ -19,13 +19,25 @@ from pydantic import (
 
 from api import json_text, media
 from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
+from api.unknown_fields import UnknownFields
+
+
+def _may_have_more(schema: dict[str, Any]) -> None:
+    """For `/openapi.json`: by default, what is not declared may be there."""
+    schema.pop("additionalProperties", None)
 
 
 class Body(BaseModel):
-    """What is not declared is refused, by its name."""
+    """What is not declared is refused, by its name; within `UnknownFields.noting` it is noted and ignored."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        json_schema_extra=_may_have_more,
+    )
 
     _names: ClassVar[frozenset[str]]
     """What its fields are called in a body."""
@@ -40,8 +52,11 @@ class Body(BaseModel):
         # Clients that dump their own models send every field that they know.
         if not isinstance(value, dict):
             return value
-        if len(value) > len(cls._names):
-            value = _with_one_unknown(value, cls._names)
+        if not cls._names.issuperset(value):
+            if (unknown := UnknownFields.current()) is not None:
+                value = unknown.without(cls, value, cls._names)
+            elif len(value) > len(cls._names):
+                value = _with_one_unknown(value, cls._names)
         # Most bodies have no null, and need no copy.
         if None not in value.values():
             return value

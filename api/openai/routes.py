@@ -16,7 +16,8 @@ from api.event_stream import EventStream
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openai.decode import generation_request
 from api.openai.encode import ChunkEncoder, completion_object
-from api.openai.schema import ChatCompletionRequest
+from api.openai.metered_stream import MeteredStream
+from api.openai.schema import ChatCompletionRequest, StreamOptions
 from api.openapi import STREAMED
 from api.served_model import ServedModel
 from api.whole_answer import whole_answer
@@ -40,10 +41,11 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
             return JSONResponse(
                 completion_object(request.public_id, created, model.name, answer, logprobs=logprobs)
             )
-        options = body.stream_options
-        include_usage = options is not None and options.include_usage
+        options = body.stream_options or StreamOptions()
+        include_usage = options.include_usage
         encoder = ChunkEncoder(request.public_id, created, model.name, include_usage)
-        return EventStream(scheduler, request, encoder, keep_alive_seconds)
+        kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
+        return kind(scheduler, request, encoder, keep_alive_seconds)
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:

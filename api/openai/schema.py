@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_validator, model_validator
 
-from api.fields import AtMost, JsonObject, Listed, Refused, WithoutEffect
+from api.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
 from api.identity import MAX_TIMEOUT_SECONDS
 from api.openai.messages import Body, ChatMessage
 from api.openai.structured import (
@@ -33,6 +33,8 @@ MAX_STOP_TOKENS = 256
 MAX_THINKING_TOKENS = 2**31 - 1
 
 _BOOKKEEPING = "the provider's own bookkeeping"
+_RETENTION = "prefixes stay as long as there is room"
+_WHOLE_CONTEXT = "the penalty counts the whole prompt and answer"
 MAX_SALT_CHARACTERS = 256
 
 
@@ -50,11 +52,10 @@ transformers' `apply_chat_template`, and what templates call. Special tokens end
 
 
 class StreamOptions(Body):
-    include_usage: bool = False
-    include_obfuscation: Annotated[bool, Refused("nothing is padded", neutral=(False,))] = False
-    continuous_usage_stats: Annotated[
-        bool, Refused("usage is reported once, at the end", neutral=(False,))
-    ] = False
+    include_usage: StrictBool = False
+    include_obfuscation: Annotated[StrictBool, Refused("nothing is padded", neutral=(False,))] = False
+    # vLLM's: with `include_usage`, the usage so far on every chunk.
+    continuous_usage_stats: StrictBool = False
 
 
 def _listed(value: Any) -> Any:
@@ -68,13 +69,10 @@ Stop = Annotated[
 ]
 
 
-class SamplingFields(Body):
-    """What all of OpenAI's ways of asking have in common, with vLLM's extra fields by vLLM's names."""
+class DecodingFields(Body):
+    """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking: OpenAI's fields,
+    and vLLM's extra ones by vLLM's names."""
 
-    model: str | None = None
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
@@ -88,25 +86,61 @@ class SamplingFields(Body):
     )
     stop: Stop | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    ignore_eos: bool = False
+    include_stop_str_in_output: StrictBool = False
+    ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
+    skip_special_tokens: Annotated[StrictBool, Refused("special tokens are no text", neutral=(True,))] = True
+    spaces_between_special_tokens: Annotated[
+        StrictBool, Refused("special tokens are no text", neutral=(True,))
+    ] = True
+    return_token_ids: Annotated[StrictBool | None, Refused("answers are text", neutral=(False,))] = None
+    return_tokens_as_token_ids: Annotated[
+        StrictBool | None, Refused("tokens are reported as text and as bytes", neutral=(False,))
+    ] = None
+    use_beam_search: Annotated[StrictBool | None, Refused("there is no beam search", neutral=(False,))] = None
+    length_penalty: Annotated[float | None, Refused("there is no beam search", neutral=(1, 1.0))] = None
+    bad_words: Annotated[Listed[str] | None, Refused("logit_bias keeps tokens out", neutral=([],))] = None
+    allowed_token_ids: Annotated[Listed[int] | None, Refused("a grammar says what may come")] = None
+    truncate_prompt_tokens: Annotated[int | None, Refused("what is too long is refused, not cut")] = None
+    logits_processors: Annotated[Any, Refused("they are programs")] = None
+    # mlx_lm.server's.
+    repetition_context_size: Annotated[
+        int | None, Partly(f"refused with a repetition_penalty: {_WHOLE_CONTEXT}")
+    ] = Field(default=None, ge=0)
+    xtc_probability: Annotated[float | None, Refused("there is no such cut-off", neutral=(0, 0.0))] = None
+    adapters: Annotated[str | None, Refused("there is one model")] = None
+    # SGLang's.
+    regex: Annotated[str | None, Refused("it is called guided_regex here")] = None
+    ebnf: Annotated[str | None, Refused("it is called guided_grammar here, and is Lark's or llama.cpp's")] = (
+        None
+    )
+
+    @field_validator("repetition_context_size")
+    @classmethod
+    def _of_no_penalty(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("repetition_penalty") not in (None, 1.0):
+            raise unsupported(_WHOLE_CONTEXT)
+        return value
+
+
+class SamplingFields(DecodingFields):
+    """What chat completions and completions have in common."""
+
+    model: str | None = None
+    stream: StrictBool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     prompt_logprobs: Annotated[
         int | None, Refused("log-probabilities are of the answer; the prompt's are not computed")
     ] = None
-    include_stop_str_in_output: Annotated[
-        bool, Refused("a stop string is never part of the answer", neutral=(False,))
-    ] = False
-    skip_special_tokens: Annotated[bool, Refused("special tokens are no text", neutral=(True,))] = True
-    spaces_between_special_tokens: Annotated[bool, Refused("special tokens are no text", neutral=(True,))] = (
-        True
-    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
@@ -131,26 +165,26 @@ class ChatCompletionRequest(SamplingFields):
 
     messages: Listed[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    logprobs: bool | None = None
+    logprobs: StrictBool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: StrictBool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     # vLLM's name and values: -1 is no budget.
     thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     chat_template_kwargs: JsonObject | None = None
-    continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
 
-    store: Annotated[bool | None, Refused("nothing is stored", neutral=(False,))] = None
+    store: Annotated[StrictBool | None, Refused("nothing is stored", neutral=(False,))] = None
     modalities: Annotated[Listed[str] | None, Refused("answers are text", neutral=(["text"],))] = None
     include_reasoning: Annotated[
-        bool, Refused("reasoning is always returned, in a field of its own", neutral=(True,))
+        StrictBool, Refused("reasoning is always returned, in a field of its own", neutral=(True,))
     ] = True
-    echo: Annotated[bool, Refused("the last message is not repeated", neutral=(False,))] = False
+    echo: Annotated[StrictBool, Refused("the last message is not repeated", neutral=(False,))] = False
     add_special_tokens: Annotated[
-        bool, Refused("the chat template writes the special tokens", neutral=(False,))
+        StrictBool, Refused("the chat template writes the special tokens", neutral=(False,))
     ] = False
     chat_template: Annotated[Any, Refused("templates are programs; the model's own is used")] = None
     documents: Annotated[Any, Refused("documents belong in the messages")] = None
@@ -161,6 +195,15 @@ class ChatCompletionRequest(SamplingFields):
     prompt_cache_key: Annotated[
         str | None, WithoutEffect("what prompts have in common is found without it")
     ] = None
+    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prediction: Annotated[Any, WithoutEffect("the answer is the same with a guess at it")] = None
+    moderation: Annotated[Any, Refused("nothing is moderated")] = None
+    verbosity: Annotated[str | None, Refused("models have no such setting", neutral=("medium",))] = None
+    web_search_options: Annotated[Any, Refused("nothing is searched here")] = None
+    audio: Annotated[Any, Refused("answers are text")] = None
+    functions: Annotated[Any, Refused("long replaced by tools")] = None
+    function_call: Annotated[Any, Refused("long replaced by tool_choice")] = None
 
     @field_validator("chat_template_kwargs")
     @classmethod

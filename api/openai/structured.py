@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool
 
 from api import json_text
 from api.fields import JsonObject, Refused, WithoutEffect
@@ -50,7 +50,7 @@ class NamedSchema(Body):
     name: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
     description: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
     schema_: JsonObject | None = Field(default=None, alias="schema")
-    strict: Annotated[bool | None, WithoutEffect(_STRICT)] = None
+    strict: Annotated[StrictBool | None, WithoutEffect(_STRICT)] = None
 
 
 class JsonSchemaFormat(Body):
@@ -75,12 +75,12 @@ class StructuredOutputs(Body):
     regex: GrammarText | None = None
     choice: Texts | None = None
     grammar: GrammarText | None = None
-    json_object: bool | None = None
+    json_object: StrictBool | None = None
     disable_any_whitespace: Annotated[
-        bool, Refused("a little white space is always allowed", neutral=(False,))
+        StrictBool, Refused("a little white space is always allowed", neutral=(False,))
     ] = False
     disable_additional_properties: Annotated[
-        bool, Refused("the schema says what is allowed; additionalProperties: false", neutral=(False,))
+        StrictBool, Refused("the schema says what is allowed; additionalProperties: false", neutral=(False,))
     ] = False
     whitespace_pattern: Annotated[str | None, Refused("a little white space is always allowed")] = None
     structural_tag: Annotated[str | None, Refused("strict tools hold calls to their schemas")] = None

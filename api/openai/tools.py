@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StrictBool
 
 from api.fields import JsonObject, Partly, unsupported
 from api.openai.messages import Body
@@ -19,7 +19,7 @@ class FunctionDefinition(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: JsonObject | None = None
-    strict: Annotated[bool | None, STRICT] = None
+    strict: Annotated[StrictBool | None, STRICT] = None
 
 
 class FunctionTool(Body):
@@ -53,8 +53,9 @@ def _named(value: Any) -> Any:
         kind = value.get("type")
         if kind != "function":
             raise unsupported(f"a choice of type {kind!r} is not known; 'function' names one tool")
-        if isinstance(function := value.get("function"), dict) and value.keys() == {"type", "function"}:
-            return {"type": "function", **function}
+        if isinstance(function := value.get("function"), dict):
+            around = {name: given for name, given in value.items() if name != "function"}
+            return {**around, **function, "type": "function"}
         return value
     if value is not None and value not in _MODES:
         raise ValueError("it is 'auto', 'none' or 'required', or an object that names a function")

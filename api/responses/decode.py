@@ -8,19 +8,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from api.openai.decode import reasoning
+from api.openai.decode import reasoning, sampling
 from api.openai.structured import flat_structure
 from api.openai.tools import neutral_choice
 from api.responses.conversation import with_instructions
 from api.responses.schema import CreateResponse
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
+from scheduler.request import ChatPrompt, GenerationRequest, Message
 
 
 def generation_request(
     body: CreateResponse, messages: Sequence[Message], tenant: str = ""
 ) -> GenerationRequest:
     """`messages`: the whole conversation. Defaults are OpenAI's."""
-    neutral = Sampling()
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"resp_{secrets.token_hex(24)}",
@@ -32,13 +31,17 @@ def generation_request(
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
         ),
-        sampling=Sampling(
-            temperature=neutral.temperature if body.temperature is None else body.temperature,
-            top_p=neutral.top_p if body.top_p is None else body.top_p,
-            seed=secrets.randbits(63),
-        ),
+        sampling=sampling(body),
         max_tokens=body.max_output_tokens,
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        includes_stop=body.include_stop_str_in_output,
+        ignore_eos=body.ignore_eos,
         structure=flat_structure(None if body.text is None else body.text.format),
         top_logprobs=body.wanted_logprobs,
+        min_tokens=body.min_tokens,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
         tenant=tenant,
     )

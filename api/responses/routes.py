@@ -6,12 +6,12 @@ import time
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.auth import CallerOf
 from api.block_sequence import whole_blocks
-from api.errors import ApiError, ApiFailure
+from api.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openai.encode import marked
 from api.openapi import STREAMED
@@ -56,12 +56,21 @@ def responses_routes(
         remember(response, blocks)
         return JSONResponse(response)
 
+    @router.get("/v1/responses", include_in_schema=False)
+    async def no_socket(request: Request) -> None:
+        """Codex may ask for a WebSocket here first. This status makes it send a POST at once, and no other
+        does: after any other it asks again, five times."""
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            raise ApiFailure(ONLY_HTTP)
+        raise HTTPException(405, headers={"allow": "POST"})
+
     @router.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> dict[str, Any]:
         """A response that is over and was stored."""
+        found = _found(store, caller.tenant, response_id)
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
-        return _found(store, caller.tenant, response_id).body
+        return found.body
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:

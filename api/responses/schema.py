@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
-from pydantic import BeforeValidator, Discriminator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
 
 from api.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
+from api.openai.schema import DecodingFields
 from api.openai.structured import FlatFormat
 from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
@@ -26,9 +27,10 @@ class FunctionTool(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: JsonObject | None = None
-    strict: Annotated[bool | None, STRICT] = None
+    strict: Annotated[StrictBool | None, STRICT] = None
     defer_loading: Annotated[
-        bool | None, Refused("there is no tool search; send the tools that are wanted", neutral=(False,))
+        StrictBool | None,
+        Refused("there is no tool search; send the tools that are wanted", neutral=(False,)),
     ] = None
     allowed_callers: Annotated[
         Listed[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
@@ -72,7 +74,7 @@ class WebSearch(Body):
     a model that never searches keeps the promise, so this one is not offered it."""
 
     type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
-    external_web_access: Annotated[bool | None, WithoutEffect(_NO_SEARCH)] = None
+    external_web_access: Annotated[StrictBool | None, WithoutEffect(_NO_SEARCH)] = None
     filters: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
     search_context_size: Annotated[Literal["low", "medium", "high"] | None, WithoutEffect(_NO_SEARCH)] = None
     user_location: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
@@ -104,10 +106,10 @@ class TextOptions(Body):
 
 
 class StreamOptions(Body):
-    include_obfuscation: Annotated[bool | None, Refused("nothing is padded", neutral=(False,))] = None
+    include_obfuscation: Annotated[StrictBool | None, Refused("nothing is padded", neutral=(False,))] = None
 
 
-class CreateResponse(Body):
+class CreateResponse(DecodingFields):
     """`POST /v1/responses`."""
 
     model: str | None = None
@@ -117,18 +119,16 @@ class CreateResponse(Body):
     ] = Field(default_factory=list)
     instructions: str | None = None
     previous_response_id: str | None = None
-    store: bool | None = None
-    stream: bool | None = None
+    store: StrictBool | None = None
+    stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     tools: Annotated[
         Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
         Partly("functions; other tools run at their provider"),
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: StrictBool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     metadata: Annotated[dict[str, str], AtMost(16)] | None = None
@@ -148,8 +148,11 @@ class CreateResponse(Body):
     prompt_cache_retention: Annotated[
         Literal["in_memory", "24h"] | None, WithoutEffect("prefixes stay as long as there is room")
     ] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect("prefixes stay as long as there is room")] = None
+    access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
+    image: Annotated[Any, WithoutEffect("models here see no pictures")] = None
     background: Annotated[
-        bool | None, Refused("an answer is made while its client waits", neutral=(False,))
+        StrictBool | None, Refused("an answer is made while its client waits", neutral=(False,))
     ] = None
     conversation: Annotated[Any, Refused("previous_response_id goes on with a conversation")] = None
     context_management: Annotated[Any, Refused("nothing is removed from a conversation")] = None

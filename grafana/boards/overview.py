@@ -115,9 +115,13 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             "HTTP answers by route",
-            "Which dialects are used, and who polls.",
+            "Which dialects are used, and who polls. Fields ignored: the header x-penstock-ignored and the "
+            "log name them.",
             "reqps",
-            [rate("penstock_http_requests_total", "{{method}} {{route}}", by="method, route")],
+            [
+                rate("penstock_http_requests_total", "{{method}} {{route}}", by="method, route"),
+                rate("penstock_bodies_with_ignored_fields_total", "fields ignored: {{route}}", by="route"),
+            ],
         ),
         Panel(
             "Connections",

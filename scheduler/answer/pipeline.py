@@ -31,6 +31,7 @@ class AnswerPipeline:
         stop: Sequence[str],
         assembly: Assembly | None = None,
         *,
+        includes_stop: bool = False,
         min_tokens: int = 0,
         spans: TokenSpans | None = None,
         thinking: ThinkingLimit | None = None,
@@ -38,7 +39,7 @@ class AnswerPipeline:
         """`thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
         with the end mark."""
         self._detokenizer = detokenizer
-        self._stop_strings = StopStrings(stop)
+        self._stop_strings = StopStrings(stop, included=includes_stop)
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0

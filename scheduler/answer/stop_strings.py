@@ -12,16 +12,17 @@ from collections.abc import Sequence
 class StopStrings:
     """The stop strings of one request, and text held back because it may begin one."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
         assert all(stops), "an empty stop string"
         self._stops = tuple(stops)
+        self._included = included
         self._held = ""
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """The text that cannot be part of a stop string. After a match: the text before it, `matched` is set,
-        and nothing may be fed any more. Without `may_end` no stop string ends in `text`, but one may
-        begin."""
+        """The text that cannot be part of a stop string. After a match: the text before it, with it if it is
+        `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string ends
+        in `text`, but one may begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops:
             return text
@@ -30,7 +31,7 @@ class StopStrings:
         if match is not None:
             start, self.matched = match
             self._held = ""
-            return text[:start]
+            return text[: start + len(self.matched)] if self._included else text[:start]
         keep = possible_beginning(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -149,7 +149,13 @@ class Preparation:
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
-        pipeline = partial(AnswerPipeline, min_tokens=request.min_tokens, spans=spans, thinking=thinking)
+        pipeline = partial(
+            AnswerPipeline,
+            includes_stop=request.includes_stop,
+            min_tokens=request.min_tokens,
+            spans=spans,
+            thinking=thinking,
+        )
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         is_plain = (form if tools else form.without_tools()) == PLAIN
         if not isinstance(request.prompt, ChatPrompt) or is_plain:

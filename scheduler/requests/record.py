@@ -79,6 +79,16 @@ class StreamRecord:
         return max(0, self.prefilled_tokens - self.cached_tokens)
 
     @property
+    def usage(self) -> Usage:
+        """So far."""
+        return Usage(
+            len(self.prepared.prompt),
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            reasoning_tokens=self.pipeline.reasoning_tokens,
+        )
+
+    @property
     def listening(self) -> bool:
         """Whether a reader still waits for the engine's output."""
         return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.AWAITING_ENGINE)
@@ -159,15 +169,9 @@ class StreamRecord:
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
             self.mailbox.put(piece)
-        usage = Usage(
-            len(self.prepared.prompt),
-            cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
-            reasoning_tokens=self.pipeline.reasoning_tokens,
-        )
         reason = self.pipeline.finish_reason(by_engine)
         malformed = self.pipeline.malformed_calls
-        self.mailbox.put_final(Finished(reason, usage, self.pipeline.stop_string, malformed))
+        self.mailbox.put_final(Finished(reason, self.usage, self.pipeline.stop_string, malformed))
         self.outcome = reason.value
 
     def fail(self, error: SchedulerError) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from scheduler.events import Prefilling, Progress, Queued, StreamEvent
+from scheduler.events import Prefilling, Progress, Queued, StreamEvent, Usage
 from scheduler.requests.lifecycle import State
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord
@@ -35,6 +35,10 @@ class RequestStream:
     def prompt_tokens(self) -> int:
         """Each prompt counted once: its choices share it."""
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
+
+    def usage_so_far(self, choice: int) -> Usage:
+        """Of one choice, with tokens of which the reader has no event yet."""
+        return self._records[choice].usage
 
     @property
     def progress(self) -> Progress:

@@ -109,6 +109,9 @@ class Metrics:
             "route",
             "status",
         )
+        self.bodies_with_ignored_fields = self._counter(
+            "penstock_bodies_with_ignored_fields", "Bodies with fields that no schema knows.", "route"
+        )
         self.http_connections = self._gauge("penstock_http_connections", "Open connections of clients.")
         self.http_refusals = self._counter(
             "penstock_http_refusals",

@@ -85,12 +85,14 @@ def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) 
 
 
 def _identity(request: GenerationRequest) -> dict[str, str | int | None]:
+    ignored = request.origin.ignored_fields
     return {
         "id": request.public_id,
         "request_id": request.origin.request_id,
         "tenant": request.tenant,
         "session": request.session,
         "priority": request.priority,
+        **({"ignored": ",".join(ignored)} if ignored else {}),
     }
 
 

@@ -106,6 +106,26 @@ def test_the_search_for_unbounded_fields_finds_some() -> None:
         assert list(unbounded(TypeAdapter(kind).core_schema))
 
 
+def lax_booleans(schema: Any, path: str = "") -> Iterator[str]:
+    """Places of a core schema where "yes" or 1 would do for true."""
+    if isinstance(schema, list | tuple):
+        for number, inner in enumerate(schema):
+            yield from lax_booleans(inner, f"{path}[{number}]")
+    elif isinstance(schema, dict):
+        if schema.get("type") == "bool" and not schema.get("strict"):
+            yield path
+        for name, inner in schema.items():
+            if name not in ("metadata", "serialization", "cls", "config", "json_schema_input_schema"):
+                yield from lax_booleans(inner, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_a_boolean_is_true_or_false(path: str) -> None:
+    """A client whose `stream` is "no" wants no stream."""
+    assert list(lax_booleans(TypeAdapter(MODELS[path]).core_schema)) == []
+    assert list(lax_booleans(TypeAdapter(dict[str, bool]).core_schema)) == [".values_schema"]
+
+
 def test_many_unknown_names_are_one_mistake() -> None:
     """At any depth, and also where they are null."""
     names = {f"a{number}": None if number % 2 else 1 for number in range(10_000)}
@@ -295,7 +315,7 @@ async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> Non
 async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
     """A field's name may be a megabyte."""
     scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
+    async with running(scheduler), client_of(scheduler, refuse_unknown_fields=True) as client:
         for path in ("/v1/chat/completions", "/v1/messages"):
             answer = await client.post(path, json={"messages": many(1), "max_tokens": 1, "x" * (1 << 20): 1})
             assert answer.status_code == 400

@@ -79,6 +79,32 @@ async def test_usage_comes_last_where_the_client_asks(autojump_clock: trio.testi
 
 
 @trio_test
+async def test_every_chunk_has_the_usage_where_the_client_asks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As vLLM's continuous_usage_stats: each choice's own so far, all choices' at the end; not without
+    include_usage."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    asked = {"include_usage": True, "continuous_usage_stats": True}
+    async with running(scheduler), client_of(scheduler) as client:
+        body = chat(stream=True, n=2, stream_options=asked)
+        response = await client.post("/v1/chat/completions", json=body)
+        body = chat(stream=True, stream_options={"continuous_usage_stats": True})
+        without = await client.post("/v1/chat/completions", json=body)
+    *chunks, last, _ = events(response.text)
+    for index in range(2):
+        own = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        counts = [usage["completion_tokens"] for usage in own]
+        assert counts == sorted(counts)
+        assert (counts[0], counts[-1], len(set(counts))) == (1, 8, 8)
+        assert {usage["total_tokens"] - usage["completion_tokens"] for usage in own} == {
+            last["usage"]["prompt_tokens"]
+        }
+    assert last["usage"]["completion_tokens"] == 16
+    assert all("usage" not in chunk for chunk in events(without.text)[:-1])
+
+
+@trio_test
 async def test_text_with_every_kind_of_character_survives_framing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -123,11 +149,14 @@ async def test_a_stop_string_ends_the_answer_before_it(autojump_clock: trio.test
         words = whole["choices"][0]["message"]["content"].split(" ")
         stopped = (await client.post("/v1/chat/completions", json=chat(stop=words[2]))).json()
         listed = (await client.post("/v1/chat/completions", json=chat(stop=["never", words[2]]))).json()
+        ending = chat(stop=words[2], include_stop_str_in_output=True)
+        included = (await client.post("/v1/chat/completions", json=ending)).json()
         await scheduler.wait_idle()
     expected = " ".join(words[:2]) + " "
     for body in (stopped, listed):
         assert body["choices"][0]["message"]["content"] == expected
         assert body["choices"][0]["finish_reason"] == "stop"
+    assert included["choices"][0]["message"]["content"] == expected + words[2], "vLLM's field asks for it"
 
 
 @trio_test

@@ -81,6 +81,12 @@ async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.test
     assert said(chunks) == {index: (text, "stop") for index, text in enumerate(texts)}
     assert all(chunk["usage"] is None for chunk in chunks)
     assert (last["choices"], last["usage"]) == ([], whole["usage"])
+    counted = {"include_usage": True, "continuous_usage_stats": True}
+    _, streamed = await ask(*texts, prompt=["A", "Bb"], n=2, stream=True, stream_options=counted)
+    *chunks, last, _ = streamed
+    ends = {chunk["choices"][0]["index"]: chunk["usage"]["total_tokens"] for chunk in chunks}
+    assert ends == {0: 4, 1: 4, 2: 5, 3: 5}, "each choice's own prompt and answer"
+    assert last["usage"] == whole["usage"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +135,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
     ({"logprobs": 0, "echo": True}, "logprobs", "not supported here: with echo"),
     ({"min_tokens": 17}, "min_tokens", "at most"),
-    ({"messages": []}, "messages", "not supported by"),
+    ({"messages": [], "prompt": None}, "prompt", "required"),
     ({"prompt": None}, "prompt", "required"),
     ({"prompt": []}, "prompt", "it is a text"),
     ({"prompt": {}}, "prompt", "it is a text"),

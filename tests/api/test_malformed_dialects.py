@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_junk_in_any_field_is_accepted_or_refused(target: Target) -> None:
     """Wrong types, huge numbers, deep lists, lone surrogates, line breaks."""
     for field in (*target.schema.model_fields, "no_such_field"):
         run(target, [json.dumps({**target.body, field: junk}).encode() for junk in JUNK], may_pass=True)
+
+
+@pytest.mark.parametrize("target", TARGETS[:-1], ids=[target.path for target in TARGETS[:-1]])
+def test_a_word_or_a_number_is_no_boolean(target: Target) -> None:
+    """ "yes" and 1 are refused in every field that is true or false."""
+    fields = [
+        name
+        for name, field in target.schema.model_fields.items()
+        if re.search(r"\bbool\b", str(field.annotation))
+    ]
+    assert fields or target.path.endswith("count_tokens")
+    bodies = [{**target.body, name: value} for name in fields for value in ("yes", "true", 1, 0)]
+    run(target, [json.dumps(body).encode() for body in bodies], may_pass=False)
 
 
 @BY_PATH

@@ -87,6 +87,20 @@ def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> Non
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@trio_test
+async def test_the_window_of_a_repetition_penalty_is_refused_where_there_is_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """mlx_lm.server's `repetition_context_size` changes nothing without a penalty."""
+    sizes = [
+        chat(max_tokens=4, repetition_context_size=20, repetition_penalty=p) for p in (None, 1, 1.0, 1.1)
+    ]
+    *neutral, refused = await post([json.dumps(body).encode() for body in sizes])
+    assert [answer.status_code for answer in neutral] == [200, 200, 200]
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "repetition_context_size"
+
+
 WHOLE = json.dumps(
     {
         **chat(max_tokens=4, temperature=0.5),

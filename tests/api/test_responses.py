@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -189,9 +190,12 @@ async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock)
         assert deleted.json() == {"id": first, "object": "response", "deleted": True}
         for answer in (
             await client.get(f"/v1/responses/{first}"),
+            await client.get(f"/v1/responses/{first}?stream=true"),
+            await client.get("/v1/responses/never"),
             await client.delete(f"/v1/responses/{first}"),
+            await client.post(f"/v1/responses/{first}/cancel"),
         ):
-            assert answer.status_code == 404
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "response_not_found")
         third = {"input": "c", "previous_response_id": second.json()["id"]}
         assert (await client.post("/v1/responses", json=third)).json()["usage"]["input_tokens"] == len(
             "<user>a\n<assistant>one\n<user>b\n<assistant>two\n<user>c\n<assistant>"
@@ -284,6 +288,47 @@ def test_a_stored_response_is_charged_what_it_holds() -> None:
     assert held <= store.bytes <= 2 * held
 
 
+@trio_test
+async def test_vllms_sampling_fields_reach_the_engine(autojump_clock: trio.testing.MockClock) -> None:
+    """By the same names as in chat completions, and with the same meaning."""
+    fields = {
+        **{"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 3, "repetition_penalty": 1.5},
+        **{"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {"65": 1}, "min_tokens": 2},
+        **{"stop_token_ids": [7], "cache_salt": "mine", "ignore_eos": True},
+    }
+    launcher = Playback("one. two", "one. two")
+    scheduler = make_scheduler(launcher)
+    async with running(scheduler), client_of(scheduler) as client:
+        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100, **fields}
+        await client.post("/v1/chat/completions", json=chat)
+        body = {"input": "x", "max_output_tokens": 100, "stop": ".", **fields}
+        response = (await client.post("/v1/responses", json=body)).json()
+        whole = await client.post("/v1/responses", json={**body, "include_stop_str_in_output": True})
+        late = await client.post("/v1/responses", json={"input": "x", "ignore_eos": True, "timeout": 0.5})
+    first, second, *_ = launcher.submits
+    assert msgspec.structs.replace(second, request_id=first.request_id) == first
+    assert (first.sampling.top_k, first.min_tokens, first.salt) == (7, 2, "mine")
+    assert response["output"][0]["content"][0]["text"] == "one"
+    assert whole.json()["output"][0]["content"][0]["text"] == "one."
+    assert late.status_code == 504
+
+
+@trio_test
+async def test_a_socket_is_refused_so_that_codex_posts_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It tries again five times after any other status than 426. Without an upgrade it is a wrong method."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    async with running(scheduler), client_of(scheduler) as client:
+        socket = await client.get("/v1/responses", headers=asked)
+        plain = await client.get("/v1/responses")
+    assert (socket.status_code, socket.json()["error"]["code"]) == (426, "only_http")
+    assert socket.headers["upgrade"] == "HTTP/1.1", "RFC 9110 wants one"
+    assert (plain.status_code, plain.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert plain.headers["allow"] == "POST"
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": []}, "", "nothing to answer"),
     ({"input": None}, "", "nothing to answer"),
@@ -315,7 +360,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"truncation": "auto"}, "truncation", "not supported here"),
     ({"include": ["file_search_call.results"]}, "include.0", "message.output_text.logprobs"),
     ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
-    ({"seed": 1}, "seed", "not supported by"),
+    ({"seed": 2**64}, "seed", "less than or equal to"),
+    ({"use_beam_search": True}, "use_beam_search", "no beam search"),
     ({"max_output_tokens": 50_000}, "max_tokens", "context"),
 ]
 

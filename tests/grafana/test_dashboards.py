@@ -29,6 +29,7 @@ def exported() -> dict[str, set[str]]:
         {"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w", "fallbacks": ""}
     )
     metrics.http_requests.labels("GET", "/health", "200").inc()
+    metrics.bodies_with_ignored_fields.labels("/v1/messages").inc()
     return {family.name: {sample.name for sample in family.samples} for family in metrics.registry.collect()}
 
 

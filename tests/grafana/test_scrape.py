@@ -17,7 +17,7 @@ from tests.grafana.prometheus import prometheus
 
 def _load(served: Served, rounds: int) -> None:
     with ThreadPoolExecutor(8) as pool:
-        for status, _ in pool.map(lambda n: served.post(max_tokens=8 + n % 8), range(rounds)):
+        for status, _ in pool.map(lambda n: served.post(max_tokens=8 + n % 8, unknown=n), range(rounds)):
             assert status == 200
 
 

@@ -28,9 +28,11 @@ def oracle(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
     return text, None
 
 
-def read(text: str, stops: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], str | None]:
+def read(
+    text: str, stops: Sequence[str], sizes: Sequence[int], *, included: bool = False
+) -> tuple[list[str], str | None]:
     """What comes out at each piece, and what was matched."""
-    finder = StopStrings(stops)
+    finder = StopStrings(stops, included=included)
     out: list[str] = []
     start = 0
     for size in [*sizes, *([1] * len(text))]:
@@ -51,6 +53,17 @@ def test_the_answer_ends_at_the_same_place_whatever_the_pieces(
     """The same text and the same match as one character at a time."""
     out, matched = read(text, stops, sizes)
     assert ("".join(out), matched) == oracle(text, stops)
+
+
+@thoroughly
+@given(text=texts, stops=stop_lists, sizes=cuts)
+def test_an_included_stop_string_is_the_answers_last_text(
+    text: str, stops: list[str], sizes: list[int]
+) -> None:
+    """And nothing else changes."""
+    out, matched = read(text, stops, sizes, included=True)
+    answer, expected = oracle(text, stops)
+    assert ("".join(out), matched) == (answer + (expected or ""), expected)
 
 
 @thoroughly
