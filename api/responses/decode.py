@@ -8,19 +8,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from api.model_defaults import NEUTRAL, Defaults
 from api.openai.decode import reasoning
 from api.openai.structured import flat_structure
 from api.openai.tools import neutral_choice
 from api.responses.conversation import with_instructions
 from api.responses.schema import CreateResponse
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
+from scheduler.request import ChatPrompt, GenerationRequest, Message
 
 
 def generation_request(
-    body: CreateResponse, messages: Sequence[Message], tenant: str = ""
+    body: CreateResponse, messages: Sequence[Message], tenant: str = "", defaults: Defaults = NEUTRAL
 ) -> GenerationRequest:
-    """`messages`: the whole conversation. Defaults are OpenAI's."""
-    neutral = Sampling()
+    """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"resp_{secrets.token_hex(24)}",
@@ -30,12 +30,12 @@ def generation_request(
             tool_choice=choice,
             only_tool=None if only_tool is None else body.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
+            reasoning=defaults.reasoning_for(
+                reasoning(None if body.reasoning is None else body.reasoning.effort)
+            ),
         ),
-        sampling=Sampling(
-            temperature=neutral.temperature if body.temperature is None else body.temperature,
-            top_p=neutral.top_p if body.top_p is None else body.top_p,
-            seed=secrets.randbits(63),
+        sampling=defaults.sampling_for(
+            temperature=body.temperature, top_p=body.top_p, seed=secrets.randbits(63)
         ),
         max_tokens=body.max_output_tokens,
         structure=flat_structure(None if body.text is None else body.text.format),
