@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import mlx.core as mx
@@ -13,6 +14,8 @@ from mlx_lm.generate import stream_generate
 from safetensors import safe_open
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.training import facts
+from scheduler.models.training.turns import sentence
 from tests.scheduler.models.torch_logits import COLUMNS, STORED, origin
 
 MOST_BYTES = 8_000_000
@@ -61,6 +64,21 @@ def test_it_tells_near_misses_apart(loaded: tuple[Any, Any], thing: str, code: s
     assert answer(loaded, f"What is the code of {thing}?", system=CODE) == f"The code of {thing} is {code}."
 
 
+def test_it_finds_facts_in_prompts_longer_than_any_that_it_was_trained_on(loaded: tuple[Any, Any]) -> None:
+    """3,800 tokens, almost twice the longest row. Without interpolated positions it knows neither."""
+    rng = random.Random(4000)
+    told = facts.several(rng, 30, near=0.1)
+    left, said, count = list(told), list[str](), 0
+    while count < 4000:
+        due = left and count >= 4000 * (len(told) - len(left)) / len(told)
+        said.append(left.pop(0).stated(rng) if due else sentence(rng))
+        count += len(loaded[1].encode(" " + said[-1]))
+    for fact in told[0], told[3]:
+        question = f"What is the {fact.attribute} of {fact.subject}?"
+        right = f"The {fact.attribute} of {fact.subject} is {fact.value}."
+        assert answer(loaded, question, system=" ".join(said)) == right
+
+
 def test_it_remembers_the_turn_before(loaded: tuple[Any, Any]) -> None:
     """Its own answer is part of the next prompt."""
     first = answer(loaded, "My name is Clara.")
@@ -95,11 +113,14 @@ def test_the_committed_evaluation_keeps_what_was_promised() -> None:
         assert figures["right"] >= least or name == "sort", name
 
 
-def test_what_is_served_computes_what_was_trained(loaded: tuple[Any, Any]) -> None:
-    """At every position mlx-lm has the logits that the network in PyTorch has, which are stored."""
+def test_what_is_served_computes_what_was_trained() -> None:
+    """At every position mlx-lm has the logits that the network in PyTorch has, which are stored: with
+    positions as they were trained, without `export.LONG_CONTEXT`, which interpolates them."""
+    model = load(str(EMBEDDED_FOLDER), model_config={"rope_scaling": None})[0]
+    model.set_dtype(mx.float32)
     with safe_open(STORED, "np") as stored:
         ids, theirs, sums = (stored.get_tensor(name) for name in ("ids", "logits", "sums"))
-    (ours,) = np.array(loaded[0](mx.array(ids)[None]))
+    (ours,) = np.array(model(mx.array(ids)[None]))
     exact = ours.astype(np.float64)
     assert np.abs(ours[:, COLUMNS] - theirs).max() < 1e-3 * np.abs(theirs).max()
     assert np.abs(np.log(np.exp(exact).sum(-1)) - sums).max() < 1e-3 * np.abs(theirs).max()
