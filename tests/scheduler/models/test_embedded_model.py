@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import mlx.core as mx
@@ -14,8 +13,6 @@ from mlx_lm.generate import stream_generate
 from safetensors import safe_open
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.models.training import facts
-from scheduler.models.training.turns import sentence
 from tests.scheduler.models.torch_logits import COLUMNS, STORED, origin
 
 MOST_BYTES = 8_000_000
@@ -62,21 +59,6 @@ def test_mlx_lm_knows_it_by_its_own_means(loaded: tuple[Any, Any]) -> None:
 def test_it_tells_near_misses_apart(loaded: tuple[Any, Any], thing: str, code: str) -> None:
     """The same number of another thing, the same digits in another order."""
     assert answer(loaded, f"What is the code of {thing}?", system=CODE) == f"The code of {thing} is {code}."
-
-
-def test_it_finds_facts_in_prompts_longer_than_any_that_it_was_trained_on(loaded: tuple[Any, Any]) -> None:
-    """3,800 tokens, almost twice the longest row. Without interpolated positions it knows neither."""
-    rng = random.Random(4000)
-    told = facts.several(rng, 30, near=0.1)
-    left, said, count = list(told), list[str](), 0
-    while count < 4000:
-        due = left and count >= 4000 * (len(told) - len(left)) / len(told)
-        said.append(left.pop(0).stated(rng) if due else sentence(rng))
-        count += len(loaded[1].encode(" " + said[-1]))
-    for fact in told[0], told[3]:
-        question = f"What is the {fact.attribute} of {fact.subject}?"
-        right = f"The {fact.attribute} of {fact.subject} is {fact.value}."
-        assert answer(loaded, question, system=" ".join(said)) == right
 
 
 def test_it_remembers_the_turn_before(loaded: tuple[Any, Any]) -> None:
