@@ -108,7 +108,7 @@ def test_a_shared_fact_is_found_by_everyone(embedded: Served) -> None:
 
 
 def test_facts_are_found_in_a_prompt_longer_than_any_that_it_was_trained_on(embedded: Served) -> None:
-    """3,800 tokens, almost twice the longest row. With positions as they were trained it finds seven of these ten."""
+    """3,800 tokens, almost twice the longest row. Without interpolated positions it finds seven of ten."""
     rng = random.Random(4000)
     told = several(rng, 30, near=0.1)
     said: list[str] = []
