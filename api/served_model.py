@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from api.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import ModelNotFound
 
 
 @dataclass(frozen=True, slots=True)
+class ServedName:
+    """One name of the model, and what applies where a body that asks for it says nothing."""
+
+    name: str
+    defaults: Defaults
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The names it answers to; the first is the one it gives."""
+    """The names it answers to; the first is the one it gives where a request names none."""
 
     names: tuple[str, ...]
     created: int
     context_tokens: int
     tool_calls: str = "native"
     """`AnswerFormat.tool_calls` of the model."""
+    defaults: Mapping[str, Defaults] = field(default_factory=dict)
+    """By name; a name that is not here has the neutral ones."""
 
     @property
     def name(self) -> str:
         return self.names[0]
 
-    def check(self, wanted: str | None) -> None:
-        """Raises ModelNotFound. A request that names no model means this one."""
+    def check(self, wanted: str | None) -> ServedName:
+        """The name that a request asks for, or the first if it names none. Raises ModelNotFound."""
         if wanted is not None and wanted not in self.names:
             served = ", ".join(repr(name) for name in self.names)
             raise ModelNotFound(f"the model {wanted!r} is not served here; there is {served}", param="model")
+        name = self.name if wanted is None else wanted
+        return ServedName(name, self.defaults.get(name, NEUTRAL))
 
     def listing(self, name: str) -> dict[str, Any]:
         """For OpenAI's clients and Anthropic's in one: they look at different fields."""
@@ -39,6 +53,7 @@ class ServedModel:
             # vLLM's field, which clients read.
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
+            **self.defaults.get(name, NEUTRAL).described(),
             "type": "model",
             "display_name": name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),

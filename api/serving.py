@@ -24,6 +24,7 @@ from api.app import make_app
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
+from api.model_defaults import DefaultSettings, from_file, resolve
 from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
@@ -123,16 +124,16 @@ async def _serve(settings: ServeSettings) -> None:
     click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
-    names = _names(settings, model)
-    tracer = _tracer(settings, names[0])
+    served = _served_model(settings, model, tokenizer.answer_format.tool_calls)
+    tracer = _tracer(settings, served.name)
     scheduler = Scheduler(
         config,
         Preparation(tokenizer, model.folder, settings.thinking()),
         ProcessLauncher(blas.environment(engine_environment(os.environ)), config.supervision.stop_seconds),
         WorkerThreads(),
         on_loading=lambda stage: click.echo(f"engine     {stage}"),
-        metrics=_metrics(settings, names[0]),
-        model_name=names[0],
+        metrics=_metrics(settings, served.name),
+        model_name=served.name,
         tracer=tracer,
     )
     # Of a server that does not exist before its application.
@@ -140,9 +141,7 @@ async def _serve(settings: ServeSettings) -> None:
     server = Server(
         make_app(
             scheduler,
-            ServedModel(
-                names, int(time.time()), model.folder.context_tokens, tokenizer.answer_format.tool_calls
-            ),
+            served,
             keep_alive_seconds=settings.sse_keepalive_seconds,
             stall_seconds=settings.stall_seconds,
             keys=keys,
@@ -239,9 +238,19 @@ def _cache_folder(settings: ServeSettings) -> Path:
     return settings.cache or user_cache_folder(os.environ)
 
 
-def _names(settings: ServeSettings, model: _Model) -> tuple[str, ...]:
-    given = settings.served_model_name or model.name
-    return tuple(name.strip() for name in given.split(",") if name.strip())
+def _served_model(settings: ServeSettings, model: _Model, tool_calls: str) -> ServedModel:
+    """Logs what applies where a body says nothing, and what of the model's file does not."""
+    file, ignored = DefaultSettings(), dict[str, str]()
+    if settings.generation_config == "auto":
+        file, ignored = from_file(model.folder.generation_config)
+    if ignored:
+        _log.warning("generation_config_ignored", file=model_folder.GENERATION_CONFIG, values=ignored)
+    presets = settings.named_presets(model.name)
+    options = settings.default_settings()
+    defaults = {named.name: resolve(named.preset, options, file) for named in presets}
+    for name, resolved in defaults.items():
+        _log.info("model_defaults", model=name, **resolved.described())
+    return ServedModel(tuple(defaults), int(time.time()), model.folder.context_tokens, tool_calls, defaults)
 
 
 def _prepare_blas(settings: ServeSettings) -> BlasChoice:

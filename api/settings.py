@@ -6,17 +6,27 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from api.allowed_hosts import EVERY, host_name
 from api.api_keys import ApiKeys, load_keys
 from api.effort_tokens import by_effort
 from api.media import Policy
+from api.model_defaults import DefaultSettings, Thinking
+from api.option_values import (
+    Bytes,
+    between_commas,
+    checked_host_names,
+    default_of,
+    effort_budgets,
+    origins_with_commas,
+    scripted_plan,
+    served_names,
+    vllm_is_none,
+)
+from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import (
     EngineConfig,
@@ -37,72 +47,6 @@ def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) 
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
-def _scripted_plan(text: Any) -> Any:
-    """`key=value,key=value` to a ScriptedPlan."""
-    if not isinstance(text, str):
-        return text
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    known = ScriptedPlan.__struct_fields__
-    for key, equals, _ in pairs:
-        if key not in known or not equals:
-            raise ValueError(f"{key!r} is none of {', '.join(known)}")
-    try:
-        values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
-        # Through msgspec, so that each value's type is checked against the plan's.
-        healthy = ScriptedPlan()
-        return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from error
-
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
-    f"{letter}i": 1 << shift for letter, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40))
-}
-
-
-def _byte_count(text: Any) -> Any:
-    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
-    if not isinstance(text, str):
-        return text
-    if text.strip().lower() == "auto":
-        return -1
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?\s*", text.lower())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError("bytes are given as 8GiB, 500MB, a number, or auto")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-_Bytes: TypeAlias = Annotated[int, BeforeValidator(_byte_count)]
-
-
-def _host_names(text: Any) -> Any:
-    for name in _between_commas(text if isinstance(text, str) else None):
-        if name != EVERY and host_name(name) is None:
-            raise ValueError(f"{name!r} is not a host name")
-    return text
-
-
-def _origins(text: Any) -> Any:
-    """vLLM takes a JSON list where ours has commas."""
-    if not isinstance(text, str) or not text.lstrip().startswith("["):
-        return text
-    try:
-        return ",".join(msgspec.json.decode(text, type=list[str]))
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"not a JSON list of origins: {error}") from error
-
-
-def _model_names(text: Any) -> Any:
-    if isinstance(text, str) and not _between_commas(text):
-        raise ValueError("it contains no name")
-    return text
-
-
-def _effort_tokens(text: Any) -> Any:
-    by_effort(str(text))
-    return text
-
-
 class ServeSettings(BaseModel):
     """Checked when made; frozen afterwards."""
 
@@ -111,8 +55,11 @@ class ServeSettings(BaseModel):
     model: str | None = _option(
         "Model", "Folder or Hugging Face hub id of the model; the embedded model if not given.", None
     )
-    served_model_name: Annotated[str | None, BeforeValidator(_model_names)] = _option(
-        "Model", "Model name in requests, or several with commas; the model's own name if not given.", None
+    served_model_name: Annotated[str | None, BeforeValidator(served_names)] = _option(
+        "Model",
+        "Model name in requests, or several with commas, each with defaults of its own where it has some:"
+        " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
+        None,
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
         "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
@@ -142,17 +89,49 @@ class ServeSettings(BaseModel):
         None,
         ge=0,
     )
-    effort_tokens: Annotated[str, BeforeValidator(_effort_tokens)] = _option(
+    effort_tokens: Annotated[str, BeforeValidator(effort_budgets)] = _option(
         "Model",
         "Thinking budgets by reasoning effort, as effort=tokens with commas; unlimited is no budget, and the"
         " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
         "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
     )
+    generation_config: Annotated[Literal["auto", "none"], BeforeValidator(vllm_is_none)] = _option(
+        "Defaults",
+        "Whether the model's generation_config.json gives the sampling that a body omits: temperature, top_p,"
+        " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",
+        "auto",
+    )
+    default_temperature: Annotated[float | None, default_of("temperature")] = _option(
+        "Defaults",
+        "temperature of requests that say none, nor does the name of the model that they ask for.",
+        None,
+    )
+    default_top_p: Annotated[float | None, default_of("top_p")] = _option(
+        "Defaults", "top_p of such requests.", None
+    )
+    default_top_k: Annotated[int | None, default_of("top_k")] = _option(
+        "Defaults", "top_k of such requests.", None
+    )
+    default_min_p: Annotated[float | None, default_of("min_p")] = _option(
+        "Defaults", "min_p of such requests.", None
+    )
+    default_repetition_penalty: Annotated[float | None, default_of("repetition_penalty")] = _option(
+        "Defaults", "repetition_penalty of such requests.", None
+    )
+    default_presence_penalty: Annotated[float | None, default_of("presence_penalty")] = _option(
+        "Defaults", "presence_penalty of such requests.", None
+    )
+    default_frequency_penalty: Annotated[float | None, default_of("frequency_penalty")] = _option(
+        "Defaults", "frequency_penalty of such requests.", None
+    )
+    default_thinking: Thinking = _option(
+        "Defaults", "thinking of such requests; auto: as the chat template does where nobody asks.", "auto"
+    )
 
     host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
     port: int = _option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
     max_connections: int = _option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
-    max_body_bytes: _Bytes = _option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
+    max_body_bytes: Bytes = _option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
     write_seconds: float = _option(
         "HTTP", "Write timeout for a client that does not read.", 20.0, gt=0, le=3600
     )
@@ -174,14 +153,14 @@ class ServeSettings(BaseModel):
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
 
-    cors_origins: Annotated[str | None, BeforeValidator(_origins)] = _option(
+    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = _option(
         "HTTP",
         "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
         " * allows all. Pages of other origins get 403.",
         None,
         "allowed_origins",
     )
-    allowed_hosts: Annotated[str | None, BeforeValidator(_host_names)] = _option(
+    allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = _option(
         "HTTP",
         "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
         " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
@@ -190,7 +169,7 @@ class ServeSettings(BaseModel):
     max_stored_responses: int = _option(
         "HTTP", "Responses stored for /v1/responses, least recently used evicted first. 0: none.", 1024, ge=0
     )
-    max_stored_bytes: _Bytes = _option(
+    max_stored_bytes: Bytes = _option(
         "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
     )
 
@@ -250,7 +229,7 @@ class ServeSettings(BaseModel):
         le=60_000,
     )
 
-    kv_cache_bytes: _Bytes = _option(
+    kv_cache_bytes: Bytes = _option(
         "Prefix cache",
         "KV cache of running sequences and kept prefixes together, as 8GiB or a number; 0 keeps no prefixes,"
         " auto depends on the device's memory.",
@@ -268,7 +247,7 @@ class ServeSettings(BaseModel):
     kv_disk: Path | None = _option(
         "Prefix cache", "Folder that keeps prefixes across restarts; none if not given.", None
     )
-    kv_disk_bytes: _Bytes = _option("Prefix cache", "Most bytes in that folder.", 32 << 30, ge=1 << 20)
+    kv_disk_bytes: Bytes = _option("Prefix cache", "Most bytes in that folder.", 32 << 30, ge=1 << 20)
 
     engine: Literal["mlx", "scripted"] = _option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
@@ -278,7 +257,7 @@ class ServeSettings(BaseModel):
         "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
         "auto",
     )
-    scripted: Annotated[ScriptedPlan, BeforeValidator(_scripted_plan)] = _option(
+    scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = _option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
         ScriptedPlan(),
@@ -348,16 +327,32 @@ class ServeSettings(BaseModel):
         return load_keys(given, self.api_keys_file)
 
     def origins(self) -> list[str]:
-        return _between_commas(self.cors_origins)
+        return between_commas(self.cors_origins)
 
     def host_names(self) -> list[str]:
-        return _between_commas(self.allowed_hosts)
+        return between_commas(self.allowed_hosts)
 
     def thinking(self) -> ThinkingConfig:
         return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
 
     def named_tenants(self) -> list[str]:
-        return _between_commas(self.metrics_tenants)
+        return between_commas(self.metrics_tenants)
+
+    def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
+        """Of the served names; `own_name` where the option names none."""
+        return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
+
+    def default_settings(self) -> DefaultSettings:
+        return DefaultSettings(
+            temperature=self.default_temperature,
+            top_p=self.default_top_p,
+            top_k=self.default_top_k,
+            min_p=self.default_min_p,
+            repetition_penalty=self.default_repetition_penalty,
+            presence_penalty=self.default_presence_penalty,
+            frequency_penalty=self.default_frequency_penalty,
+            thinking=None if self.default_thinking == "auto" else self.default_thinking,
+        )
 
     def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
         """Shared across tenants, `usage.cached_tokens` would let one of them test what another's prompt
@@ -399,7 +394,3 @@ class ServeSettings(BaseModel):
                 death_window_seconds=self.death_window_seconds,
             ),
         )
-
-
-def _between_commas(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]

@@ -10,6 +10,7 @@ from pydantic import Field, StrictBool, ValidationError, model_validator
 from api.auth import CallerOf
 from api.fields import JsonObject, Listed, Refused
 from api.json_route import BodyWorkOf, JsonRoute, Validated
+from api.model_defaults import NEUTRAL, Defaults
 from api.openai.decode import generation_request
 from api.openai.messages import Body, ChatMessage
 from api.openai.schema import ChatCompletionRequest
@@ -52,7 +53,7 @@ class TokenizeRequest(Body):
         if self.messages is not None:
             self.messages.clear()
 
-    def neutral(self) -> Prompt:
+    def neutral(self, defaults: Defaults = NEUTRAL) -> Prompt:
         if self.prompt is not None:
             return TextPrompt(self.prompt)
         assert self.messages is not None
@@ -63,7 +64,7 @@ class TokenizeRequest(Body):
             continue_final_message=self.continue_final_message,
             add_generation_prompt=self.add_generation_prompt,
         )
-        return generation_request(chat).prompt
+        return generation_request(chat, defaults).prompt
 
 
 class DetokenizeRequest(Body):
@@ -79,8 +80,8 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
         body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
         """The ids that the engine would get for this prompt."""
-        model.check(body.model)
-        prompt = await work.decode(body, body.neutral)
+        served = model.check(body.model)
+        prompt = await work.decode(body, lambda: body.neutral(served.defaults))
         tokens = await scheduler.tokenize(prompt, caller.tenant)
         return {
             "count": len(tokens),

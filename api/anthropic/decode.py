@@ -29,6 +29,7 @@ from api.anthropic.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from api.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
@@ -36,24 +37,21 @@ from scheduler.request import (
     GenerationRequest,
     Message,
     Reasoning,
-    Sampling,
     Tool,
     ToolChoice,
 )
 from scheduler.structure import JsonText
 
 
-def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationRequest:
-    """Defaults are Anthropic's: temperature 1, nothing cut off. Raises InvalidRequest."""
-    neutral = Sampling()
+def generation_request(
+    body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
+) -> GenerationRequest:
+    """`defaults`: of the model's name, for what the body omits. Raises InvalidRequest."""
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
-        prompt=chat_prompt(body),
-        sampling=Sampling(
-            temperature=neutral.temperature if body.temperature is None else body.temperature,
-            top_p=neutral.top_p if body.top_p is None else body.top_p,
-            top_k=body.top_k or 0,
-            seed=secrets.randbits(63),
+        prompt=chat_prompt(body, defaults),
+        sampling=defaults.sampling_for(
+            temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=secrets.randbits(63)
         ),
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
@@ -63,7 +61,7 @@ def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationReq
     )
 
 
-def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
+def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatPrompt:
     """Raises InvalidRequest where blocks stand where no template could write them."""
     system = stable(block.text for block in body.system or ())
     messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
@@ -75,7 +73,7 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
         tool_choice=ToolChoice.AUTO if choice is None else _CHOICES[choice.type],
         only_tool=None if choice is None else choice.name,
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-        reasoning=_reasoning(body),
+        reasoning=defaults.reasoning_for(_reasoning(body)),
         continue_final=body.messages[-1].role == "assistant",
     )
 

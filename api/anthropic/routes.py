@@ -29,14 +29,15 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     @router.post("/v1/messages", response_model=None, responses=STREAMED)
     async def messages(body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
-        model.check(body.model)
-        request = caller.asks(await work.decode(body, lambda: generation_request(body)))
+        served = model.check(body.model)
+        decoded = await work.decode(body, lambda: generation_request(body, defaults=served.defaults))
+        request = caller.asks(decoded)
         show_thinking = _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(scheduler, request)
-            message = message_object(request.public_id, model.name, answer, show_thinking=show_thinking)
+            message = message_object(request.public_id, served.name, answer, show_thinking=show_thinking)
             return JSONResponse(message)
-        encoder = MessageEncoder(request.public_id, model.name, show_thinking=show_thinking)
+        encoder = MessageEncoder(request.public_id, served.name, show_thinking=show_thinking)
         return EventStream(scheduler, request, encoder, keep_alive_seconds)
 
     @router.post("/v1/messages/count_tokens")
@@ -44,8 +45,8 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
         body: Validated[CountTokensRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
         """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
-        model.check(body.model)
-        prompt = await work.decode(body, lambda: chat_prompt(body))
+        served = model.check(body.model)
+        prompt = await work.decode(body, lambda: chat_prompt(body, served.defaults))
         return {"input_tokens": len(await scheduler.tokenize(prompt, caller.tenant))}
 
     return router

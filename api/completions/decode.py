@@ -8,14 +8,17 @@ from __future__ import annotations
 import secrets
 
 from api.completions.schema import CompletionRequest, PromptItem
+from api.model_defaults import NEUTRAL, Defaults
 from api.openai.decode import sampling
 from api.openai.structured import structure
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
 
-def generation_requests(body: CompletionRequest, tenant: str = "") -> list[GenerationRequest]:
+def generation_requests(
+    body: CompletionRequest, tenant: str = "", defaults: Defaults = NEUTRAL
+) -> list[GenerationRequest]:
     public_id = f"cmpl-{secrets.token_hex(12)}"
-    chosen = sampling(body)
+    chosen = sampling(body, defaults)
     return [
         GenerationRequest(
             public_id=public_id,

@@ -28,19 +28,20 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
     @router.post("/v1/completions", response_model=None, responses=STREAMED)
     async def completions(body: Validated[CompletionRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
-        model.check(body.model)
-        requests = [caller.asks(request) for request in await work(lambda: generation_requests(body))]
+        served = model.check(body.model)
+        decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
+        requests = [caller.asks(request) for request in decoded]
         echoes = await _echoes(scheduler, body, caller.tenant)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, *requests)
             logprobs = body.logprobs is not None
             return JSONResponse(
-                completion_object(public_id, created, model.name, answer, echoes, logprobs=logprobs)
+                completion_object(public_id, created, served.name, answer, echoes, logprobs=logprobs)
             )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
-        encoder = CompletionEncoder(public_id, created, model.name, echoes, include_usage=include_usage)
+        encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)
         kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
         return kind(scheduler, requests, encoder, keep_alive_seconds)
 

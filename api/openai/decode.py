@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from api.model_defaults import NEUTRAL, Defaults
 from api.openai.messages import ChatMessage
 from api.openai.schema import ChatCompletionRequest, DecodingFields
 from api.openai.structured import structure
@@ -16,8 +17,8 @@ from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning,
 _UNSIGNED_64 = (1 << 64) - 1
 
 
-def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
-    """Defaults are OpenAI's: temperature 1, nothing cut off, as many tokens as the context allows."""
+def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
+    """`defaults`: of the model's name, for what the body omits. As many tokens as the context allows."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
@@ -28,10 +29,10 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
             tool_choice=choice,
             only_tool=only_tool,
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=reasoning(body.reasoning_effort),
+            reasoning=defaults.reasoning_for(reasoning(body.reasoning_effort), body.chat_template_kwargs),
             continue_final=body.continue_final_message,
         ),
-        sampling=sampling(body),
+        sampling=sampling(body, defaults),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
@@ -58,25 +59,19 @@ def reasoning(effort: str | None) -> Reasoning:
             return Reasoning(enabled=True, effort=effort)
 
 
-def sampling(body: DecodingFields) -> Sampling:
-    neutral = Sampling()
-    # A request without a seed gets one: its tokens can then be computed again after an engine's death.
-    seed = secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64
-    return Sampling(
-        temperature=_given(body.temperature, neutral.temperature),
-        top_p=_given(body.top_p, neutral.top_p),
-        top_k=max(0, body.top_k or 0),
-        min_p=_given(body.min_p, neutral.min_p),
-        seed=seed,
-        repetition_penalty=_given(body.repetition_penalty, neutral.repetition_penalty),
-        presence_penalty=_given(body.presence_penalty, neutral.presence_penalty),
-        frequency_penalty=_given(body.frequency_penalty, neutral.frequency_penalty),
+def sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
+    return defaults.sampling_for(
+        # A request without a seed gets one: its tokens can then be computed again after an engine's death.
+        seed=secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),
     )
-
-
-def _given(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:

@@ -32,18 +32,18 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
-        model.check(body.model)
-        request = caller.asks(await work.decode(body, lambda: generation_request(body)))
+        served = model.check(body.model)
+        request = caller.asks(await work.decode(body, lambda: generation_request(body, served.defaults)))
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)
             logprobs = bool(body.logprobs)
             return JSONResponse(
-                completion_object(request.public_id, created, model.name, answer, logprobs=logprobs)
+                completion_object(request.public_id, created, served.name, answer, logprobs=logprobs)
             )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
-        encoder = ChunkEncoder(request.public_id, created, model.name, include_usage)
+        encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)
         kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
         return kind(scheduler, request, encoder, keep_alive_seconds)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from api.model_defaults import NEUTRAL, Defaults
 from api.openai.decode import reasoning, sampling
 from api.openai.structured import flat_structure
 from api.openai.tools import neutral_choice
@@ -17,9 +18,9 @@ from scheduler.request import ChatPrompt, GenerationRequest, Message
 
 
 def generation_request(
-    body: CreateResponse, messages: Sequence[Message], tenant: str = ""
+    body: CreateResponse, messages: Sequence[Message], tenant: str = "", defaults: Defaults = NEUTRAL
 ) -> GenerationRequest:
-    """`messages`: the whole conversation. Defaults are OpenAI's."""
+    """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"resp_{secrets.token_hex(24)}",
@@ -29,9 +30,11 @@ def generation_request(
             tool_choice=choice,
             only_tool=None if only_tool is None else body.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=reasoning(None if body.reasoning is None else body.reasoning.effort),
+            reasoning=defaults.reasoning_for(
+                reasoning(None if body.reasoning is None else body.reasoning.effort)
+            ),
         ),
-        sampling=sampling(body),
+        sampling=sampling(body, defaults),
         max_tokens=body.max_output_tokens,
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),

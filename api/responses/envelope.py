@@ -12,6 +12,7 @@ from api.openai.tools import NamedFunction
 from api.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.events import FinishReason, Usage
+from scheduler.request import Sampling
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -25,6 +26,8 @@ class Envelope:
     created_at: int
     model: str
     body: CreateResponse
+    sampling: Sampling
+    """What the answer is drawn with: the body's, and defaults."""
 
     def response(
         self,
@@ -55,12 +58,12 @@ class Envelope:
             "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
             "service_tier": "default",
             "store": body.remembers,
-            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "temperature": self.sampling.temperature,
             "text": {"format": _text_format(body)},
             "tool_choice": _tool_choice(body),
             "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "top_p": self.sampling.top_p,
             "truncation": "disabled",
             "usage": usage_object(usage) if over and usage is not None else None,
             "user": body.user,

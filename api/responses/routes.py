@@ -13,6 +13,7 @@ from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.json_route import BodyWorkOf, JsonRoute, Validated
+from api.model_defaults import Defaults
 from api.openai.encode import marked
 from api.openapi import STREAMED
 from api.responses.conversation import input_messages, output_messages
@@ -37,13 +38,13 @@ def responses_routes(
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
     async def create(body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
-        model.check(body.model)
+        served = model.check(body.model)
         before = _before(store, caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
-        decoded, since = await work.decode(body, lambda: _decoded(body, before))
+        decoded, since = await work.decode(body, lambda: _decoded(body, before, served.defaults))
         request = caller.asks(decoded)
-        envelope = Envelope(request.public_id, int(time.time()), model.name, body)
+        envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
         remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
         if body.stream:
             encoder = ResponseEncoder(envelope, remember)
@@ -107,10 +108,13 @@ def _before(store: ResponseStore, tenant: str, response_id: str | None) -> Store
     return found
 
 
-def _decoded(body: CreateResponse, before: StoredResponse | None) -> tuple[GenerationRequest, bytes]:
+def _decoded(
+    body: CreateResponse, before: StoredResponse | None, defaults: Defaults
+) -> tuple[GenerationRequest, bytes]:
     """And what the input adds to the conversation, for the store."""
     since = list(input_messages(body.input))
-    request = generation_request(body, [*(before.messages() if before else ()), *since])
+    messages = [*(before.messages() if before else ()), *since]
+    request = generation_request(body, messages, defaults=defaults)
     return request, messages_json(since) if body.remembers else b""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from scheduler.errors import StartupError
 
 _PATTERNS = ["*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
 """The files that mlx-lm needs; others (PyTorch weights, images) are not downloaded."""
+
+GENERATION_CONFIG = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class ModelFolder:
     eos_token_ids: frozenset[int]
     """From the configuration files; the tokenizer may add its own."""
     model_type: str = ""
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    """The content of generation_config.json, unchecked: who made the model may have written anything."""
 
 
 def find(model: str) -> Path:
@@ -54,7 +59,7 @@ def inspect(path: Path) -> ModelFolder:
     if not any(path.glob("model*.safetensors")):
         raise StartupError(f"--model: {path} holds no model*.safetensors")
     text_config: dict[str, Any] = config | (config.get("text_config") or {})
-    generation: dict[str, Any] = _read_json(path / "generation_config.json") or {}
+    generation: dict[str, Any] = _read_json(path / GENERATION_CONFIG) or {}
     eos = {
         *_ids(config.get("eos_token_id")),
         *_ids(text_config.get("eos_token_id")),
@@ -66,6 +71,7 @@ def inspect(path: Path) -> ModelFolder:
         context_tokens=int(text_config.get("max_position_embeddings") or 32768),
         eos_token_ids=frozenset(eos),
         model_type=str(config.get("model_type", "")),
+        generation_config=generation,
     )
 
 

@@ -18,10 +18,10 @@ MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_toke
 
 @asynccontextmanager
 async def client_of(
-    scheduler: Scheduler, *, keep_alive_seconds: float = 5.0, **options: Any
+    scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """`options`: what else `make_app` takes."""
-    app = make_app(scheduler, MODEL, keep_alive_seconds=keep_alive_seconds, stall_seconds=60.0, **options)
+    app = make_app(scheduler, model, keep_alive_seconds=keep_alive_seconds, stall_seconds=60.0, **options)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client

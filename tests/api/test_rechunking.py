@@ -35,6 +35,7 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
+from scheduler.request import Sampling
 from tests.api.client import events
 from tests.api.test_chat_tools import joined
 from tests.api.transcripts import message_of, named_events, response_of
@@ -94,7 +95,7 @@ def anthropic_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str
     return message_of(named_events(body.decode()))
 
 
-ENVELOPE = Envelope("resp_1", 7, "m", CreateResponse(input="x"))  # type: ignore[arg-type]
+ENVELOPE = Envelope("resp_1", 7, "m", CreateResponse(input="x"), Sampling())  # type: ignore[arg-type]
 
 
 def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from api import serving
 from api.api_keys import ApiKeys, load_keys
 from api.command_line import penstock
+from api.model_defaults import DefaultSettings
 from api.options import Option, load, options, refuse_unknown_variables
+from api.served_names import NamedPreset
 from api.serving import engine_environment
 from api.settings import ServeSettings
 from scheduler.errors import OptionError
@@ -52,6 +54,47 @@ def test_a_served_model_has_a_name(name: str) -> None:
         load({"served_model_name": name})
 
 
+@pytest.mark.parametrize("name", ["coder:temperature=3", "coder:temperatur=1", "a,a"])
+def test_a_bad_preset_names_the_option(name: str) -> None:
+    with pytest.raises(OptionError, match=f"--served-model-name .*{name.split(',')[0]}"):
+        load({"served_model_name": name})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("default_temperature", "2.5"),
+        ("default_temperature", "warm"),
+        ("default_temperature", "nan"),
+        ("default_top_p", "0"),
+        ("default_top_k", "1.5"),
+        ("default_min_p", "-1"),
+        ("default_repetition_penalty", "0"),
+        ("default_presence_penalty", "3"),
+        ("default_frequency_penalty", "-3"),
+        ("default_thinking", "maybe"),
+        ("generation_config", "maybe"),
+    ],
+)
+def test_a_default_is_what_a_body_may_say(option: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} "):
+        load({option: value})
+
+
+def test_options_become_defaults() -> None:
+    """And `auto` thinking is nothing said: the model's name may still say something."""
+    given = {"default_temperature": "0.5", "default_top_k": "-1", "default_presence_penalty": "1"}
+    found = load(given).default_settings()
+    assert found == DefaultSettings(0.5, top_k=-1, presence_penalty=1.0)
+    assert load({"default_thinking": "off"}).default_settings() == DefaultSettings(thinking="off")
+
+
+def test_the_models_own_name_is_one_name_whatever_is_in_it() -> None:
+    """A folder's path may hold what would separate names."""
+    assert load({}).named_presets("/m/a,b:c=d") == (NamedPreset("/m/a,b:c=d"),)
+    assert load({"served_model_name": "x"}).named_presets("y") == (NamedPreset("x"),)
+
+
 def test_the_engine_gets_no_key() -> None:
     environment = {"PENSTOCK_API_KEY": "secret", "PENSTOCK_PORT": "8000", "PATH": "/bin", "HF_HOME": "/hub"}
     assert engine_environment(environment) == {"PATH": "/bin", "HF_HOME": "/hub"}
@@ -62,6 +105,7 @@ VLLM = {
     "--tool-call-parser": ("json_tools", "tool_parser"),
     "--reasoning-parser": ("think", "reasoning_parser"),
     "--served-model-name": ("mine", "served_model_name"),
+    "--generation-config": ("vllm", "generation_config"),
     "--host": ("::1", "host"),
     "--port": ("8001", "port"),
     "--api-key": ("secret", "api_key"),

@@ -133,6 +133,7 @@ def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
         tool_choice="none",
         n=3,
         max_tokens=8,
+        temperature=1,
         seed=1,
         reasoning_effort="low",
         extra_body={"continue_final_message": True, "add_generation_prompt": False},

@@ -48,6 +48,7 @@ def chat(client: openai.OpenAI, **fields: Any) -> Any:
         model=MODEL,
         messages=[{"role": "user", "content": SAY}],
         max_tokens=2000,
+        temperature=1,
         seed=5,
         extra_body=extra,
         **fields,
@@ -113,12 +114,22 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
 def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
     """The old dialect by vLLM's fields, the new one by `text.format`, which it says again in its answer."""
     text = client.completions.create(
-        model=MODEL, prompt="Where?", max_tokens=1000, seed=3, extra_body={"guided_json": SCHEMA}
+        model=MODEL,
+        prompt="Where?",
+        max_tokens=1000,
+        temperature=1,
+        seed=3,
+        extra_body={"guided_json": SCHEMA},
     )
     assert fits(text.choices[0].text)
     wanted: Any = {"type": "json_schema", "name": "place", "schema": SCHEMA}
     response = client.responses.create(
-        model=MODEL, input=SAY, max_output_tokens=2000, text={"format": wanted}, reasoning={"effort": "none"}
+        model=MODEL,
+        input=SAY,
+        max_output_tokens=2000,
+        temperature=1,
+        text={"format": wanted},
+        reasoning={"effort": "none"},
     )
     assert fits(response.output_text)
     assert response.text is not None
@@ -130,6 +141,7 @@ def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
         model=MODEL,
         input=SAY,
         max_output_tokens=2000,
+        temperature=1,
         tools=[tool],
         tool_choice=named,
         reasoning={"effort": "none"},
@@ -151,6 +163,7 @@ def test_anthropics_clients_are_answered_with_a_call(claude: anthropic.Anthropic
         tools=tools,
         tool_choice=chosen,
         thinking={"type": "disabled"},
+        extra_body={"temperature": 1},
     )
     (block,) = [block for block in message.content if block.type == "tool_use"]
     assert message.stop_reason == "tool_use"
@@ -164,6 +177,7 @@ def test_anthropics_schemas_are_kept(claude: anthropic.Anthropic) -> None:
         max_tokens=2000,
         messages=[{"role": "user", "content": SAY}],
         thinking={"type": "disabled"},
+        extra_body={"temperature": 1},
         output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
     )
     assert fits("".join(block.text for block in message.content if block.type == "text"))

@@ -18,6 +18,25 @@ from tokenizers import Tokenizer
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.training.network import Shape
 
+TRAINED_TOKENS = 2048
+LONG_CONTEXT = {
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 131072 / TRAINED_TOKENS,
+        "original_max_position_embeddings": TRAINED_TOKENS,
+        "beta_fast": 4.0,
+        "beta_slow": 1.0,
+        # Both: attention is not sharpened.
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+}
+"""What the folder says beyond the network that was trained: without interpolated positions (YaRN) it finds
+little in prompts of three times the longest row that it saw. No weight changes. Frequencies that turn four
+times within that row stay as they are: with the usual 32, or with sharpened attention, one short question in
+twenty goes wrong that was right before."""
+
 
 def export(trained: Path, folder: Path, shape: Shape) -> None:
     """Also copies the log, with which the folder says how its weights came to be."""
@@ -31,7 +50,7 @@ def export(trained: Path, folder: Path, shape: Shape) -> None:
     (folder / "model.safetensors").chmod(0o644)  # safetensors lets nobody else read what it writes
     tokens: dict[str, int] = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     ends = {"eos_token_id": tokens["<|im_end|>"], "pad_token_id": tokens["<|endoftext|>"]}
-    _write_json(folder / "config.json", shape.config() | ends)
+    _write_json(folder / "config.json", shape.config() | LONG_CONTEXT | ends)
     _write_json(folder / "generation_config.json", {"do_sample": False, **ends})
     shutil.copyfile(trained / "log.jsonl", folder / "training.jsonl")
 

@@ -33,11 +33,13 @@ def main() -> None:
     from safetensors.numpy import save_file
     from safetensors.torch import load_file
 
+    from scheduler.models.training.export import LONG_CONTEXT
     from scheduler.models.training.network import Shape, hidden_states, rotation
 
     shape = Shape()
     config = json.loads((EMBEDDED_FOLDER / "config.json").read_text("utf-8"))
-    assert shape.config().items() <= config.items(), "the network has other sizes than the model"
+    sizes = shape.config() | LONG_CONTEXT
+    assert sizes.items() <= config.items(), "the network has other sizes than the model"
     weights = {
         name: tensor.float() for name, tensor in load_file(EMBEDDED_FOLDER / "model.safetensors").items()
     }

@@ -1,0 +1,102 @@
+"""How an option's text becomes its value, where its type alone does not say it.
+
+A file of its own because `settings.py` is the list of options, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from pydantic import BeforeValidator
+
+from api.allowed_hosts import EVERY, host_name
+from api.effort_tokens import by_effort
+from api.model_defaults import checked, from_text
+from api.served_names import named_presets
+from scheduler.link.messages import ScriptedPlan
+
+
+def scripted_plan(text: Any) -> Any:
+    """`key=value,key=value` to a ScriptedPlan."""
+    if not isinstance(text, str):
+        return text
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    known = ScriptedPlan.__struct_fields__
+    for key, equals, _ in pairs:
+        if key not in known or not equals:
+            raise ValueError(f"{key!r} is none of {', '.join(known)}")
+    try:
+        values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
+        # Through msgspec, so that each value's type is checked against the plan's.
+        healthy = ScriptedPlan()
+        return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    f"{letter}i": 1 << shift for letter, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40))
+}
+
+
+def byte_count(text: Any) -> Any:
+    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
+    if not isinstance(text, str):
+        return text
+    if text.strip().lower() == "auto":
+        return -1
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("bytes are given as 8GiB, 500MB, a number, or auto")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
+
+
+def checked_host_names(text: Any) -> Any:
+    for name in between_commas(text if isinstance(text, str) else None):
+        if name != EVERY and host_name(name) is None:
+            raise ValueError(f"{name!r} is not a host name")
+    return text
+
+
+def origins_with_commas(text: Any) -> Any:
+    """vLLM takes a JSON list where ours has commas."""
+    if not isinstance(text, str) or not text.lstrip().startswith("["):
+        return text
+    try:
+        return ",".join(msgspec.json.decode(text, type=list[str]))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a JSON list of origins: {error}") from error
+
+
+def served_names(text: Any) -> Any:
+    if isinstance(text, str):
+        named_presets(text)
+    return text
+
+
+def effort_budgets(text: Any) -> Any:
+    by_effort(str(text))
+    return text
+
+
+def default_of(name: str) -> BeforeValidator:
+    """Checks an option `--default-...`: what a body may say of the field `name`."""
+
+    def value_of(given: Any) -> Any:
+        return from_text(name, given) if isinstance(given, str) else given and checked(name, given)
+
+    return BeforeValidator(value_of)
+
+
+def vllm_is_none(text: Any) -> Any:
+    """vLLM's name for not reading the file."""
+    return "none" if text == "vllm" else text
+
+
+def between_commas(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
