@@ -17,6 +17,7 @@ from api.openai.structured import (
     SchemaOrText,
     StructuredOutputs,
     Texts,
+    WhiteSpacePattern,
     structure,
 )
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
@@ -112,6 +113,7 @@ class SamplingFields(Body):
     guided_regex: GrammarText | None = None
     guided_choice: Texts | None = None
     guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: WhiteSpacePattern | None = None
 
     @model_validator(mode="after")
     def _is_held_to_one_thing(self) -> SamplingFields:
