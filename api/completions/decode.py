@@ -28,6 +28,7 @@ def generation_requests(body: CompletionRequest, tenant: str = "") -> list[Gener
             structure=structure(body),
             choices=body.n or 1,
             top_logprobs=body.logprobs,
+            prompt_logprobs=body.wanted_prompt_logprobs,
             min_tokens=body.min_tokens,
             priority=body.priority,
             timeout_seconds=body.timeout,

@@ -39,6 +39,7 @@ def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
         min_tokens=body.min_tokens,
         priority=body.priority,
         timeout_seconds=body.timeout,

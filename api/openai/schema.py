@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from api.fields import AtMost, JsonObject, Listed, Refused, WithoutEffect
+from api.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
 from api.identity import MAX_TIMEOUT_SECONDS
 from api.openai.messages import Body, ChatMessage
 from api.openai.structured import (
@@ -95,11 +95,11 @@ class SamplingFields(Body):
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    prompt_logprobs: Annotated[int | None, Partly("not with stream")] = Field(
+        default=None, ge=0, le=MAX_TOP_LOGPROBS
+    )
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    prompt_logprobs: Annotated[
-        int | None, Refused("log-probabilities are of the answer; the prompt's are not computed")
-    ] = None
     include_stop_str_in_output: Annotated[
         bool, Refused("a stop string is never part of the answer", neutral=(False,))
     ] = False
@@ -119,6 +119,13 @@ class SamplingFields(Body):
     def _is_held_to_one_thing(self) -> SamplingFields:
         structure(self)
         return self
+
+    @field_validator("prompt_logprobs")
+    @classmethod
+    def _beside_whole_answers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("stream"):
+            raise unsupported("with stream, log-probabilities of prompts have no place")
+        return value
 
     @model_validator(mode="after")
     def _streams_what_has_options(self) -> SamplingFields:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -100,6 +100,10 @@ class Submit(_Message, frozen=True, tag="submit"):
     grammar: str = ""
     """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
     which the parent checks."""
+    prompt_logprobs: int | None = None
+    """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
+    in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
+    without a prefix hit."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -162,6 +166,15 @@ class PrefillOut(_Message, frozen=True):
     done: int
     total: int
     cached: int = 0
+
+
+class PromptLogprobsOut(_Message, frozen=True):
+    """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
+    position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
+
+    request_id: int
+    start: int
+    entries: list[LogprobsOut]
 
 
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
@@ -343,6 +356,7 @@ class StepOutput(_Message, frozen=True, tag="step"):
     prefills: list[PrefillOut]
     retired: list[Retired]
     counters: Counters
+    prompt_logprobs: list[PromptLogprobsOut] = []
 
 
 class Fault(_Message, frozen=True, tag="fault"):
