@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.routing import APIRoute
@@ -33,6 +34,9 @@ INLINE_STORED_BYTES = 1 << 13
 """Of a stored conversation, which is decoded and not validated again."""
 LARGE_BYTES = 1 << 18
 """Larger bodies are validated one at a time: a model takes 50 bytes for each byte of short messages."""
+
+_VALUE_BYTES = 64
+"""About what one log-probability takes in an answer, with its token's text."""
 
 _T = TypeVar("_T")
 
@@ -57,6 +61,11 @@ class BodyWork:
         if self.lane is None:
             return work()
         return await self.offload(work, tenant=self.tenant, lane=self.lane)
+
+    async def response(self, values: int, make: Callable[[], dict[str, Any]]) -> Response:
+        """A response with the JSON text of what `make` makes, which has about this number of values."""
+        text = await self.also_of(values * _VALUE_BYTES)(lambda: msgspec.json.encode(make()))
+        return Response(text, media_type="application/json")
 
     async def decode(self, body: Body, work: Callable[[], _T]) -> _T:
         """What `work` makes of `body`, the conversation of which is gone afterwards."""

@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse
 
 from api.auth import operator, trusted
 from scheduler.errors import Unavailable
-from scheduler.link.messages import EngineReport, Inspection
+from scheduler.link.messages import Inspection
+from scheduler.link.reports import EngineReport
 from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from scheduler.errors import SchedulerError
 
@@ -91,6 +91,22 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """One token of a prompt as bytes, where its text begins (in characters of the prompt's tokens), and its
+    log-probabilities; None for the first, before which nothing stands."""
+
+    data: bytes
+    offset: int
+    logprobs: TokenLogprobs | None
+
+
+class PromptScores(Protocol):
+    """The log-probabilities of one prompt's tokens. A prompt has thousands: spell them off the event loop."""
+
+    def spelled(self) -> Sequence[PromptToken]: ...
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """Text of the answer and, if requested, its tokens with log-probabilities. A token that spans two pieces
     is in the first."""
@@ -148,6 +164,10 @@ class Finished:
     """The stop string that ended it; None if there was none."""
     malformed_calls: int = 0
     """How many of its tool calls cannot be parsed."""
+    end_token: TokenLogprobs | None = None
+    """The token that ended it, which is no text, if log-probabilities are requested."""
+    prompt: PromptScores | None = None
+    """Of a request's first choice, if log-probabilities of its prompt are requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,8 @@ class GenerationRequest:
     """Number of continuations of the prompt, each with its own seed."""
     top_logprobs: int | None = None
     """None: no log-probabilities; 0: only of the answer's tokens; N: of the N likeliest alternatives too."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens."""
     min_tokens: int = 0
     """The least number of tokens before an end token or a stop string may end the answer."""
     thinking_tokens: int | None = None

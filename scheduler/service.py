@@ -25,7 +25,7 @@ from scheduler.link.pending_inspections import PendingInspections
 from scheduler.link.process import EngineLauncher
 from scheduler.operations import Operations
 from scheduler.prompt.offload import Offload, PreparationOffLoop
-from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.request import GenerationRequest, Prompt
@@ -145,6 +145,7 @@ class Scheduler:
         try:
             with self._admission.preparing(requests[0], arrived_at, self._dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
+                check_prompt_logprobs(prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],

@@ -10,11 +10,22 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
+class WhiteSpace:
+    """What may stand between two JSON tokens: a regular expression (of the Rust crate), or nothing if it is
+    empty."""
+
+    regex: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class JsonText:
-    """JSON that matches this schema, an object or a boolean."""
+    """JSON that matches this schema, an object or a boolean. `white_space` None: what a pretty-printer
+    writes."""
 
     schema: Any
     place: str
+    white_space: WhiteSpace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def generation_requests(
             structure=structure(body),
             choices=body.n or 1,
             top_logprobs=body.logprobs,
+            prompt_logprobs=body.wanted_prompt_logprobs,
             min_tokens=body.min_tokens,
             priority=body.priority,
             timeout_seconds=body.timeout,

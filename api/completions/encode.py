@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from api import sse
 from api.errors import ApiError
-from api.openai.encode import usage_object
-from api.whole_answer import WholeAnswer
+from api.openai.encode import prompt_logprobs_list, usage_object
+from api.whole_answer import WholeAnswer, WholeChoice
 from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
-    Logprob,
     Prefilling,
     Progress,
+    PromptToken,
     Queued,
     TextDelta,
     TokenLogprobs,
@@ -30,21 +31,40 @@ _json = msgspec.json.Encoder()
 def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """The shape from before chat: lists side by side. Among the likeliest is always the chosen token."""
     return {
-        "tokens": [_name(entry.chosen) for entry in entries],
+        "tokens": [_name(entry.chosen.data) for entry in entries],
         "token_logprobs": [entry.chosen.logprob for entry in entries],
-        "top_logprobs": [
-            {_name(other): other.logprob for other in (*entry.top, entry.chosen)} for entry in entries
-        ],
+        "top_logprobs": [_likeliest(entry, len(entry.top)) for entry in entries],
         "text_offset": [entry.offset for entry in entries],
     }
 
 
-def _name(logprob: Logprob) -> str:
+def _likeliest(entry: TokenLogprobs, top: int) -> dict[str, float]:
+    return {_name(other.data): other.logprob for other in (*entry.top[:top], entry.chosen)}
+
+
+def echoed_logprobs(
+    prompt: Sequence[PromptToken], choice: WholeChoice, echo: str, top: int
+) -> dict[str, Any]:
+    """Of the prompt's tokens, where nothing is known of the first, and of the answer's, with the token that
+    ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
+    answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
+    written = logprobs_object([replace(entry, offset=entry.offset + len(echo)) for entry in answer])
+    known = [token.logprobs for token in prompt]
+    echoed: dict[str, list[Any]] = {
+        "tokens": [_name(token.data) for token in prompt],
+        "token_logprobs": [None if entry is None else entry.chosen.logprob for entry in known],
+        "top_logprobs": [None if entry is None else _likeliest(entry, top) for entry in known],
+        "text_offset": [token.offset for token in prompt],
+    }
+    return {name: [*values, *written[name]] for name, values in echoed.items()}
+
+
+def _name(data: bytes) -> str:
     """A token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has them."""
     try:
-        return logprob.data.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in logprob.data])
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
 
 
 def completion_object(
@@ -54,23 +74,32 @@ def completion_object(
     answer: WholeAnswer,
     echoes: Sequence[str],
     *,
-    logprobs: bool = False,
+    echo_logprobs: bool = False,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
 ) -> dict[str, Any]:
-    """The whole answer to a request that does not stream. `echoes`: what is said before each choice."""
+    """The whole answer to a request that does not stream. `echoes`: what is said before each choice, with
+    `echo_logprobs` with its log-probabilities. `logprobs` and `prompt_logprobs`: alternatives asked for;
+    None: no log-probabilities."""
+    each = len(answer.choices) // answer.prompts
+    choices: list[dict[str, Any]] = []
+    for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
+        scores = answer.choices[index - index % each].end.prompt
+        said: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
+        if logprobs is not None and echo_logprobs and scores is not None:
+            said["logprobs"] = echoed_logprobs(scores.spelled(), choice, echo, logprobs)
+        elif logprobs is not None:
+            said["logprobs"] = logprobs_object(choice.logprobs)
+        said["finish_reason"] = choice.end.reason.value
+        if prompt_logprobs is not None and scores is not None:
+            said["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
+        choices.append(said)
     return {
         "id": public_id,
         "object": "text_completion",
         "created": created,
         "model": model,
-        "choices": [
-            {
-                "index": index,
-                "text": echo + choice.text,
-                "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
-                "finish_reason": choice.end.reason.value,
-            }
-            for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True))
-        ],
+        "choices": choices,
         "usage": usage_object(answer.usage),
     }
 

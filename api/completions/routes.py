@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -35,10 +36,23 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, *requests)
-            logprobs = body.logprobs is not None
-            return JSONResponse(
-                completion_object(public_id, created, served.name, answer, echoes, logprobs=logprobs)
-            )
+
+            def whole() -> dict[str, Any]:
+                return completion_object(
+                    public_id,
+                    created,
+                    served.name,
+                    answer,
+                    echoes,
+                    echo_logprobs=body.echo,
+                    logprobs=body.logprobs,
+                    prompt_logprobs=body.prompt_logprobs,
+                )
+
+            if (wanted := body.wanted_prompt_logprobs) is not None:
+                values = answer.usage.prompt_tokens * (1 + wanted) * (body.n or 1)
+                return await work.response(values, whole)
+            return JSONResponse(whole())
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)

@@ -13,8 +13,6 @@ MAX_PROMPTS = 256
 MAX_LOGPROBS = 5
 """OpenAI's own bound in this interface."""
 
-_NO_PROMPT_LOGPROBS = "the prompt's log-probabilities are not computed"
-
 PromptItem: TypeAlias = str | list[int]
 
 
@@ -51,7 +49,7 @@ class CompletionRequest(SamplingFields):
     # OpenAI's own default, which clients of this old interface rely on.
     max_tokens: int | None = Field(default=16, ge=1)
     echo: StrictBool = False
-    logprobs: Annotated[int | None, Partly(f"not with echo: {_NO_PROMPT_LOGPROBS}")] = Field(
+    logprobs: Annotated[int | None, Partly("not with echo and stream")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
     )
 
@@ -67,7 +65,13 @@ class CompletionRequest(SamplingFields):
 
     @field_validator("logprobs")
     @classmethod
-    def _of_the_answer_only(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("echo"):
-            raise unsupported(f"with echo, {_NO_PROMPT_LOGPROBS}")
+    def _of_whole_echoes(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("echo") and info.data.get("stream"):
+            raise unsupported("with echo and stream, the prompt's log-probabilities have no place")
         return value
+
+    @property
+    def wanted_prompt_logprobs(self) -> int | None:
+        """Alternatives for each token of the prompt; None: no log-probabilities of it."""
+        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((top for top in asked if top is not None), default=None)

@@ -41,6 +41,7 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
         min_tokens=body.min_tokens,
         thinking_tokens=body.thinking_token_budget,
         priority=body.priority,

@@ -21,6 +21,7 @@ from scheduler.events import (
     MalformedCall,
     Prefilling,
     Progress,
+    PromptScores,
     Queued,
     ReasoningDelta,
     TextDelta,
@@ -67,10 +68,38 @@ def marked(end: Finished) -> dict[str, Any]:
     return {"penstock": MARK} if end.malformed_calls else {}
 
 
+def prompt_logprobs_list(scores: PromptScores, top: int) -> list[dict[str, Any] | None]:
+    """As vLLM has them: of each token and of the `top` likeliest in its place, by their ids. A token's rank
+    is known if it is among those."""
+    return [None if token.logprobs is None else _ranked(token.logprobs, top) for token in scores.spelled()]
+
+
+def _ranked(entry: TokenLogprobs, top: int) -> dict[str, Any]:
+    ranked: dict[str, Any] = {str(entry.chosen.token_id): _rank(entry.chosen, None)}
+    for rank, other in enumerate(entry.top, 1):
+        if rank <= top or other.token_id == entry.chosen.token_id:
+            ranked[str(other.token_id)] = _rank(other, rank)
+    return ranked
+
+
+def _rank(logprob: Logprob, rank: int | None) -> dict[str, Any]:
+    return {"logprob": logprob.logprob, "rank": rank, "decoded_token": logprob.text}
+
+
 def completion_object(
-    public_id: str, created: int, model: str, answer: WholeAnswer, *, logprobs: bool = False
+    public_id: str,
+    created: int,
+    model: str,
+    answer: WholeAnswer,
+    *,
+    logprobs: bool = False,
+    prompt_logprobs: int | None = None,
 ) -> dict[str, Any]:
-    """The whole answer to a request that does not stream."""
+    """The whole answer to a request that does not stream. `prompt_logprobs`: the number of alternatives;
+    None: none were asked for."""
+    scores, prompt = answer.choices[0].end.prompt, {}
+    if prompt_logprobs is not None and scores is not None:
+        prompt["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
     return {
         "id": public_id,
         "object": "chat.completion",
@@ -87,6 +116,7 @@ def completion_object(
             for index, choice in enumerate(answer.choices)
         ],
         "usage": usage_object(answer.usage),
+        **prompt,
     }
 
 

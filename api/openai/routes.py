@@ -37,10 +37,21 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)
-            logprobs = bool(body.logprobs)
-            return JSONResponse(
-                completion_object(request.public_id, created, served.name, answer, logprobs=logprobs)
-            )
+
+            def whole() -> dict[str, Any]:
+                return completion_object(
+                    request.public_id,
+                    created,
+                    served.name,
+                    answer,
+                    logprobs=bool(body.logprobs),
+                    prompt_logprobs=body.prompt_logprobs,
+                )
+
+            if body.prompt_logprobs is not None:
+                values = answer.usage.prompt_tokens * (1 + body.prompt_logprobs)
+                return await work.response(values, whole)
+            return JSONResponse(whole())
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)

@@ -17,6 +17,7 @@ from api.openai.structured import (
     SchemaOrText,
     StructuredOutputs,
     Texts,
+    WhiteSpacePattern,
     structure,
 )
 from api.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
@@ -138,20 +139,28 @@ class SamplingFields(DecodingFields):
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    prompt_logprobs: Annotated[
-        int | None, Refused("log-probabilities are of the answer; the prompt's are not computed")
-    ] = None
+    prompt_logprobs: Annotated[int | None, Partly("not with stream")] = Field(
+        default=None, ge=0, le=MAX_TOP_LOGPROBS
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: GrammarText | None = None
     guided_choice: Texts | None = None
     guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: WhiteSpacePattern | None = None
 
     @model_validator(mode="after")
     def _is_held_to_one_thing(self) -> SamplingFields:
         structure(self)
         return self
+
+    @field_validator("prompt_logprobs")
+    @classmethod
+    def _beside_whole_answers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("stream"):
+            raise unsupported("with stream, log-probabilities of prompts have no place")
+        return value
 
     @model_validator(mode="after")
     def _streams_what_has_options(self) -> SamplingFields:

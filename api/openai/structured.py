@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool
@@ -9,11 +10,13 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool
 from api import json_text
 from api.fields import JsonObject, Refused, WithoutEffect
 from api.openai.messages import Body
-from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
+from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure, WhiteSpace
 
 MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
+MAX_WHITE_SPACE_CHARACTERS = 256
+"""Of the pattern, not of what it matches."""
 
 _STRICT = "answers are always held to the schema"
 
@@ -29,6 +32,7 @@ def _read_schema(value: Any) -> Any:
 
 
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
+WhiteSpacePattern = Annotated[str, Field(max_length=MAX_WHITE_SPACE_CHARACTERS)]
 Texts = Annotated[
     list[Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]],
     Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True),
@@ -69,21 +73,29 @@ FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchema
 
 
 class StructuredOutputs(Body):
-    """vLLM's. One of its fields is given."""
+    """vLLM's. One of the first five is given, or JSON's white space for what `response_format` asks for."""
 
     json_: SchemaOrText | None = Field(default=None, alias="json")
     regex: GrammarText | None = None
     choice: Texts | None = None
     grammar: GrammarText | None = None
     json_object: StrictBool | None = None
-    disable_any_whitespace: Annotated[
-        StrictBool, Refused("a little white space is always allowed", neutral=(False,))
-    ] = False
+    disable_any_whitespace: StrictBool = False
     disable_additional_properties: Annotated[
         StrictBool, Refused("the schema says what is allowed; additionalProperties: false", neutral=(False,))
     ] = False
-    whitespace_pattern: Annotated[str | None, Refused("a little white space is always allowed")] = None
+    whitespace_pattern: WhiteSpacePattern | None = None
     structural_tag: Annotated[str | None, Refused("strict tools hold calls to their schemas")] = None
+
+    def white_space(self) -> WhiteSpace | None:
+        """Between the tokens of JSON. Raises ValueError where a body says both none and some."""
+        if self.disable_any_whitespace:
+            if self.whitespace_pattern:
+                raise ValueError(
+                    "structured_outputs: disable_any_whitespace and whitespace_pattern: give one"
+                )
+            return WhiteSpace("", "structured_outputs.disable_any_whitespace")
+        return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
 
 
 class StructuredFields(Protocol):
@@ -95,22 +107,31 @@ class StructuredFields(Protocol):
     guided_regex: str | None
     guided_choice: list[str] | None
     guided_grammar: str | None
+    guided_whitespace_pattern: str | None
 
 
 def structure(body: StructuredFields) -> Structure | None:
     """Raises ValueError where a body has it twice."""
     asked = _of_format(body.response_format)
+    white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
     if (vllm := body.structured_outputs) is not None:
         place = "structured_outputs."
         asked += _of_vllm(place, vllm.json_, vllm.regex, vllm.choice, vllm.grammar)
         if vllm.json_object:
             asked.append(JsonText(ANY_OBJECT, place + "json_object"))
+        white_space = vllm.white_space() or white_space
         if not asked:
             raise ValueError("structured_outputs: give one of json, regex, choice, grammar and json_object")
     asked += _of_vllm("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
     if len(asked) > 1:
         raise ValueError(" and ".join(one.place for one in asked) + ": an answer is held to one of them")
+    if asked and isinstance(asked[0], JsonText):
+        return replace(asked[0], white_space=white_space)
     return asked[0] if asked else None
+
+
+def _white_space(pattern: str | None, place: str) -> WhiteSpace | None:
+    return None if pattern is None else WhiteSpace(pattern, place)
 
 
 def _of_vllm(

@@ -134,6 +134,9 @@ class CreateResponse(DecodingFields):
     metadata: Annotated[dict[str, str], AtMost(16)] | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    prompt_logprobs: Annotated[
+        int | None, Refused("a response has no place for them; completions and chat completions have")
+    ] = None
     include: Annotated[
         Listed[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
         Partly("log-probabilities of the text; reasoning is never encrypted"),

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
+from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.engine.thinking import ThinkingLimit
-from scheduler.events import AnswerPiece, FinishReason, TextDelta
+from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.link.messages import LogprobsOut
 
 
@@ -35,6 +36,7 @@ class AnswerPipeline:
         min_tokens: int = 0,
         spans: TokenSpans | None = None,
         thinking: ThinkingLimit | None = None,
+        prompt: PromptLogprobs | None = None,
     ) -> None:
         """`thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
         with the end mark."""
@@ -45,6 +47,9 @@ class AnswerPipeline:
         self._may_end = min_tokens == 0
         """Whether the latest token may complete a stop string."""
         self._spans = spans
+        self.prompt = prompt
+        """Where the prompt's log-probabilities are collected; None: they are not requested, or of another
+        choice."""
         self._read = 0
         """Characters passed on; only counted without an assembly, which has its own count."""
         self._thinking = thinking
@@ -117,6 +122,10 @@ class AnswerPipeline:
         in_text = not self.stopped and (self._assembly is None or self._assembly.in_text)
         if in_text and self._spans is not None and (last := self._spans.take_waiting()):
             yield TextDelta("", last)
+
+    def end_token(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs | None:
+        """The token that ended the answer and is none of its text; None without `spans`."""
+        return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
         """Why the answer ended; call it after `finish`. The engine only knows why the row ended."""

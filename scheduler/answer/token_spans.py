@@ -27,10 +27,13 @@ class TokenSpans:
 
     def add(self, token_id: int, logprobs: LogprobsOut, characters: int) -> None:
         """The next token, which added `characters` to the decoded text."""
-        top = tuple(self._logprob(other, logprob) for other, logprob in logprobs.top)
-        chosen = self._logprob(token_id, logprobs.chosen)
-        self._waiting.append(TokenLogprobs(chosen, top, self._characters))
+        self._waiting.append(self.spelled(token_id, logprobs))
         self.add_text(characters)
+
+    def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
+        """A token that comes next."""
+        top = tuple(self._logprob(other, logprob) for other, logprob in logprobs.top)
+        return TokenLogprobs(self._logprob(token_id, logprobs.chosen), top, self._characters)
 
     def add_text(self, characters: int) -> None:
         """Held back text of the tokens so far was decoded."""

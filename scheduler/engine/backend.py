@@ -16,8 +16,17 @@ from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import DeviceMemory, PrefillOut, Ready, Retired, TokenOut
+from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.link.messages import (
+    MAX_TOP_LOGPROBS,
+    DeviceMemory,
+    PrefillOut,
+    PromptLogprobsOut,
+    Ready,
+    Retired,
+    Submit,
+    TokenOut,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,14 @@ class StepResult:
     """The part of the step's time that the chunks took."""
     model_seconds: float = field(default=0.0, compare=False)
     """The part of the step's time that the model took; the rest is bookkeeping."""
+    prompt_logprobs: abc.Sequence[PromptLogprobsOut] = ()
+
+
+def check_logprobs(submit: Submit) -> None:
+    """Raises RequestRefused for more alternatives than a step computes."""
+    for name, top in (("top_logprobs", submit.top_logprobs), ("prompt_logprobs", submit.prompt_logprobs)):
+        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")
 
 
 class DiskWatch(Protocol):
@@ -50,7 +67,8 @@ class Backend(Protocol):
     """A running batch. One thread calls it; a row is known by its request id.
 
     It carries out plans and decides nothing. It alone writes `tokens` (each token that it returns),
-    `computed_tokens`, `cached_tokens` and `in_place_tokens` of a sequence that it has admitted.
+    `computed_tokens`, `cached_tokens`, `in_place_tokens` and `scored_tokens` of a sequence that it has
+    admitted.
     """
 
     def describe(self) -> Ready:

@@ -9,7 +9,8 @@ from typing import Any
 from scheduler.engine.backend import DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.link.messages import CacheCounters, CacheReport, DiskReport, Inspect, Inspection, PrefixReport
+from scheduler.link.messages import CacheCounters, Inspect, Inspection
+from scheduler.link.reports import CacheReport, DiskReport, PrefixReport
 
 _CHECK_SECONDS = 30.0
 """Between two integrity checks, which walk all nodes; only an idle engine runs them."""

@@ -23,17 +23,15 @@ from scheduler.errors import LinkError
 from scheduler.link.messages import (
     Cancel,
     Counters,
-    EngineReport,
     Inspect,
     Inspection,
     Load,
-    PlanReport,
     Retired,
-    SlotReport,
     StepOutput,
     Submit,
     ToEngine,
 )
+from scheduler.link.reports import EngineReport, PlanReport, SlotReport
 
 _NOTHING = StepResult()
 
@@ -173,7 +171,9 @@ class EngineLoop:
 
     def _cached_tokens(self, sequence: Sequence) -> int:
         prefixes = self._backend.prefixes
-        return 0 if prefixes is None else prefixes.match_length(sequence.tokens, sequence.submit.salt)
+        if prefixes is None or sequence.unscored:
+            return 0
+        return prefixes.match_length(sequence.tokens, sequence.submit.salt)
 
     def _step(self, todo: StepPlan) -> StepResult:
         for sequence in todo.preempt:
@@ -233,7 +233,15 @@ class EngineLoop:
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[StepOutput | Inspection] = []
         if result.tokens or result.prefills or retired:
-            frames.append(StepOutput(list(result.tokens), list(result.prefills), retired, self._counters()))
+            frames.append(
+                StepOutput(
+                    list(result.tokens),
+                    list(result.prefills),
+                    retired,
+                    self._counters(),
+                    list(result.prompt_logprobs),
+                )
+            )
         frames += self._inspections
         self._inspections = []
         return frames

@@ -165,7 +165,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
         if len(found.admit) == free_slots:
             break
         known = 0
-        if restorable != "never":
+        if restorable != "never" and not sequence.unscored:
             known = state.cached_tokens(sequence)
             leader, shared = _best_leader(sequence, rows, restorable)
             if leader is not None and shared >= known + SCAFFOLD_TOKENS:

@@ -14,7 +14,7 @@ from collections import abc
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from scheduler.engine.backend import StepResult
+from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -23,11 +23,11 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
-    MAX_TOP_LOGPROBS,
     PROTOCOL_VERSION,
     DeviceMemory,
     LogprobsOut,
     PrefillOut,
+    PromptLogprobsOut,
     Ready,
     Retired,
     ScriptedPlan,
@@ -146,8 +146,7 @@ class ScriptedBackend:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
-        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
-            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
+        check_logprobs(submit)
         if max(tokens) >= self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         check_marks(submit.thinking, self._plan.vocabulary)
@@ -163,7 +162,7 @@ class ScriptedBackend:
 
     def admit(self, sequence: Sequence) -> None:
         lease = None
-        if self._prefixes is not None:
+        if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
             lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
         budget = sequence.submit.thinking
@@ -208,7 +207,11 @@ class ScriptedBackend:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
+        started = {
+            chunk.request_id: self._rows[chunk.request_id].sequence.computed_tokens for chunk in chunks
+        }
         prefills = [self._prefill(chunk) for chunk in chunks]
+        scored = [self._scores(request_id, start) for request_id, start in started.items()]
         decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
         tokens = [self._decode(row) for row in decoding]
@@ -223,7 +226,19 @@ class ScriptedBackend:
         seconds = self._plan.step_seconds
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
-        return StepResult(tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds)
+        prompt_logprobs = [scores for scores in scored if scores is not None]
+        return StepResult(
+            tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds, prompt_logprobs
+        )
+
+    def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
+        """Of the prompt tokens computed from `start` on, where they are asked for."""
+        sequence = self._rows[request_id].sequence
+        if not (positions := sequence.score(start, sequence.computed_tokens)):
+            return None
+        top, vocabulary = sequence.submit.prompt_logprobs or 0, self._plan.vocabulary
+        entries = [scripted_logprobs(sequence.tokens[at], at, top, vocabulary) for at in positions]
+        return PromptLogprobsOut(request_id, positions.start, entries)
 
     def _prefill(self, chunk: Chunk) -> PrefillOut:
         sequence = self._rows[chunk.request_id].sequence

@@ -40,6 +40,8 @@ class Sequence:
     """Ordinal of its admission."""
     arrived_at: float = 0.0
     preemptions: int = 0
+    scored_tokens: int = 0
+    """The last position of the prompt whose log-probability was returned."""
     _answer_start: int = 0
     _shared: dict[int, int] = field(default_factory=dict)
 
@@ -91,6 +93,22 @@ class Sequence:
     def asked_tokens(self) -> int:
         """The length of what the client sent."""
         return self._answer_start
+
+    @property
+    def unscored(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be computed: it takes no prefix hit then."""
+        wanted = self.submit.prompt_logprobs is not None
+        return wanted and self.scored_tokens < self.asked_tokens - 1
+
+    def score(self, start: int, end: int) -> range:
+        """The positions whose log-probabilities the tokens from `start` to `end` give, and that were not
+        returned yet: from now on they count as returned. Each token gives the next one's."""
+        if not self.unscored:
+            return range(0)
+        positions = range(max(start, self.scored_tokens) + 1, min(end + 1, self.asked_tokens))
+        if positions:
+            self.scored_tokens = positions[-1]
+        return positions
 
     def prompt(self) -> array[int]:
         """A copy of what the client sent."""

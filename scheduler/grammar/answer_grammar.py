@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.call_syntax import NUMBER, CallSyntax, call_syntax
-from scheduler.grammar.part import JSON_OPTIONS, Parts, short_complaint
+from scheduler.grammar.part import Parts, short_complaint
 from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
+from scheduler.grammar.white_space import json_options
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
 from scheduler.structure import ANY_OBJECT, JsonText
@@ -203,10 +204,10 @@ class _Draft:
         if tool.strict:
             inner: dict[str, Any] = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
             return inner
-        lenient = {**schema, "x-guidance": {**JSON_OPTIONS, "lenient": True}}
+        lenient = {**schema, "x-guidance": {**json_options(schema), "lenient": True}}
         if self.parts.complaint({"json_schema": lenient}) is None:
             return lenient
-        return {**ANY_OBJECT, "x-guidance": JSON_OPTIONS}
+        return {**ANY_OBJECT, "x-guidance": json_options(ANY_OBJECT)}
 
     def _reasoning(self, prompt: ChatPrompt, in_reasoning: bool) -> str:
         literal = self.vocabulary.literal

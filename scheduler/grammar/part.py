@@ -13,11 +13,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.schema_fault import schema_fault
 from scheduler.grammar.vocabulary import quoted
+from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 
-JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": "[ \\n\\t\\r]{1,64}"}
-"""White space between JSON tokens, bounded: models are known to repeat it endlessly."""
 _LONGEST_COMPLAINT = 400
 _ASCII = "dws"
 """Classes of digits, letters and white space are ASCII, as in JSON schema and in vLLM."""
@@ -56,18 +55,20 @@ class Parts:
         schema = {} if asked.schema is True else asked.schema
         if not isinstance(schema, dict):
             raise _invalid((), asked.place, "the JSON schema must be an object")
-        part = {"json_schema": _with_options(schema)}
+        white = asked.white_space
+        if white is not None and (fault := white_space_fault(white, self.complaint)) is not None:
+            raise _invalid((), white.place, fault)
+        options = json_options(schema, white)
+        part = {"json_schema": {**schema, "x-guidance": options}}
         _check_size(part, asked.place)
         if (complaint := self.complaint(part)) is not None:
             path, why = schema_fault(
-                schema, complaint, lambda inner: self.complaint({"json_schema": _with_options(inner)})
+                schema,
+                complaint,
+                lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}}),
             )
             raise _invalid(path, asked.place, why)
         return part
-
-
-def _with_options(schema: dict[str, Any]) -> dict[str, Any]:
-    return {**schema, "x-guidance": JSON_OPTIONS}
 
 
 def _check_size(part: dict[str, Any], place: str) -> None:

@@ -12,9 +12,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -136,6 +137,10 @@ class Submit(_Message, frozen=True, tag="submit"):
     which the parent checks."""
     thinking: ThinkingBudget | None = None
     """None: it may reason for as long as it does."""
+    prompt_logprobs: int | None = None
+    """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
+    in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
+    without a prefix hit."""
 
 
 class Cancel(_Message, frozen=True, tag="cancel"):
@@ -200,6 +205,15 @@ class PrefillOut(_Message, frozen=True):
     done: int
     total: int
     cached: int = 0
+
+
+class PromptLogprobsOut(_Message, frozen=True):
+    """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
+    position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
+
+    request_id: int
+    start: int
+    entries: list[LogprobsOut]
 
 
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
@@ -279,91 +293,6 @@ class Counters(_Message, frozen=True):
     """Part of `row_tokens`: read from the prefix cache without a copy."""
 
 
-class PrefixReport(_Message, frozen=True):
-    """A shared prefix: its length, the number of cached continuations, its hits, and its first tokens."""
-
-    tokens: int
-    references: int
-    hits: int
-    head: list[int]
-
-
-class CacheReport(_Message, frozen=True):
-    """Content of the prefix cache, and totals since the engine started."""
-
-    budget_bytes: int
-    running_bytes: int
-    nodes: int
-    tokens: int
-    snapshots: int
-    segment_bytes: int
-    snapshot_bytes: int
-    key_bytes: int
-    replaced_bytes: int
-    leases: int
-    query_tokens: int
-    hit_tokens: int
-    stored_tokens: int
-    evicted_tokens: dict[str, int]
-    trunks: list[PrefixReport]
-    complaints: list[str]
-
-
-class DiskReport(_Message, frozen=True):
-    """The disk tier now, and totals since the engine started."""
-
-    files: int
-    nbytes: int
-    pending_bytes: int
-    reads: int
-    read_bytes: int
-    writes: int
-    write_bytes: int
-    dropped_writes: int
-    evicted_files: int
-    errors: dict[str, int]
-    hit_tokens: int
-
-
-class SlotReport(_Message, frozen=True):
-    """One running request in the engine. `charged_bytes`: its memory, with a reserve."""
-
-    request_id: int
-    prefilled_tokens: int
-    prompt_tokens: int
-    generated_tokens: int
-    cached_tokens: int
-    preemptions: int
-    charged_bytes: int
-
-
-class PlanReport(_Message, frozen=True):
-    """The plan of the engine's last step (`scheduler/engine/plan.py`)."""
-
-    preempted: list[int]
-    admitted: list[int]
-    chunks: dict[str, int]
-    """Prompt tokens by request id."""
-    decoding: int
-    reason: str
-    """What bounds the step's prefill."""
-    predicted_seconds: float | None
-    target_seconds: float | None
-    """Bound on the step while rows decode; None: no row decodes."""
-
-
-class EngineReport(_Message, frozen=True):
-    """The engine's running requests, and its measured speed."""
-
-    slots: list[SlotReport]
-    waiting: int
-    decode_step_seconds: float | None
-    prefill_tokens_per_second: dict[str, float]
-    """By "chunk/context", each the lower end of its bucket."""
-    steps: int
-    plan: PlanReport | None = None
-
-
 class Inspection(_Message, frozen=True, tag="inspection"):
     """The reply to an Inspect. `cache` is None without a prefix cache."""
 
@@ -381,6 +310,7 @@ class StepOutput(_Message, frozen=True, tag="step"):
     prefills: list[PrefillOut]
     retired: list[Retired]
     counters: Counters
+    prompt_logprobs: list[PromptLogprobsOut] = []
 
 
 class Fault(_Message, frozen=True, tag="fault"):

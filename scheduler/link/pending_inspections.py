@@ -9,7 +9,8 @@ import msgspec
 import trio
 
 from scheduler.errors import Unavailable
-from scheduler.link.messages import CacheReport, Inspect, Inspection, PrefixReport
+from scheduler.link.messages import Inspect, Inspection
+from scheduler.link.reports import CacheReport, PrefixReport
 
 _REPLY_SECONDS = 30.0
 """The engine replies between two steps, and a step of a large prefill takes seconds."""

@@ -10,6 +10,7 @@ from typing import assert_never
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
@@ -58,6 +59,22 @@ class NewGrammar:
     """A prepared request whose grammar must still be compiled and checked: up to a second."""
 
     prepared: PreparedRequest
+
+
+MAX_PROMPT_LOGPROBS = 1 << 18
+"""Of one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of JSON."""
+
+
+def check_prompt_logprobs(prepared: Sequence[PreparedRequest]) -> None:
+    """Raises InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
+    scored = [(one.request.prompt_logprobs, one) for one in prepared]
+    entries = sum((top + 1) * len(one.prompt) * one.request.choices for top, one in scored if top is not None)
+    if entries > MAX_PROMPT_LOGPROBS:
+        raise InvalidRequest(
+            f"the prompts' log-probabilities come to {entries} values, of all tokens, alternatives and"
+            f" choices; at most {MAX_PROMPT_LOGPROBS} are computed",
+            param="prompt_logprobs",
+        )
 
 
 class Preparation:
@@ -149,12 +166,16 @@ class Preparation:
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
+        prompt = None
+        if choice == 0 and request.prompt_logprobs is not None:
+            prompt = PromptLogprobs(prepared.prompt, self.tokenizer.token_bytes)
         pipeline = partial(
             AnswerPipeline,
             includes_stop=request.includes_stop,
             min_tokens=request.min_tokens,
             spans=spans,
             thinking=thinking,
+            prompt=prompt,
         )
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         is_plain = (form if tools else form.without_tools()) == PLAIN

@@ -20,7 +20,15 @@ from scheduler.errors import (
     SchedulerError,
 )
 from scheduler.events import FinishReason
-from scheduler.link.messages import Cancel, PrefillOut, Retired, StepOutput, ToEngine, TokenOut
+from scheduler.link.messages import (
+    Cancel,
+    PrefillOut,
+    PromptLogprobsOut,
+    Retired,
+    StepOutput,
+    ToEngine,
+    TokenOut,
+)
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
 
@@ -125,6 +133,8 @@ class Multiplexer:
         ends = {retired.request_id: retired for retired in output.retired}
         for prefill in output.prefills:
             self._route_prefill(prefill)
+        for scores in output.prompt_logprobs:
+            self._route_prompt_logprobs(scores)
         for token in output.tokens:
             end = ends.get(token.request_id)
             self._route_token(token, end is not None and end.reason == "stop", now)
@@ -144,6 +154,11 @@ class Multiplexer:
         if record.listening:
             record.put_prefill(prefill.done, prefill.total, prefill.cached)
 
+    def _route_prompt_logprobs(self, out: PromptLogprobsOut) -> None:
+        record = self._held(out.request_id)
+        if record.listening and record.pipeline.prompt is not None:
+            record.pipeline.prompt.add(out.start, out.entries)
+
     def _route_token(self, out: TokenOut, is_stop_token: bool, now: float) -> None:
         record = self._held(out.request_id)
         if not record.listening:
@@ -151,7 +166,7 @@ class Multiplexer:
             return
         self._observer.token(record, now)
         if is_stop_token:
-            record.count_token(out.token, now)
+            record.put_stop_token(out.token, now, out.logprobs)
             return
         try:
             record.put_tokens((out.token,), now, () if out.logprobs is None else (out.logprobs,))

@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
-from scheduler.events import Failed, Finished, FinishReason, Prefilling, Usage
+from scheduler.events import Failed, Finished, FinishReason, Prefilling, TokenLogprobs, Usage
 from scheduler.link.messages import LogprobsOut, Sampling, Submit, ThinkingBudget
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
@@ -62,6 +62,7 @@ class StreamRecord:
     last_token_at: float | None = None
     cancel_sent_at: float | None = None
     """When Cancel was sent to the engine."""
+    end_token: TokenLogprobs | None = None
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
 
@@ -110,9 +111,12 @@ class StreamRecord:
         """To resume it on another engine, after the tokens that it has."""
         self.resumed += 1
         self.resumed_tokens = self.output_tokens
+        if self.pipeline.prompt is not None:
+            self.pipeline.prompt.lose()
         return self.submit_message()
 
     def submit_message(self) -> Submit:
+        scores = self.pipeline.prompt
         return Submit(
             request_id=self.request_id,
             prompt=self.prepared.prompt + self.emitted,
@@ -128,6 +132,9 @@ class StreamRecord:
             min_tokens=self.prepared.request.min_tokens,
             grammar=self.prepared.grammar,
             thinking=_enforced(self.prepared.thinking),
+            prompt_logprobs=(
+                None if scores is None or scores.whole else self.prepared.request.prompt_logprobs
+            ),
         )
 
     def _sampling(self) -> Sampling:
@@ -156,6 +163,12 @@ class StreamRecord:
         for piece in self.pipeline.feed(tokens, logprobs):
             self.mailbox.put(piece)
 
+    def put_stop_token(self, token: int, now: float, logprobs: LogprobsOut | None) -> None:
+        """The token that ends the answer: it is counted, and is no text."""
+        self.count_token(token, now)
+        if logprobs is not None:
+            self.end_token = self.pipeline.end_token(token, logprobs)
+
     def count_token(self, token: int, now: float) -> None:
         self.move(Event.TOKEN)
         self.emitted.append(token)
@@ -171,7 +184,10 @@ class StreamRecord:
             self.mailbox.put(piece)
         reason = self.pipeline.finish_reason(by_engine)
         malformed = self.pipeline.malformed_calls
-        self.mailbox.put_final(Finished(reason, self.usage, self.pipeline.stop_string, malformed))
+        end = Finished(
+            reason, self.usage, self.pipeline.stop_string, malformed, self.end_token, self.pipeline.prompt
+        )
+        self.mailbox.put_final(end)
         self.outcome = reason.value
 
     def fail(self, error: SchedulerError) -> None:

@@ -178,7 +178,7 @@ async def test_with_tool_choice_none_no_tool_is_offered_and_no_call_is_read(
     async with running(scheduler), client_of(scheduler) as client:
         for choice in ("auto", "none"):
             await client.post("/v1/chat/completions", json=chat(tools=TOOLS, tool_choice=choice))
-    with_tools, without = (bytes(submit.prompt) for submit in launcher.submits)
+    with_tools, without = (bytes(submit.prompt.tolist()) for submit in launcher.submits)
     assert b"<tool>get_time" in with_tools
     assert b"<tool>" not in without
 

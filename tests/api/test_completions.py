@@ -103,7 +103,7 @@ def test_token_ids_reach_the_engine_as_they_are(prompt: Any, expected: list[list
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
         launcher, _ = await ask("x", prompt=prompt)
-        assert [submit.prompt for submit in launcher.submits] == expected
+        assert [submit.prompt.tolist() for submit in launcher.submits] == expected
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -133,7 +133,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"suffix": "end"}, "suffix", "not supported here"),
     ({"best_of": 2}, "best_of", "not supported here"),
     ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
-    ({"logprobs": 0, "echo": True}, "logprobs", "not supported here: with echo"),
+    ({"logprobs": 0, "echo": True, "stream": True}, "logprobs", "not supported here: with echo and stream"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: with stream"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
     ({"min_tokens": 17}, "min_tokens", "at most"),
     ({"messages": [], "prompt": None}, "prompt", "required"),
     ({"prompt": None}, "prompt", "required"),

@@ -32,6 +32,29 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
     ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
     (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": "[ "}},
+        "structured_outputs.whitespace_pattern",
+        "unclosed character class",
+    ),
+    (
+        {"guided_json": {}, "guided_whitespace_pattern": ".*"},
+        "guided_whitespace_pattern",
+        "more than the white",
+    ),
+    (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": " " * 257}},
+        "structured_outputs.whitespace_pattern",
+        "at most 256",
+    ),
+    (
+        {
+            "response_format": {"type": "json_object"},
+            "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
+        },
+        "",
+        "give one",
+    ),
+    (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
         "response_format.json_schema.schema.items.type",
         "'t' is not valid",
@@ -41,7 +64,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"top_logprobs": 3}, "", "top_logprobs needs logprobs: true"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"logprobs": 3}, "logprobs", "boolean"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs", "not computed"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", "greater than or equal to 0"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: with stream"),
     ({"store": True}, "store", "nothing is stored"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),

@@ -40,7 +40,7 @@ async def prompt_of(path: str, body: dict[str, Any], media: Policy = "note") -> 
     async with running(scheduler), client_of(scheduler, media=media) as client:
         response = await client.post(path, json=body)
         await scheduler.wait_idle()
-    prompts = [bytes(submit.prompt).decode() for submit in launcher.submits]
+    prompts = [bytes(submit.prompt.tolist()).decode() for submit in launcher.submits]
     return response.status_code, response.json(), "".join(prompts)
 
 
@@ -290,7 +290,7 @@ def test_an_agent_goes_on_after_a_screenshot(agent: str) -> None:
                 response = await client.post(sent["path"], headers=sent["headers"], json=body)
                 assert response.status_code == 200, response.text
             await scheduler.wait_idle()
-        first, second = (bytes(submit.prompt) for submit in launcher.submits)
+        first, second = (bytes(submit.prompt.tolist()) for submit in launcher.submits)
         assert IMAGE in first.decode()
         assert second.startswith(first)
         assert cached_tokens(response.json()["usage"]) >= len(first)

@@ -252,6 +252,29 @@ def _check_logprobs(token: int, found: LogprobsOut, top: int) -> None:
     assert token in likely or not values or found.chosen <= values[-1]
 
 
+def check_prompts_are_scored_for_rows_that_asked(make: MakeBackend) -> None:
+    """Each token but the first, once and in order, also where the prompt is cached; answers are as ever."""
+    backend = make()
+    lengths = (1, 2, CHUNK, CHUNK + 1, 3 * CHUNK + 5, 20)
+    plain = [request(number, prompt_of(length, 17), 5) for number, length in enumerate(lengths)]
+    expected = _tokens(answers(backend, plain))
+    tops = (0, 5, 1, MAX_TOP_LOGPROBS, 2, None)
+    asking = [
+        msgspec.structs.replace(submit, prompt_logprobs=top) for submit, top in zip(plain, tops, strict=True)
+    ]
+    for _ in range(2):
+        courses = answers(backend, asking)
+        assert _tokens(courses) == expected
+        for course, top in zip(courses.values(), tops, strict=True):
+            assert len(course.prompt_logprobs) == (0 if top is None else len(course.submit.prompt) - 1)
+            scored = course.submit.prompt[1:] if course.prompt_logprobs else []
+            for token, found in zip(scored, course.prompt_logprobs, strict=True):
+                _check_logprobs(token, found, top or 0)
+    asks = msgspec.structs.replace(request(9, prompt_of(3, 13)), prompt_logprobs=MAX_TOP_LOGPROBS + 1)
+    with pytest.raises(RequestRefused, match="prompt_logprobs"):
+        backend.check(Sequence.of(asks))
+
+
 def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> None:
     """From wherever it goes on: no token that was emitted before, and the tokens that would have followed."""
     backend = make()
@@ -335,6 +358,7 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_answers_differ,
     check_kv_bytes_follow_the_rows,
     check_logprobs_are_only_for_rows_that_asked,
+    check_prompts_are_scored_for_rows_that_asked,
     check_an_answer_taken_up_again_has_the_same_logprobs,
     check_min_tokens_hold_back_the_end,
     check_memory_holds_the_rows,

@@ -56,6 +56,7 @@ class Course:
     submit: Submit
     tokens: list[int] = field(default_factory=list)
     logprobs: list[LogprobsOut | None] = field(default_factory=list)
+    prompt_logprobs: list[LogprobsOut] = field(default_factory=list)
     prefilled: list[int] = field(default_factory=list)
     retired: Retired | None = None
 
@@ -124,6 +125,11 @@ class Journal:
             assert before < prefill.done <= prefill.total, "prefill progress must grow, to the prompt's end"
             assert not course.tokens, "prefill after the first token"
             course.prefilled.append(prefill.done)
+        for scores in result.prompt_logprobs:
+            course = self._of_live_row(scores.request_id, live)
+            assert not course.tokens, "log-probabilities of the prompt after the first token"
+            assert scores.start == 1 + len(course.prompt_logprobs), "twice, or not in order"
+            course.prompt_logprobs += scores.entries
         for token in result.tokens:
             course = self._of_live_row(token.request_id, live)
             assert course.prefilled, "a token without prefill"

@@ -14,7 +14,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.errors import DeadlineExceeded, Draining
-from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta
+from scheduler.events import Failed, Finished, FinishReason, Prefilling, PromptToken, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.requests.record import StreamRecord
 from tests.cancellation.bench import Bench, Client
@@ -296,3 +296,31 @@ def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
         assert all(isinstance(final, Finished) for client in clients for final in client.finals)
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+def scores(client: Client) -> list[PromptToken]:
+    (end,) = [event for event in client.events if isinstance(event, Finished)]
+    assert end.prompt is not None
+    return list(end.prompt.spelled())
+
+
+@pytest.mark.parametrize("place", PLACES)
+@trio_test
+async def test_a_prompts_log_probabilities_come_once(place: str, autojump_clock: MockClock) -> None:
+    """Whole, and of no use to the next engine once they are: those of half a prompt are computed again."""
+    asked = ask("what is it" * 3, max_tokens=12, prompt_logprobs=2)
+    bench = Bench(SLOW)
+    async with running(bench.scheduler) as nursery:
+        client = await bench.come(nursery, Client(asked))
+        await bench.wait_for(lambda: PLACES[place](client))
+        record = the_record(bench)
+        bench.launcher.kill()
+        await bench.scheduler.wait_idle()
+    assert bench.outcomes() == {"length": 1}
+    undisturbed_client = await undisturbed(asked, SLOW)
+    assert client.text == undisturbed_client.text
+    found = scores(client)
+    assert found == scores(undisturbed_client)
+    assert len(found) == len(record.prepared.prompt)
+    assert [token.offset for token in found if token.logprobs is None] == [0]
+    assert record.submit_message().prompt_logprobs is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.backend import StepResult
+from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.memory import default_budget_bytes, machine_memory_bytes, recommended_bytes
@@ -35,7 +35,6 @@ from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
-    MAX_TOP_LOGPROBS,
     DeviceMemory,
     Load,
     PrefillOut,
@@ -48,6 +47,11 @@ shared_attention.take_over()
 swiglu.take_over()
 
 _ALL = Batching()
+
+
+_LOGITS_BYTES = 64 << 20
+"""Of a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a vocabulary of
+150,000. Chunks without them have none, for what nobody reads is not computed."""
 
 
 class MlxBackend:
@@ -125,8 +129,7 @@ class MlxBackend:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
-        if submit.top_logprobs is not None and not 0 <= submit.top_logprobs <= MAX_TOP_LOGPROBS:
-            raise RequestRefused(f"top_logprobs must be 0 to {MAX_TOP_LOGPROBS}, not {submit.top_logprobs}")
+        check_logprobs(submit)
         if max(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         check_marks(submit.thinking, vocabulary)
@@ -165,7 +168,7 @@ class MlxBackend:
         return self._disk
 
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and self._disk.preparing(sequence)
+        reading = self._disk is not None and not sequence.unscored and self._disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
@@ -224,7 +227,7 @@ class MlxBackend:
             self._regroup()
         sizes = self._sizes(chunks)
         started = time.perf_counter()
-        self._batch.prefill(sizes)
+        prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._progress(row) for row in sizes]
         if self._regrouping:
@@ -240,7 +243,9 @@ class MlxBackend:
         tokens, retired = self._outcome(sampled)
         self._rows.set_running_bytes(self.kv_bytes())
         computed = len(sizes) * max(sizes.values(), default=0)
-        return StepResult(tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds)
+        return StepResult(
+            tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds, prompt_logprobs
+        )
 
     def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
         """The plan's chunks. The prefix hit may be longer than planned, so a chunk is cut at its row's next
@@ -250,6 +255,10 @@ class MlxBackend:
             row = self._batch.rows[chunk.request_id]
             if left := row.sequence.until_pause:
                 sizes[row] = min(chunk.tokens, left)
+        if any(row.sequence.unscored for row in sizes):
+            # The logits of all positions of the chunk are in memory at once.
+            most = max(1, _LOGITS_BYTES // (4 * self._description.vocabulary * len(sizes)))
+            sizes = {row: min(size, most) for row, size in sizes.items()}
         if sizes and not self._limits.padded:
             sizes = dict.fromkeys(sizes, min(sizes.values()))
         return sizes

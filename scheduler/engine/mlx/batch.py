@@ -28,10 +28,11 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.chooser import Chosen
-from scheduler.engine.mlx.sampling.logprobs import RowLogprobs
+from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.link.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
 """Decode steps between two calls of mx.clear_cache(), as upstream."""
@@ -64,9 +65,10 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
     def rows(self) -> list[Row]:
         return self.samplers
 
-    def compute(self, tokens: Mapping[Row, int]) -> None:
-        """Compute a chunk of each row. As upstream's `prompt`, but MLX's freed buffers stay for the next
-        chunk: clearing them after each costs page faults for all activations again."""
+    def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
+        """Compute a chunk of each row. Returns the log-probabilities of their prompts that rows ask for. As
+        upstream's `prompt`, but MLX's freed buffers stay for the next chunk: clearing them after each costs
+        page faults for all activations again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
         lengths = [len(chunk) for chunk in chunks]
         longest = max(lengths)
@@ -77,11 +79,19 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         if longest > 1:
             self._order_rings()
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
-        self.model(padded, cache=self.prompt_cache)
+        logits = self.model(padded, cache=self.prompt_cache)
+        chunked = enumerate(zip(self.rows, chunks, strict=True))
+        asked = [
+            scored
+            for at, (row, chunk) in chunked
+            if (scored := PromptChunk.of(row.sequence, len(chunk), logits[at])) is not None
+        ]
         if ragged:
             for layer in self.prompt_cache:
                 layer.finalize()
-        mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache))
+        arrays = [array for scored in asked for array in scored.arrays]
+        mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache), arrays)
+        return [scored.read() for scored in asked]
 
     def _order_rings(self) -> None:
         """mlx-lm 0.32.2 makes a chunk's mask from the place in the ring where the last single token was
@@ -288,14 +298,13 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
         layers, _ = self.extract_cache([row.uid])[row.uid]
         return list(layers)
 
-    def prefill(self, tokens: Mapping[Row, int]) -> None:
+    def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
         """Compute this number of prompt tokens of each row; they must include all rows whose prefill has
         begun."""
         with mx.stream(self._stream):
             if new := [row for row in tokens if not row.joined]:
                 self._prompt_batch.extend(self._join(new))
-            if tokens:
-                self._prompt_batch.compute(tokens)
+            return self._prompt_batch.compute(tokens) if tokens else []
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode; which these are."""

@@ -19,9 +19,10 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.chooser import Chosen
-from scheduler.engine.mlx.sampling.logprobs import RowLogprobs
+from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.link.messages import PromptLogprobsOut
 
 
 class SingleRows:
@@ -62,13 +63,19 @@ class SingleRows:
         """Empty: nothing is kept of these rows."""
         return ()
 
-    def prefill(self, tokens: Mapping[Row, int]) -> None:
-        """Compute this number of prompt tokens of each row."""
+    def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
+        """Compute this number of prompt tokens of each row. Returns the log-probabilities of their prompts
+        that rows request."""
+        scored: list[PromptLogprobsOut] = []
         with mx.stream(generation_stream):
             for row, count in tokens.items():
                 row.uid = row.sequence.request_id
-                self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
-                mx.eval([layer.state for layer in row.start_layers])
+                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+                chunk = PromptChunk.of(row.sequence, count, logits[0])
+                mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
+                if chunk is not None:
+                    scored.append(chunk.read())
+        return scored
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Returns them."""

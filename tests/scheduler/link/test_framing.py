@@ -15,11 +15,8 @@ from scheduler.errors import LinkError
 from scheduler.link.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, parent_inbound
 from scheduler.link.messages import (
     CacheCounters,
-    CacheReport,
     Cancel,
     Counters,
-    DiskReport,
-    EngineReport,
     Fault,
     FromEngine,
     Inspect,
@@ -27,17 +24,16 @@ from scheduler.link.messages import (
     Load,
     Loading,
     PrefillOut,
-    PrefixReport,
     Ready,
     Retired,
     Sampling,
     ScriptedPlan,
-    SlotReport,
     StepOutput,
     Submit,
     ToEngine,
     TokenOut,
 )
+from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
 from scheduler.token_ids import compact
 from tests.fakes.mutation import mutations
 

@@ -8,8 +8,9 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.link.messages import CacheReport, Inspect, Inspection, PrefixReport
+from scheduler.link.messages import Inspect, Inspection
 from scheduler.link.pending_inspections import PendingInspections
+from scheduler.link.reports import CacheReport, PrefixReport
 
 
 def report(trunks: int) -> CacheReport:

@@ -9,8 +9,6 @@ import pytest
 from scheduler.link.messages import (
     CacheCounters,
     Counters,
-    DiskReport,
-    EngineReport,
     Inspect,
     Inspection,
     PrefillOut,
@@ -18,6 +16,7 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
+from scheduler.link.reports import DiskReport, EngineReport
 from scheduler.recovery.deadlines import FLOOR_SECONDS
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.requests.lifecycle import Event

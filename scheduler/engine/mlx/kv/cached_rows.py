@@ -83,9 +83,9 @@ class CachedRows:
         self._cleared_at_bytes = 0
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
-        """A row with the longest prefix that can be restored."""
+        """A row with the longest prefix that can be restored; of an unscored prompt, none."""
         submit, lease = sequence.submit, None
-        if self._prefixes is not None:
+        if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = known

@@ -7,14 +7,15 @@ however it was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
 from scheduler.engine.mlx.cpu.softmax import weight
-from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, PromptLogprobsOut
 
 _LEAST = -9999.0
 """Stands for minus infinity, which JSON cannot spell, as in OpenAI's own answers and vLLM's."""
@@ -24,7 +25,7 @@ class StepLogprobs:
     """One step's log-probabilities of all rows that request them, on the device until the first is read."""
 
     def __init__(self, chosen: mx.array, ids: mx.array | None, values: mx.array | None) -> None:
-        """`chosen`: (requesting rows,); `ids` and `values`: (requesting rows, MAX_TOP_LOGPROBS) in no order,
+        """`chosen`: (requesting rows,); `ids` and `values`: (requesting rows, alternatives) in no order,
         or None where no row requests alternatives."""
         self._chosen, self._ids, self._values = chosen, ids, values
         self._read: list[tuple[float, list[tuple[int, float]]]] | None = None
@@ -76,7 +77,7 @@ class RowLogprobs:
 class LogprobsRequested:
     """The rows of a batch that request log-probabilities. Rebuilt when rows join or leave."""
 
-    def __init__(self, tops: Sequence[int | None]) -> None:
+    def __init__(self, tops: abc.Sequence[int | None]) -> None:
         """`tops`: for each row, how many of the likeliest tokens it wants beside the chosen one, or None."""
         self._rows = len(tops)
         self._requested = [(row, top) for row, top in enumerate(tops) if top is not None]
@@ -88,18 +89,56 @@ class LogprobsRequested:
         shares: list[RowLogprobs | None] = [None] * self._rows
         if self._index is None:
             return shares, []
-        scores = logits[self._index].astype(mx.float32)
-        best = mx.max(scores, axis=-1, keepdims=True)
-        total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))
-        chosen = mx.take_along_axis(scores, tokens[self._index][:, None], axis=-1) - total
-        ids = values = None
-        if any(top for _, top in self._requested):
-            # Always the maximum: which of several equally likely tokens are among the best must not depend on
-            # what a neighbour requests.
-            most = min(MAX_TOP_LOGPROBS, scores.shape[-1])
-            ids = mx.argpartition(scores, kth=-most, axis=-1)[:, -most:]
-            values = mx.take_along_axis(scores, ids, axis=-1) - total
-        step = StepLogprobs(chosen[:, 0], ids, values)
+        # Always the maximum: which of several equally likely tokens are among the best must not depend on
+        # what a neighbour requests.
+        most = MAX_TOP_LOGPROBS if any(top for _, top in self._requested) else 0
+        step = _log_softmax(logits[self._index], tokens[self._index], most)
         for place, (row, top) in enumerate(self._requested):
             shares[row] = RowLogprobs(step, place, top)
         return shares, step.arrays
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """The log-probabilities of prompt tokens that one row's chunk gives, on the device until the first is
+    read."""
+
+    sequence: Sequence
+    positions: range
+    step: StepLogprobs
+
+    @classmethod
+    def of(cls, sequence: Sequence, tokens: int, logits: mx.array) -> PromptChunk | None:
+        """Of a sequence that has just computed `tokens` of its prompt, with `logits`, (at least `tokens`,
+        vocabulary); None if it asks for none of these. They count as returned."""
+        start = sequence.computed_tokens - tokens
+        if not (positions := sequence.score(start, sequence.computed_tokens)):
+            return None
+        rows = logits[positions.start - 1 - start : positions.stop - 1 - start]
+        ids = mx.array(sequence.tokens[positions.start : positions.stop].tolist(), dtype=mx.uint32)
+        return cls(sequence, positions, _log_softmax(rows, ids, _top(sequence)))
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return self.step.arrays
+
+    def read(self) -> PromptLogprobsOut:
+        entries = [self.step.of(place, _top(self.sequence)) for place in range(len(self.positions))]
+        return PromptLogprobsOut(self.sequence.request_id, self.positions.start, entries)
+
+
+def _top(sequence: Sequence) -> int:
+    return sequence.submit.prompt_logprobs or 0
+
+
+def _log_softmax(logits: mx.array, tokens: mx.array, most: int) -> StepLogprobs:
+    """Of `tokens`, (rows,), and of the `most` likeliest in their places, by `logits`, (rows, vocabulary)."""
+    scores = logits.astype(mx.float32)
+    best = mx.max(scores, axis=-1, keepdims=True)
+    total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))
+    chosen = mx.take_along_axis(scores, tokens[:, None], axis=-1) - total
+    ids = values = None
+    if most := min(most, scores.shape[-1]):
+        ids = mx.argpartition(scores, kth=-most, axis=-1)[:, -most:]
+        values = mx.take_along_axis(scores, ids, axis=-1) - total
+    return StepLogprobs(chosen[:, 0], ids, values)

@@ -82,12 +82,15 @@ class GrammarModel:
     """The model and both sides' knowledge of it, for a session of tests."""
 
     def __init__(self, folder: Path) -> None:
-        write_model(SHAPE, folder)
+        """Of random weights, which are written to `folder` if it is empty."""
+        if not (folder / "config.json").exists():
+            write_model(SHAPE, folder)
         self.preparation = Preparation(HubTokenizer(folder), inspect(folder))
         self.folder = folder
         self.model, self.config = load_model(folder)
         self.model.set_dtype(mx.float32)
-        self.tokenizer = grammar_tokenizer(folder, SHAPE.vocabulary, self.config)
+        self.vocabulary = int(self.config["vocab_size"])
+        self.tokenizer = grammar_tokenizer(folder, self.vocabulary, self.config)
 
     def engine(self, **changes: Any) -> GrammarEngine:
         return GrammarEngine(self, **changes)
@@ -97,7 +100,7 @@ class GrammarModel:
         used = make_prompt_cache(self.model)
         self.model(mx.array([[0]]), cache=used)
         held = row_bytes(used)
-        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", SHAPE.vocabulary, held.token_bytes, 0, "float32")
+        ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", self.vocabulary, held.token_bytes, 0, "float32")
         return MlxBackend(self.model, load, ready, held, grammars=Grammars(self.tokenizer))
 
 

@@ -1,7 +1,9 @@
-"""JSON schemas of every kind that llguidance knows, bounded, so that a random model comes to an end."""
+"""JSON schemas of every kind that llguidance knows, bounded, so that a random model comes to an end, and the
+shortest document that fits one."""
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -78,3 +80,33 @@ def _list(generator: random.Random, depth: int) -> dict[str, Any]:
 
 def _either(generator: random.Random, depth: int) -> dict[str, Any]:
     return {"anyOf": [_schema(generator, depth) for _ in range(2)]}
+
+
+def shortest(schema: dict[str, Any]) -> Any:
+    """A value that fits a schema of `random_schema`, as short as one can be, written without white space."""
+    if "$ref" in schema:
+        return shortest(schema["$defs"]["it"])
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema or "anyOf" in schema:
+        fitting = schema["enum"] if "enum" in schema else [shortest(one) for one in schema["anyOf"]]
+        return min(fitting, key=lambda value: len(json.dumps(value, ensure_ascii=False)))
+    match schema["type"]:
+        case "object":
+            return {name: shortest(schema["properties"][name]) for name in schema["required"]}
+        case "array":
+            return [shortest(schema["items"])] * schema["minItems"]
+        case "boolean":
+            return True
+        case "string":
+            return _shortest_text(schema)
+        case _:
+            least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+            return min(range(least, schema["maximum"] + 1), key=lambda number: len(str(number)))
+
+
+def _shortest_text(schema: dict[str, Any]) -> str:
+    if "pattern" in schema:
+        return "a-0"
+    formats = {"date": "2000-01-01", "uuid": "00000000-0000-0000-0000-000000000000", "ipv4": "0.0.0.0"}
+    return formats[schema["format"]] if "format" in schema else "a" * schema["minLength"]

@@ -24,7 +24,16 @@ from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import PROTOCOL_VERSION, Inspection, Ready, Retired, StepOutput, Submit, ToEngine
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Inspection,
+    LogprobsOut,
+    Ready,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+)
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.loads import load_of
@@ -44,6 +53,7 @@ class Heard:
     cached: int = 0
     prefilled: int = 0
     retired: Retired | None = None
+    prompt_logprobs: list[LogprobsOut] = field(default_factory=list)
 
 
 class ReuseEngine:
@@ -95,6 +105,11 @@ class ReuseEngine:
                     self.inspections.append(frame)
 
     def _hear(self, output: StepOutput) -> None:
+        for scores in output.prompt_logprobs:
+            heard = self.heard[scores.request_id]
+            assert not heard.tokens, "log-probabilities of a prompt after the first token"
+            assert scores.start == 1 + len(heard.prompt_logprobs), "twice, or not in order"
+            heard.prompt_logprobs += scores.entries
         for token in output.tokens:
             self.heard[token.request_id].tokens.append(token.token)
         for prefill in output.prefills:

@@ -1,0 +1,62 @@
+"""The log-probabilities of one prompt's tokens, as the engine sends them, chunk by chunk.
+
+They are kept as they came, and spelled where they are written. The first of a request's choices gets them,
+once, with its end. When an engine dies before the prompt is whole, the next one begins again.
+
+A file of its own because the pipeline reads answers, and this is no part of one.
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from scheduler.errors import LinkError
+from scheduler.events import Logprob, PromptScores, PromptToken, TokenLogprobs
+from scheduler.link.messages import LogprobsOut
+
+_utf8 = getincrementaldecoder("utf-8")
+
+
+class PromptLogprobs(PromptScores):
+    """Of one prompt. `token_bytes` gives the bytes of one token."""
+
+    def __init__(self, prompt: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:
+        self._prompt = prompt
+        self._token_bytes = token_bytes
+        self._entries: list[LogprobsOut] = []
+
+    @property
+    def whole(self) -> bool:
+        return len(self._entries) == len(self._prompt) - 1
+
+    def add(self, start: int, entries: Sequence[LogprobsOut]) -> None:
+        """The next ones, of the tokens from position `start` on. Raises LinkError if others were expected."""
+        if start != 1 + len(self._entries):
+            raise LinkError(
+                f"the engine sent a prompt's log-probabilities from {start}, twice or out of order"
+            )
+        self._entries += entries
+
+    def lose(self) -> None:
+        """The engine died: unless they are whole, the next one computes all of them again."""
+        if not self.whole:
+            self._entries.clear()
+
+    def spelled(self) -> list[PromptToken]:
+        """All tokens of the prompt."""
+        decoder, characters = _utf8("replace"), 0
+        spelled: list[PromptToken] = []
+        for token, entry in zip_longest(self._prompt, (None, *self._entries)):
+            data, known = self._token_bytes(token), None
+            if entry is not None:
+                top = tuple(self._logprob(other, value) for other, value in entry.top)
+                known = TokenLogprobs(self._logprob(token, entry.chosen), top, characters)
+            spelled.append(PromptToken(data, characters, known))
+            characters += len(decoder.decode(data))
+        return spelled
+
+    def _logprob(self, token_id: int, logprob: float) -> Logprob:
+        data = self._token_bytes(token_id)
+        return Logprob(token_id, data.decode("utf-8", "replace"), data, logprob)

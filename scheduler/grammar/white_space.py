@@ -1,0 +1,130 @@
+"""White space between the JSON tokens of an answer.
+
+Models that are held to a schema fall into white space: a gap that allows much of it takes much of it, until
+`max_tokens`. So a gap holds what a pretty-printer writes there, and no more: one space, or one newline and
+its indentation. A regular expression does not know how deep it stands, so the bound on the indentation is
+the schema's: the deepest value that it declares. Four blanks a level are the widest indentation in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llguidance import regex_to_lark
+
+from scheduler.structure import WhiteSpace
+
+MAX_LEVELS = 10
+"""Of indentation: also where a schema leaves open what is inside a value, or refers to itself."""
+_BLANKS = 4
+_MAX_STEPS = 100
+"""Of the search through a schema. What is deeper counts as open."""
+_CONSTRAINING = frozenset(
+    ("type", "const", "enum", "$ref", "anyOf", "oneOf", "allOf", "properties", "items", "prefixItems")
+)
+_EMPTY = "NoExtensionBias"
+"""In the library's error of a grammar that no text matches."""
+
+
+def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
+    """The library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the client's
+    own white space."""
+    if asked is None:
+        levels = indentation_levels(schema)
+        return {"whitespace_pattern": f" |\\n( {{0,{_BLANKS * levels}}}|\\t{{0,{levels}}})"}
+    return {"whitespace_pattern": asked.regex} if asked.regex else {"whitespace_flexible": False}
+
+
+def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str | None]) -> str | None:
+    """What is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
+    if not asked.regex:
+        return None
+    # The texts that match it and are no white space of JSON: there must be none.
+    other = r"(?s:.*)[^ \t\r\n](?s:.*)"
+    error = verdict(
+        {"lark_grammar": f"start: OTHER\nOTHER: /{other}/ & /{regex_to_lark(asked.regex, '')}/\n"}
+    )
+    if error is None:
+        return r"it matches more than the white space of JSON, which is [ \t\r\n]"
+    return None if _EMPTY in error else error
+
+
+def indentation_levels(schema: Any) -> int:
+    """How deep objects and arrays that fit `schema` are nested, at most MAX_LEVELS. Properties that it does
+    not declare count as flat."""
+    return min(MAX_LEVELS, _Levels(schema).of(schema, 0))
+
+
+class _Levels:
+    """One walk through one schema, each definition once."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._referred: dict[str, int] = {}
+
+    def of(self, schema: Any, step: int) -> int:
+        if schema is False:
+            return 0
+        if not isinstance(schema, dict) or step > _MAX_STEPS or not _CONSTRAINING & schema.keys():
+            return MAX_LEVELS
+        step += 1
+        return max(
+            self._of_reference(schema["$ref"], step) if "$ref" in schema else 0,
+            max((self.of(one, step) for one in _alternatives(schema)), default=0),
+            max(map(_nesting, [schema.get("const"), *_listed(schema, "enum")])),
+            self._of_container(schema, step),
+        )
+
+    def _of_container(self, schema: dict[str, Any], step: int) -> int:
+        inside = list(_inside(schema))
+        if inside:
+            return 1 + max(self.of(one, step) for one in inside)
+        kinds = schema.get("type")
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        is_free = ("object" in kinds and schema.get("additionalProperties") is not False) or "array" in kinds
+        return MAX_LEVELS if is_free else 0
+
+    def _of_reference(self, reference: Any, step: int) -> int:
+        name = str(reference)
+        if name not in self._referred:
+            self._referred[name] = MAX_LEVELS  # What it is, if it refers to itself.
+            self._referred[name] = self.of(self._resolved(name), step)
+        return self._referred[name]
+
+    def _resolved(self, reference: str) -> Any:
+        """True, which allows anything, for what is not in this schema: the library decides about it."""
+        start, *path = reference.split("/")
+        found = self._root
+        for escaped in path:
+            name = escaped.replace("~1", "/").replace("~0", "~")
+            found = found.get(name, True) if isinstance(found, dict) else True
+        return found if start == "#" else True
+
+
+def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        yield from _listed(schema, keyword)
+
+
+def _inside(schema: dict[str, Any]) -> Iterator[Any]:
+    """The declared schemas of an object's and an array's members."""
+    for keyword in ("properties", "patternProperties"):
+        if isinstance(named := schema.get(keyword), dict):
+            yield from named.values()
+    for keyword in ("additionalProperties", "items"):
+        if isinstance(one := schema.get(keyword), dict):
+            yield one
+    yield from _listed(schema, "prefixItems")
+
+
+def _listed(schema: dict[str, Any], keyword: str) -> list[Any]:
+    listed = schema.get(keyword)
+    return listed if isinstance(listed, list) else []
+
+
+def _nesting(value: Any) -> int:
+    """Of a constant: how deep its lists and objects are nested."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_nesting, value.values() if isinstance(value, dict) else value), default=0)

@@ -1,0 +1,162 @@
+"""White space between JSON tokens: what a pretty-printer writes there, or what the client says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from scheduler.answer.answer_format import PLAIN
+from scheduler.errors import InvalidRequest
+from scheduler.grammar.white_space import MAX_LEVELS, indentation_levels
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, Tool, ToolChoice
+from scheduler.structure import ANY_OBJECT, JsonText, WhiteSpace
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.scheduling import FOLDER
+from tests.scheduler.engine.mlx.random_schemas import random_schema, shortest
+from tests.scheduler.grammar.test_answer_grammar import preparation
+
+PREPARATION = Preparation(ByteTokenizer(PLAIN), FOLDER)
+INTEGER = {"type": "integer"}
+TRIP: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "array", "items": INTEGER}},
+    "required": ["city", "days"],
+}
+BEFORE, LINES = '{\n  "city": "a\\n\\n     b",', '\n  "days": [\n    1\n  ]\n}'
+
+
+def accepts(schema: Any, text: str, white_space: WhiteSpace | None = None) -> bool:
+    """Whether an answer that is held to `schema` may be `text`, and may end there."""
+    asked = JsonText(schema, "guided_json", white_space)
+    prepared = PREPARATION.prepare(GenerationRequest("x", TextPrompt("x"), structure=asked))
+    vocabulary = PREPARATION._grammars._vocabulary
+    assert vocabulary is not None
+    matcher = LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0)
+    return bool(matcher.validate_tokens([*text.encode(), EOS]) == len(text.encode()) + 1)
+
+
+def refused(white_space: WhiteSpace) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as raised:
+        accepts(TRIP, "{}", white_space)
+    return raised.value
+
+
+@given(st.integers(0, 400), st.sampled_from([None, 1, 2, 3, 4, "\t"]), st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_whatever_a_pretty_printer_writes_is_allowed(seed: int, indent: Any, compact: bool) -> None:
+    """With any indentation, on one line, and with no white space at all."""
+    schema = random_schema(seed)
+    separators = (",", ":") if compact else None
+    text = json.dumps(shortest(schema), ensure_ascii=False, indent=indent, separators=separators)
+    assert accepts(schema, text)
+
+
+def test_objects_that_a_schema_leaves_open_are_printed_as_deep_as_they_are_in_use() -> None:
+    """In JSON mode, and where a schema refers to itself: ten levels of four blanks."""
+    value: Any = 1
+    for _ in range(MAX_LEVELS):
+        value = {"child": value}
+    tree = {"type": "object", "properties": {"child": {"anyOf": [INTEGER, {"$ref": "#"}]}}}
+    for schema in (ANY_OBJECT, tree):
+        assert accepts(schema, json.dumps(value, indent=4))
+        assert accepts(schema, json.dumps(value, indent="\t"))
+
+
+@pytest.mark.parametrize("gap", ["  ", "\n\n", "\n" + " " * 9, "\n\t\t\t", " \n", "\r\n", "\n \t", "\n" * 64])
+def test_more_than_that_is_not(gap: str) -> None:
+    """In a schema of two levels; also as a tool's arguments, strict or not."""
+    assert accepts(TRIP, BEFORE + LINES)
+    for place in (BEFORE + gap + LINES.lstrip(), "{" + gap + (BEFORE + LINES)[1:].lstrip()):
+        assert json.loads(place)
+        assert not accepts(TRIP, place)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_tools_arguments_are_held_to_the_same(strict: bool) -> None:
+    """Where it must be called."""
+    tool = Tool("f", parameters=TRIP, strict=strict, place="tools.0.parameters")
+    chat = ChatPrompt(({"role": "user", "content": "x"},), tools=(tool,), tool_choice=ToolChoice.REQUIRED)
+    grammar = json.loads(preparation("hermes").prepare(GenerationRequest("x", chat)).grammar)
+    (arguments,) = [part for part in grammar["grammars"] if part["name"] == "arguments_0"]
+    assert arguments["json_schema"]["x-guidance"]["whitespace_pattern"] == r" |\n( {0,8}|\t{0,2})"
+
+
+LEVELS: list[tuple[Any, int]] = [
+    (INTEGER, 0),
+    ({"enum": ["a", 1]}, 0),
+    ({"const": {"a": [1]}}, 2),
+    (TRIP, 2),
+    ({"type": "object", "additionalProperties": False}, 0),
+    ({"type": "object", "additionalProperties": INTEGER}, 1),
+    ({"type": "array", "prefixItems": [INTEGER, {"type": "array", "items": INTEGER}]}, 2),
+    ({"anyOf": [INTEGER, TRIP]}, 2),
+    ({"properties": {"a": {"$ref": "#/$defs/x~1y"}}, "$defs": {"x/y": TRIP}}, 3),
+    ({"properties": {"a": {"$ref": "#/$defs/none"}}}, MAX_LEVELS),
+    ({"properties": {"a": {"$ref": "http://example.com/"}}}, MAX_LEVELS),
+    ({"properties": {"a": {"$ref": "#"}}}, MAX_LEVELS),
+    ({"properties": {"a": {}}}, MAX_LEVELS),
+    ({"properties": {"a": {"type": ["array", "null"]}}}, MAX_LEVELS),
+    ({"properties": {"a": True}}, MAX_LEVELS),
+    ({"properties": {"a": False}}, 1),
+    ({"anyOf": 5, "properties": [], "items": "x", "type": {}, "$ref": []}, MAX_LEVELS),
+    ({"$ref": "#/$defs/0", "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(5000)}}, MAX_LEVELS),
+    (
+        {
+            "$ref": "#/$defs/0",
+            "$defs": {
+                str(n): {"type": "array", "prefixItems": [{"$ref": f"#/$defs/{n + 1}"}] * 9}
+                for n in range(60)
+            },
+        },
+        MAX_LEVELS,
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "levels"), LEVELS)
+def test_the_indentation_is_bounded_by_what_the_schema_declares(schema: Any, levels: int) -> None:
+    """Whatever it is, in bounded time: what is open, or wrong, counts as deep."""
+    assert indentation_levels(schema) == levels
+
+
+def test_a_client_may_ask_for_none() -> None:
+    """vLLM's `disable_any_whitespace`: compact JSON; in texts there is as much as ever."""
+    none = WhiteSpace("", "structured_outputs.disable_any_whitespace")
+    value = {"city": "a  \n\n b", "days": [1, 2]}
+    assert accepts(TRIP, json.dumps(value, separators=(",", ":")), none)
+    assert not accepts(TRIP, json.dumps(value), none)
+    assert not accepts(TRIP, json.dumps(value, indent=2), none)
+
+
+@pytest.mark.parametrize("regex", [r"\n*", "\n*", "[\n]*", r"\x0a{0,9}", r"(\r\n|\n)*"])
+def test_a_client_may_say_what_is_allowed(regex: str) -> None:
+    """vLLM's `whitespace_pattern`, a line break also as itself."""
+    newlines = WhiteSpace(regex, "structured_outputs.whitespace_pattern")
+    assert accepts(TRIP, '{\n\n\n"city":"a b","days":[]\n}', newlines)
+    assert not accepts(TRIP, '{"city": "a b","days":[]}', newlines)
+
+
+@pytest.mark.parametrize(
+    ("regex", "words"),
+    [
+        ("[ ", "unclosed character class"),
+        ("(?=a) ", "look-around"),
+        ("( {1,1000}){1,1000}", "fuel"),
+        (".*", "more than the white space of JSON"),
+        (r"\s*", "more than the white space of JSON"),
+        (' |"', "more than the white space of JSON"),
+        ("\u00a0", "more than the white space of JSON"),
+        ("/", "more than the white space of JSON"),
+    ],
+)
+def test_a_pattern_that_is_no_white_space_is_refused(regex: str, words: str) -> None:
+    """By its place: the answer would be no JSON, or the pattern costs too much."""
+    refusal = refused(WhiteSpace(regex, "structured_outputs.whitespace_pattern"))
+    assert refusal.param == "structured_outputs.whitespace_pattern"
+    assert words in refusal.message
