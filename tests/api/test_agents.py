@@ -71,7 +71,7 @@ def test_an_agents_own_request_is_answered(agent: str) -> None:
         launcher, response = await replay(agent)
         assert response.status_code == 200, response.text
         assert final_text(captured(agent)["path"], response.text) == SAID
-        prompt = bytes(launcher.submits[0].prompt).decode()
+        prompt = bytes(launcher.submits[0].prompt.tolist()).decode()
         assert captured(agent)["tool_result"] in prompt.split("<tool>")[-1]
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
@@ -96,7 +96,7 @@ async def test_claude_codes_billing_header_never_reaches_the_model(
     """It changes with every request, and would be the end of every prefix."""
     launcher, _ = await replay("claude_code")
     assert "x-anthropic-billing-header" in json.dumps(captured("claude_code"))
-    assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt)
+    assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt.tolist())
 
 
 @trio_test
@@ -120,8 +120,8 @@ async def test_codexs_namespaces_come_back_as_it_knows_them(autojump_clock: trio
             "multi_agent_v1",
             "close_agent",
         )
-        assert b"<tool>multi_agent_v1__close_agent" in bytes(launcher.submits[0].prompt)
-        assert b"web_search" not in bytes(launcher.submits[0].prompt)
+        assert b"<tool>multi_agent_v1__close_agent" in bytes(launcher.submits[0].prompt.tolist())
+        assert b"web_search" not in bytes(launcher.submits[0].prompt.tolist())
         assert [tool["type"] for tool in found["tools"]] == [
             "function",
             "function",

@@ -256,7 +256,7 @@ async def test_the_assistants_last_message_can_be_continued(autojump_clock: trio
     async with running(scheduler), client_of(scheduler) as client:
         body = {**chat(continue_final_message=True, add_generation_prompt=False), "messages": messages}
         answer = (await client.post("/v1/chat/completions", json=body)).json()
-    assert bytes(launcher.submits[0].prompt).endswith(b"<assistant>Hello")
+    assert bytes(launcher.submits[0].prompt.tolist()).endswith(b"<assistant>Hello")
     assert answer["choices"][0]["message"]["content"] == " world"
 
 
@@ -273,7 +273,7 @@ async def test_volatile_system_blocks_do_not_reach_the_prompt(autojump_clock: tr
     ]
     async with running(scheduler), client_of(scheduler) as client:
         await client.post("/v1/chat/completions", json={**chat(), "messages": messages})
-    prompt = bytes(launcher.submits[0].prompt).decode()
+    prompt = bytes(launcher.submits[0].prompt.tolist()).decode()
     assert prompt == f"<system>Be kind.\n<user>{header}\n<assistant>"
 
 

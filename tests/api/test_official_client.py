@@ -70,7 +70,7 @@ async def test_a_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.Mo
             model="tiny", messages=[USER, said, result], tools=[TOOL]
         )
     assert second.choices[0].message.content == "It is noon."
-    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt)
+    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt.tolist())
 
 
 @trio_test

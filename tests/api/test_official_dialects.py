@@ -91,7 +91,7 @@ async def test_a_claude_turn_with_a_tool_and_its_result(autojump_clock: trio.tes
         assert second.content[0].type == "text"
         assert second.content[0].text == "It is noon."
         assert (second.stop_reason, second.usage.cache_read_input_tokens) == ("end_turn", 0)
-    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt)
+    assert b"<tool>12:00" in bytes(launcher.submits[1].prompt.tolist())
 
 
 @trio_test

@@ -139,7 +139,7 @@ async def test_a_conversation_goes_on_from_a_stored_response(autojump_clock: tri
         second = (await client.post("/v1/responses", json={**body, "instructions": "Second."})).json()
         again = await client.get(f"/v1/responses/{second['id']}")
     assert second["previous_response_id"] == first["id"]
-    assert bytes(launcher.submits[1].prompt).decode() == (
+    assert bytes(launcher.submits[1].prompt.tolist()).decode() == (
         "<tool>get_time\n<system>Second.\n<user>What time?\n<assistant>I look.\n<tool>12\n<assistant>"
     )
     assert again.json() == second
@@ -171,7 +171,7 @@ async def test_items_say_what_stored_responses_say(autojump_clock: trio.testing.
         missing = await client.get(f"/v1/responses/{first['id']}")
         gone = await client.post("/v1/responses", json={"input": "x", "previous_response_id": first["id"]})
     assert second.status_code == 200
-    assert bytes(launcher.submits[1].prompt).decode() == (
+    assert bytes(launcher.submits[1].prompt.tolist()).decode() == (
         "<tool>get_time\n<system>Be kind.\n<user>What time?\n<assistant>I look.\n<tool>12\n<assistant>"
     )
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "response_not_found")
