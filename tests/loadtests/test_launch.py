@@ -172,7 +172,7 @@ def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFak
         return await with_server(one.launch, one.bench, body, one.notes.append)
 
     assert trio.run(main) == "recorded"
-    assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its last words:\n  home ")
+    assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its log ends:\n  home ")
 
 
 def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:

@@ -116,9 +116,7 @@ def test_a_target_that_answers_nothing_is_no_peer() -> None:
     """There is nothing to divide by, and the sentence says why."""
     dead = run(request(0, 0.0, outcome=Outcome.CONNECT_FAILED), target="peer")
     (said,) = sentences(columns([paced("ours", 1), dead]))
-    assert said == (
-        "ours against peer: there is nothing to compare. peer answered none of 1 counted requests."
-    )
+    assert said == ("ours against peer: nothing to compare. peer answered none of 1 counted requests.")
 
 
 def test_void_runs_have_no_verdict() -> None:

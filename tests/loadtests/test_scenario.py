@@ -115,7 +115,7 @@ def test_overrides_change_any_value_of_a_population_or_the_whole(minimal: str) -
         ("clients.prompt.shard_tokens=1", "prompt.shard_tokens: Extra inputs"),
         ("clients.output.least=65", "`most` is less than `least`"),
         ("clients.turns.least=2", "`most` is less than `least`"),
-        ("clients.hang_up.share=0.5", "say when"),
+        ("clients.hang_up.share=0.5", "give after_deltas or"),
         ("clients.arrivals.kind=sometimes", "'sometimes'"),
         ("bounds.seconds=inf", "bounds.seconds"),
         ("replay={file='x', format='openai'}", "and not both"),
@@ -132,7 +132,10 @@ def test_a_wrong_override_is_named(minimal: str, override: str, said: str) -> No
     [
         ("name = ", "minimal.toml: "),
         (MINIMAL + 'arrivels = "x"', "populations.0.arrivels: Extra inputs"),
-        (MINIMAL + MINIMAL.partition("[[")[1] + MINIMAL.partition("[[")[2], "two populations have one name"),
+        (
+            MINIMAL + MINIMAL.partition("[[")[1] + MINIMAL.partition("[[")[2],
+            "two populations have the same name",
+        ),
         ('name = "x"\ndescription = "x"', "give populations or a replay"),
     ],
 )
@@ -147,7 +150,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_scenario_that_is_not_there_lists_those_that_are() -> None:
     """So that a typing error is found."""
     with pytest.raises(
-        ScenarioError, match=r"'agent' is no file and none of the scenarios agents, antagonist"
+        ScenarioError, match=r"'agent' is neither a file nor one of the scenarios agents, antagonist"
     ):
         load("agent")
 

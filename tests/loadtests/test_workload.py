@@ -262,7 +262,7 @@ def test_turns_are_asked_in_order() -> None:
     with pytest.raises(AssertionError, match="in order"):
         session.ask(2)
     session.ask(1)
-    with pytest.raises(AssertionError, match="asked last"):
+    with pytest.raises(AssertionError, match="only the last turn"):
         session.answered(2, "yes")
     session.answered(1, "yes")
     with pytest.raises(AssertionError, match="one answer"):

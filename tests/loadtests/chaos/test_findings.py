@@ -36,7 +36,9 @@ def found(**changed: Any) -> Findings:
 def test_equal_answers_are_no_finding() -> None:
     """And it says so."""
     assert list(found().complaints()) == []
-    assert "as if nothing had been" in report.text("Chaos", [], list(report.of_chaos(found())))
+    assert "delivered once, and equals the undisturbed one" in report.text(
+        "Chaos", [], list(report.of_chaos(found()))
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,9 +46,9 @@ def test_equal_answers_are_no_finding() -> None:
     [
         ({"ended": False, "finish_reason": None}, "lost"),
         ({"error": "engine_lost"}, "engine_lost"),
-        ({"disorder": "something came after the end mark"}, "after the end mark"),
+        ({"disorder": "an event after the end mark"}, "after the end mark"),
         ({"text": "another"}, "greedy"),
-        ({"text": "text 0text 0", "output_tokens": 500}, "more than was asked"),
+        ({"text": "text 0text 0", "output_tokens": 500}, "too many tokens"),
         ({"reasoning": "hm"}, "greedy"),
         ({"calls": ["look_up {}"]}, "greedy"),
         ({"finish_reason": "stop"}, "greedy"),
@@ -101,7 +103,7 @@ def test_the_poison_must_end_as_what_it_is(end: str | None, fine: bool) -> None:
 def test_a_strike_that_killed_nobody_is_a_complaint() -> None:
     """Else a run would pass in which nothing happened."""
     struck = replace(found(), strikes={"SIGKILL": 2}, server={"deaths": 1.0})
-    assert list(struck.complaints()) == ["not every strike was a death"]
+    assert list(struck.complaints()) == ["not every strike killed an engine"]
 
 
 def test_questions_come_from_their_seed_and_are_of_all_kinds() -> None:
