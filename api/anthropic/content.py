@@ -1,4 +1,5 @@
-"""Messages as Anthropic's clients write them, and as they send our own answers back: lists of blocks."""
+"""Messages as Anthropic's clients write them, and as they send this server's answers back: lists of
+blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Text(_Block):
 
 
 class Thinking(Body):
-    """What the model thought, sent back. Our signature signs nothing, so none is checked."""
+    """The model's reasoning, sent back. This server's signature signs nothing, so none is checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -38,7 +39,7 @@ class Thinking(Body):
 
 
 class RedactedThinking(Body):
-    """From another provider's turn of this conversation: nobody here can read it."""
+    """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
 
     type: Literal["redacted_thinking"]
     data: Annotated[str, WithoutEffect("only its provider can read it")]
@@ -55,7 +56,7 @@ class ToolUse(_Block):
 
 
 def as_blocks(value: Any) -> Any:
-    """A string is short for one text block."""
+    """Accept a string as one text block."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -78,7 +79,7 @@ _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
 class InputMessage(Body):
-    """A turn. Turns of one role that follow each other count as one, as Anthropic's do."""
+    """One message. Consecutive messages of one role count as one turn, as in Anthropic's API."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
@@ -89,7 +90,7 @@ class InputMessage(Body):
 
     @property
     def is_prefill(self) -> bool:
-        """Whether an answer can go on where this message ends."""
+        """Whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 
@@ -98,5 +99,5 @@ def texts(blocks: Sequence[ContentBlock]) -> list[str]:
 
 
 def joined(parts: Any) -> str:
-    """Blocks are paragraphs: clients do not end one with a line break of its own."""
+    """Join blocks as paragraphs: clients do not end them with a line break."""
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""An Anthropic body to a `GenerationRequest`."""
+"""Decode an Anthropic body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ from scheduler.structure import JsonText
 
 
 def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationRequest:
-    """Defaults are Anthropic's: temperature 1, nothing cut off. Raises InvalidRequest."""
+    """Decode the body with Anthropic's defaults: temperature 1, no top_p or top_k. Raise InvalidRequest if it
+    is invalid."""
     neutral = Sampling()
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
@@ -60,7 +61,7 @@ def generation_request(body: MessagesRequest, tenant: str = "") -> GenerationReq
 
 
 def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
-    """Raises InvalidRequest where blocks stand where no template could write them."""
+    """Raise InvalidRequest if a block is at a place where no chat template could write it."""
     system = stable(block.text for block in body.system or ())
     messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
     messages.extend(_messages(body.messages))
@@ -109,7 +110,7 @@ def _reasoning(body: CountTokensRequest) -> Reasoning:
 
 
 def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
-    """As templates take them. Neighbours of one role are one turn."""
+    """Return messages as chat templates take them. Consecutive messages of one role become one turn."""
     for role, group in groupby(turns, key=lambda turn: turn.role):
         blocks = [block for turn in group for block in turn.content]
         match role:
@@ -148,7 +149,7 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
 
 
 def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
-    """A tool's result is a message of its own; what the user says around it stays where it was."""
+    """Make each tool result a message of its own; the user's text around it keeps its place."""
     said: list[str] = []
     for block in blocks:
         if isinstance(block, ToolResult):

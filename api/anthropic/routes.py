@@ -23,12 +23,12 @@ from scheduler.service import Scheduler
 
 
 def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
-    """`anthropic-version` may say what it likes: there is one version of this API, and it is served."""
+    """Return the routes. Any `anthropic-version` is accepted: this API has one version."""
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
     @router.post("/v1/messages", response_model=None, responses=STREAMED)
     async def messages(body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
-        """A conversation's next turn, streamed as server-sent events where `stream` is true."""
+        """Answer a conversation's next turn, streamed as server-sent events if `stream` is true."""
         model.check(body.model)
         request = caller.asks(await work.decode(body, lambda: generation_request(body)))
         show_thinking = _shows_thinking(body)
@@ -43,7 +43,7 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     async def count_tokens(
         body: Validated[CountTokensRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
-        """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
+        """Return the exact number of prompt tokens that `/v1/messages` would make of the same body."""
         model.check(body.model)
         prompt = await work.decode(body, lambda: chat_prompt(body))
         return {"input_tokens": len(await scheduler.tokenize(prompt, caller.tenant))}

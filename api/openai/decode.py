@@ -1,4 +1,4 @@
-"""An OpenAI body to a `GenerationRequest`."""
+"""Decode an OpenAI body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _UNSIGNED_64 = (1 << 64) - 1
 
 
 def generation_request(body: ChatCompletionRequest) -> GenerationRequest:
-    """Defaults are OpenAI's: temperature 1, nothing cut off, as many tokens as the context allows."""
+    """Decode the body with OpenAI's defaults: temperature 1, no top_p, as many tokens as the context
+    allows."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
@@ -58,7 +59,7 @@ def reasoning(effort: str | None) -> Reasoning:
 
 def sampling(body: SamplingFields) -> Sampling:
     neutral = Sampling()
-    # A request without a seed gets one: its tokens can then be computed again after an engine's death.
+    # A request without a seed gets one, so that its tokens can be recomputed after an engine crash.
     seed = secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64
     return Sampling(
         temperature=_given(body.temperature, neutral.temperature),
@@ -78,7 +79,8 @@ def _given(value: float | None, default: float) -> float:
 
 
 def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
-    """As templates take them: absent fields absent, text parts joined, `developer` named `system`."""
+    """Return messages as chat templates take them: absent fields absent, text parts joined, `developer` named
+    `system`."""
     for message in messages:
         is_system = message.role in ("system", "developer")
         blocks = stable(message.blocks) if is_system else message.blocks
@@ -88,7 +90,7 @@ def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
 
 
 def _message(role: str, content: str, message: ChatMessage) -> Message:
-    # Templates write `message.content`; a tool call without words has none.
+    # Templates write `message.content`; a message with only tool calls has none.
     rendered: dict[str, Any] = {"role": role, "content": content}
     if message.name is not None:
         rendered["name"] = message.name

@@ -1,6 +1,5 @@
-"""The bodies of the OpenAI API that we accept. What we do not honour is refused by name; a field whose
-neutral value changes nothing is accepted with that value only.
-"""
+"""The accepted bodies of the OpenAI API. Unsupported fields are refused by name; a field whose neutral value
+has no effect is accepted with that value only."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
 MIN_REPETITION_PENALTY = 0.01
-"""Positive logits are divided by it: 0.01 already makes a hundred of each one."""
+"""Positive logits are divided by it: 0.01 already multiplies each by a hundred."""
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
@@ -44,8 +43,8 @@ _TEMPLATES_OWN = frozenset(
         *("loop", "self", "caller", "varargs", "kwargs"),
     )
 )
-"""What `chat_template_kwargs` may not be named: what the body has fields for or refuses, parameters of
-transformers' `apply_chat_template`, and what templates call. Special tokens end in `_token`."""
+"""Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
+transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
 
 
 class StreamOptions(Body):
@@ -68,7 +67,7 @@ Stop = Annotated[
 
 
 class SamplingFields(Body):
-    """What all of OpenAI's ways of asking have in common, with vLLM's extra fields by vLLM's names."""
+    """The fields that all of OpenAI's generation APIs share, with vLLM's extra fields under vLLM's names."""
 
     model: str | None = None
     stream: bool = False
@@ -90,7 +89,7 @@ class SamplingFields(Body):
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
+    # vLLM's names and sign: lower is served first. Few bands, so that aging raises each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""An OpenAI responses body to a `GenerationRequest`.
+"""Decode an OpenAI responses body into a `GenerationRequest`.
 
 A file of its own because every dialect's folder has the same four.
 """
@@ -19,7 +19,7 @@ from scheduler.request import ChatPrompt, GenerationRequest, Message, Sampling
 def generation_request(
     body: CreateResponse, messages: Sequence[Message], tenant: str = ""
 ) -> GenerationRequest:
-    """`messages`: the whole conversation. Defaults are OpenAI's."""
+    """Decode the body with OpenAI's defaults. `messages` is the whole conversation."""
     neutral = Sampling()
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(

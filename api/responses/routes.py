@@ -1,4 +1,4 @@
-"""`/v1/responses`: create, look up, delete and cancel."""
+"""`/v1/responses`: create, retrieve, delete and cancel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def responses_routes(
 
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
     async def create(body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf) -> Response:
-        """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
+        """Answer the conversation's next turn, streamed as server-sent events if `stream` is true."""
         model.check(body.model)
         before = _before(store, caller.tenant, body.previous_response_id)
         if before is not None:
@@ -56,21 +56,21 @@ def responses_routes(
 
     @router.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> dict[str, Any]:
-        """A response that is over and was stored."""
+        """Return a finished response that was stored."""
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
         return _found(store, caller.tenant, response_id).body
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
-        """Forget a response. Conversations that went on from it keep what was said."""
+        """Delete a response. Conversations that continued it keep its messages."""
         _found(store, caller.tenant, response_id)
         store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel(response_id: str, caller: CallerOf) -> dict[str, Any]:
-        """End a response that is being streamed; it is stored as far as it came."""
+        """Cancel a response that is being streamed, and store its output so far."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
             return await stream.stop()
         _found(store, caller.tenant, response_id)
@@ -97,7 +97,7 @@ def _before(store: ResponseStore, tenant: str, response_id: str | None) -> Store
 
 
 def _decoded(body: CreateResponse, before: StoredResponse | None) -> tuple[GenerationRequest, bytes]:
-    """And what the input adds to the conversation, for the store."""
+    """Decode the body; also return what the input adds to the conversation, for the store."""
     since = list(input_messages(body.input))
     request = generation_request(body, [*(before.messages() if before else ()), *since])
     return request, messages_json(since) if body.remembers else b""
