@@ -1,4 +1,4 @@
-"""The one model of this server, by the names that clients give it."""
+"""The one model of this server, under the names that clients use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.errors import ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The names it answers to; the first is the one it gives."""
+    """The accepted names; responses use the first."""
 
     names: tuple[str, ...]
     created: int
@@ -22,13 +22,13 @@ class ServedModel:
         return self.names[0]
 
     def check(self, wanted: str | None) -> None:
-        """Raises ModelNotFound. A request that names no model means this one."""
+        """Raise ModelNotFound for another name. A request without a model name means this one."""
         if wanted is not None and wanted not in self.names:
             served = ", ".join(repr(name) for name in self.names)
             raise ModelNotFound(f"the model {wanted!r} is not served here; there is {served}", param="model")
 
     def listing(self, name: str) -> dict[str, Any]:
-        """For OpenAI's clients and Anthropic's in one: they look at different fields."""
+        """Return one list for OpenAI's and Anthropic's clients, which read different fields."""
         return {
             "id": name,
             "object": "model",

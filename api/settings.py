@@ -1,7 +1,7 @@
 """Every option of `penstock serve`: one frozen, checked record, and the only place that names them.
 
 `options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
-`README.md` from these fields, so an option cannot exist in one and not in the others.
+`README.md` from these fields, so that they always agree.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from scheduler.link.messages import ScriptedPlan
 
 
 def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
-    """`aliases`: other names of the option, written as the field's: vLLM's where it means the same, and names
-    that the option had before."""
+    """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
+    same, and former names."""
     extra: dict[str, Any] = {"group": group, "aliases": list(aliases)}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
 def _scripted_plan(text: Any) -> Any:
-    """`key=value,key=value` to a ScriptedPlan."""
+    """Parse `key=value,key=value` as a ScriptedPlan."""
     if not isinstance(text, str):
         return text
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
@@ -45,7 +45,7 @@ def _scripted_plan(text: Any) -> Any:
             raise ValueError(f"{key!r} is none of {', '.join(known)}")
     try:
         values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
-        # Through msgspec, so that each value's type is checked against the plan's.
+        # msgspec checks each value's type against the plan's.
         healthy = ScriptedPlan()
         return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
     except msgspec.MsgspecError as error:
@@ -58,7 +58,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 
 
 def _byte_count(text: Any) -> Any:
-    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
+    """Parse `8GiB`, `500MB`, `1024` or `auto` (-1) as bytes."""
     if not isinstance(text, str):
         return text
     if text.strip().lower() == "auto":
@@ -80,7 +80,7 @@ def _host_names(text: Any) -> Any:
 
 
 def _origins(text: Any) -> Any:
-    """vLLM takes a JSON list where ours has commas."""
+    """Accept a JSON list as vLLM does, and origins with commas."""
     if not isinstance(text, str) or not text.lstrip().startswith("["):
         return text
     try:
@@ -304,7 +304,7 @@ class ServeSettings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Lowest level logged.", "info")
 
     def keys(self) -> ApiKeys:
-        """Raises OptionError."""
+        """Return the API keys. Raise OptionError if they are invalid."""
         given = None if self.api_key is None else self.api_key.get_secret_value()
         return load_keys(given, self.api_keys_file)
 
@@ -318,8 +318,8 @@ class ServeSettings(BaseModel):
         return _between_commas(self.metrics_tenants)
 
     def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
-        """Shared across tenants, `usage.cached_tokens` would let one of them test what another's prompt
-        says."""
+        """Choose the default. If tenants shared prefixes, `usage.cached_tokens` would let one tenant test
+        what another's prompt contains."""
         if self.cache_sharing != "auto":
             return self.cache_sharing
         return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"

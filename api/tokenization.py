@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, spelled as vLLM spells them."""
+"""`/tokenize` and `/detokenize`, compatible with vLLM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_TOKENS = 1 << 20
 
 
 class TokenizeRequest(Body):
-    """A text, or messages as chat completions take them."""
+    """A text, or messages as in chat completions."""
 
     model: str | None = None
     prompt: str | None = None
@@ -76,7 +76,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     async def tokenize(
         body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
-        """The ids that the engine would get for this prompt."""
+        """Return the token ids that the engine would get for this prompt."""
         model.check(body.model)
         prompt = await work.decode(body, body.neutral)
         tokens = await scheduler.tokenize(prompt, caller.tenant)
@@ -89,7 +89,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
 
     @router.post("/detokenize")
     async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
-        """The text of these ids, special tokens spelled out."""
+        """Return the text of these ids, including special tokens."""
         model.check(body.model)
         return {"prompt": await scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
 
