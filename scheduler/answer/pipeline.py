@@ -55,8 +55,8 @@ class AnswerPipeline:
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Raises
-        SchedulerError if the answer cannot be parsed."""
+        """Return the pieces that these tokens complete; with `spans`, `logprobs` has one entry per token.
+        Raise SchedulerError if the answer cannot be parsed."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -79,7 +79,7 @@ class AnswerPipeline:
             yield from self._pieces(certain)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """The rest, at the end of the answer. A stop string may still match in it."""
+        """Return the rest, at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
             if self._spans is not None:
@@ -96,7 +96,7 @@ class AnswerPipeline:
             yield TextDelta("", last)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Why the answer ended; call it after `finish`. The engine only knows why the row ended."""
+        """Return why the answer ended; call it after `finish`. The engine only knows why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
         if self._assembly is None or not self._assembly.whole_calls:

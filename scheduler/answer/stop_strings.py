@@ -1,4 +1,4 @@
-"""Finds stop strings in a stream of text, and holds back text that may begin one.
+"""Find stop strings in a stream of text, and hold back text that may begin one.
 
 The answer ends at the same place for any pieces of the text: before the stop string that is complete first
 (of several that end at the same character, before the longest).
@@ -19,9 +19,9 @@ class StopStrings:
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """The text that cannot be part of a stop string. After a match: the text before it, `matched` is set,
-        and nothing may be fed any more. Without `may_end` no stop string ends in `text`, but one may
-        begin."""
+        """Return the text that cannot be part of a stop string. After a match this is the text before it,
+        `matched` is set, and nothing may be fed any more. Without `may_end` no stop string ends in `text`,
+        but one may begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops:
             return text
@@ -36,7 +36,7 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The end of the answer: the held back text, which was no stop string."""
+        """Return the text held back, at the end of the answer: it was no stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -1,7 +1,7 @@
-"""Parses the text between tool call marks into call events.
+"""Parse the text between tool call marks into call events.
 
-The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. Here that becomes
-one typed error with the raw text.
+The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. This module turns
+that into one typed error with the raw text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 from scheduler.request import Tool
 
 _MATCHING_SECONDS = 0.05
-"""For one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
+"""The limit for one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
 _LONGEST_GUESS = 16_384
 """Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
 
@@ -34,7 +34,7 @@ def malformed(raw: str, why: object) -> MalformedToolCall:
 
 
 class Calls:
-    """The calls of one answer: their numbers, their ids, their tools."""
+    """The calls of one answer: their numbers, ids and tools."""
 
     def __init__(self, tools: Sequence[Tool], call_id: Callable[[int], str], *, parallel: bool) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -42,7 +42,7 @@ class Calls:
         self._parallel = parallel
         self.definitions = [tool.definition() for tool in tools]
         self.budget = StepBudget()
-        """For the coercion of all their arguments: it runs on the event loop."""
+        """The budget for the coercion of all their arguments, which runs on the event loop."""
         self.started = 0
 
     @property
@@ -55,7 +55,7 @@ class Calls:
         return {} if tool is None else tool.parameters
 
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
-        """Also for tools that were not offered: the client reports the error to the model."""
+        """Start a call, also of a tool that was not offered: the client reports the error to the model."""
         index, self.started = self.started, self.started + 1
         return ToolCallStarted(index, call_id or self._call_id(index), name)
 
@@ -74,12 +74,12 @@ class ParsedCall:
 
 
 class CallReader(Protocol):
-    """The inside of one pair of marks."""
+    """Parses the text inside one pair of marks."""
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
     def close(self) -> Iterator[AnswerPiece]:
-        """The end mark, or the end of the model's turn. Raises MalformedToolCall."""
+        """Parse up to the end mark, or the end of the model's turn. Raise MalformedToolCall."""
         ...
 
     @property
