@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 _WORD_BITS = 32
 SLOW_MASK_SECONDS = 0.05
-"""Time of the engine's thread, while all rows wait: several decode steps of a small model. With a vocabulary
-of 150,000, masks of real schemas take 0.2 ms, those of hard expressions up to 60 ms until their automaton is
-built."""
+"""Above this time of the engine's thread a mask counts as slow, because all rows wait for it: several decode
+steps of a small model. With a vocabulary of 150,000, masks of real schemas take 0.2 ms, those of hard
+expressions up to 60 ms until their automaton is built."""
 MAX_SLOW_MASKS = 8
-"""In one answer; then the row fails, and has delayed the others by about half a second. Building an automaton
-takes a few."""
+"""Bound on slow masks in one answer; then the row fails, and has delayed the others by about half a second.
+Building an automaton takes a few."""
 
 
 class Constraint:
@@ -43,7 +43,7 @@ class Constraint:
         self._clock = clock
         self._slow_masks = 0
         self.failure: str | None = None
-        """Why the answer cannot continue; masks are invalid from then on."""
+        """Why the answer cannot continue; its masks are invalid after it."""
         try:
             if output and not matcher.consume_tokens(list(output)):
                 self._fail("the answer so far is not in its grammar")

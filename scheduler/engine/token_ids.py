@@ -1,4 +1,4 @@
-"""Token ids as sequences, prefix tree and disk tier hold them: `array("I")`, compared slice by slice."""
+"""Token ids in sequences, prefix tree and disk tier: `array("I")`, compared slice by slice."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from array import array
 from collections.abc import Sequence
 
 KEY_BYTES = array("I").itemsize
-"""What a token id costs."""
+"""The size of a token id."""
 
 
 def compact(tokens: Sequence[int]) -> array[int]:
-    """The tokens as an array; free if they are one already."""
+    """Return the tokens as an array; free if they are one already."""
     return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
 
 
 def common_run(left: array[int], start: int, right: array[int], limit: int) -> int:
-    """How many of the first `limit` tokens of left[start:] and right agree.
+    """Return how many of the first `limit` tokens of left[start:] and right agree.
 
-    Bisection over slices: at most `2 * limit` tokens are touched, all of them in C, in O(log limit) steps.
+    Bisection over slices: at most `2 * limit` tokens are compared, all of them in C, in O(log limit) steps.
     """
     if left[start : start + limit] == right[:limit]:
         return limit
-    agreed, differ = 0, limit  # The first difference lies in [agreed, differ).
+    agreed, differ = 0, limit  # The first difference is in [agreed, differ).
     while differ - agreed > 1:
         middle = (agreed + differ) // 2
         if left[start + agreed : start + middle] == right[agreed:middle]:

@@ -99,7 +99,7 @@ def test_a_disk_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> No
     in_the_way.write_text("")
     with serving("--kv-disk", str(in_the_way / "kv")) as served:
         assert served.post()[0] == 200
-        assert any("not kept on disk" in line for line in served.log)
+        assert any("the disk tier is not available" in line for line in served.log)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")

@@ -1,4 +1,4 @@
-"""From a folder to a running back end: weights, their type, one token to test it, the disk tier.
+"""Load a model from a folder: weights, their type, one token to test it, the disk tier.
 
 Metal and CUDA take the same path through this file; we have run only the CPU build.
 """
@@ -27,13 +27,14 @@ from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 _ONE_ROW_ONLY = frozenset({"gemma2"})
-"""Model types whose attention takes no mask per row: with two rows a step raises, or is silently wrong."""
+"""Model types whose attention takes no mask per row: with two rows a step raises, or returns wrong results
+silently."""
 
 
 def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """Load the model of `command`, run one token through it, and describe it.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows.
+    Raises the exceptions of mlx-lm for a folder that is not a model it knows.
     """
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
@@ -64,7 +65,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
-    """Without a usable tokenizer only structured output is unavailable, which is printed to stderr."""
+    """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
+    to stderr."""
     try:
         return Grammars(grammar_tokenizer(folder, vocabulary, config))
     except Exception as error:  # transformers' parsers raise many types.
@@ -75,10 +77,10 @@ def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars
 def _disk_tier(
     load: Load, config: dict[str, Any], model: Any, report: Callable[[str], None]
 ) -> DiskTier | None:
-    """None if it is not wanted, or not available, which is printed to stderr."""
+    """Return None if it is not requested, or not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
-    report("reading what is kept on disk")
+    report("scanning the disk tier")
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {_device_name()}, {load.weights_dtype}"
@@ -86,7 +88,7 @@ def _disk_tier(
     try:
         return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes, lone_snapshots=not layout.has_cuttable)
     except DiskTierUnavailable as error:
-        print(f"prefixes are not kept on disk: {error}", file=sys.stderr)
+        print(f"the disk tier is not available: {error}", file=sys.stderr)
         return None
 
 
@@ -108,7 +110,7 @@ def _device_name() -> str:
 def _convert_weights(
     model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
 ) -> Any:
-    """Weights in the type that the device computes fastest.
+    """Convert weights to the type that the device computes fastest.
 
     "auto" keeps the stored type on a GPU. On the CPU it is float32: there the BLAS has no fast path for
     16-bit or packed weights, and float32 decoded several times faster.

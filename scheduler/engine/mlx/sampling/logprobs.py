@@ -1,8 +1,8 @@
 """Log-probabilities for the rows that request them: one batched extraction per step, read a step later.
 
-Of the model's own distribution: the log-softmax in float32 of its logits as they are, before bias,
-penalties, masks, temperature and cut-offs (vLLM's default, `raw_logprobs`): the model's opinion of a token,
-however it was chosen.
+They are the log-softmax in float32 of the model's unchanged logits, before bias, penalties, masks,
+temperature and cut-offs (vLLM's default, `raw_logprobs`): the model's own distribution, independent of
+sampling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.engine.mlx.cpu.softmax import weight
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut
 
 _LEAST = -9999.0
-"""Stands for minus infinity, which JSON cannot spell, as in OpenAI's own answers and vLLM's."""
+"""Replaces minus infinity, which JSON cannot express, as in OpenAI's API and in vLLM."""
 
 
 class StepLogprobs:
@@ -94,8 +94,8 @@ class LogprobsRequested:
         chosen = mx.take_along_axis(scores, tokens[self._index][:, None], axis=-1) - total
         ids = values = None
         if any(top for _, top in self._requested):
-            # Always the maximum: which of several equally likely tokens are among the best must not depend on
-            # what a neighbour requests.
+            # Always the maximum: which of several equally likely tokens are returned must not depend on a
+            # neighbour's request.
             most = min(MAX_TOP_LOGPROBS, scores.shape[-1])
             ids = mx.argpartition(scores, kth=-most, axis=-1)[:, -most:]
             values = mx.take_along_axis(scores, ids, axis=-1) - total

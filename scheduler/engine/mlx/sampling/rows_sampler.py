@@ -1,4 +1,4 @@
-"""From logits to tokens, all rows in one pass, and each row as if it were alone.
+"""Choose tokens from logits, all rows in one pass, and each row as if it were alone.
 
 Every operation works row by row, so neighbours and their order change nothing. The order is: bias, the mask
 of stop tokens (`min_tokens`), grammars, then penalties and the argmax or a draw (`graph_chooser.py`,
@@ -34,7 +34,8 @@ class RowsSampler:
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
         self._min_tokens_mask = MinTokensMask(
             [
-                # With a grammar its own mask does it: the grammar may allow nothing but a stop token.
+                # A row with a grammar is masked by its own constraint: the grammar may allow nothing but a
+                # stop token.
                 (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
                 for row in rows
             ]
@@ -57,7 +58,7 @@ class RowsSampler:
 
     @property
     def constrained(self) -> bool:
-        """Whether `advance` must come before the next call: some rows are held to a grammar."""
+        """Whether `advance` must come before the next call: some rows have a grammar."""
         return bool(self._constrained)
 
     def advance(self, inputs: Sequence[int]) -> None:
@@ -65,8 +66,8 @@ class RowsSampler:
         self._constrained.advance(inputs)
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
-        all but the first of a row are its output. Where rows are `constrained`, call `advance` before."""
+        """Return one token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of
+        which all but the first of a row are its output. If rows are `constrained`, call `advance` before."""
         # Always: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens would depend on whether
         # a neighbour's bias made all logits float32.
         logits = logits.astype(mx.float32)
@@ -82,8 +83,8 @@ class MinTokensMask:
     """`min_tokens`: masks the stop tokens of rows whose answer is still too short, as vLLM does. Rebuilt when
     rows join or leave.
 
-    Rows with a grammar are masked on the host instead, where it is known whether the grammar allows any other
-    token (`constraint.py`). A batch without such rows costs nothing.
+    Rows with a grammar are masked on the host instead, which knows whether the grammar allows any other token
+    (`constraint.py`). A batch without such rows costs nothing.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:
