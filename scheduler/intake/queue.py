@@ -55,12 +55,12 @@ class IntakeQueue:
 
     @property
     def room(self) -> int:
-        """How many more may enter."""
+        """Return how many more may enter."""
         return self._config.max_queue - len(self._waiting)
 
     @property
     def most_per_client(self) -> int:
-        """How many requests one client may queue if the queue is empty."""
+        """Return how many requests one client may queue if the queue is empty."""
         per_tenant = self._config.max_queue_per_tenant
         return self._config.max_queue if per_tenant is None else min(self._config.max_queue, per_tenant)
 
@@ -80,14 +80,15 @@ class IntakeQueue:
         return len(self._served)
 
     def relative_length(self, max_tokens: int | None) -> float:
-        """Expected length of an answer of at most `max_tokens`, relative to the recent mean; at most 1."""
+        """Return the expected length of an answer of at most `max_tokens`, relative to the recent mean; at
+        most 1."""
         return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
 
     def waiting_of(self, tenant: str) -> int:
         return self._per_tenant.get(tenant, 0)
 
     def room_of(self, tenant: str) -> int | None:
-        """How many more of this tenant may enter; None where tenants have no bound."""
+        """Return how many more of this tenant may enter; None if tenants have no bound."""
         limit = self._config.max_queue_per_tenant
         return None if limit is None else limit - self.waiting_of(tenant)
 
@@ -120,7 +121,7 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next request. Its charge stays open until `charge_actual`. Raises KeyError when empty."""
+        """Return the next request. Its charge stays open until `charge_actual`. Raise KeyError when empty."""
         charge = self._fair.pop(now)
         waiting = self._take_out(charge.ticket)
         self._served[charge.ticket.request_id] = _Served(charge, waiting.blocks)
@@ -132,7 +133,7 @@ class IntakeQueue:
         return None if ticket is None else self._take_out(ticket).record
 
     def remove_all(self, now: float) -> list[StreamRecord]:
-        """In order of arrival."""
+        """Remove all requests. Return them in order of arrival."""
         waiting = list(self._waiting)
         return [record for request_id in waiting if (record := self.remove(request_id, now))]
 
@@ -146,7 +147,7 @@ class IntakeQueue:
         return self._waiting.pop(ticket.request_id)
 
     def observe(self, record: StreamRecord, now: float) -> None:
-        """The engine made progress with it: charge what it costs beyond the estimate."""
+        """The engine made progress with it: charge its cost beyond the estimate."""
         if served := self._served.get(record.request_id):
             self._fair.observe(served.charge, record.uncached_tokens, record.output_tokens, now)
 
@@ -165,12 +166,12 @@ class IntakeQueue:
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
-        """How many requests will be served before this one, if none arrives; None if it is not here.
+        """Return how many requests will be served before this one, if none arrives; None if it is not here.
         O(queue)."""
         return self._fair.ahead_of(request_id, now)
 
     def ahead_of_next(self, request: GenerationRequest, now: float) -> int:
-        """The same for a request that is pushed now."""
+        """Return the same for a request that is pushed now."""
         return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
 
     def oldest_seconds(self, now: float) -> float:
@@ -196,7 +197,7 @@ class IntakeQueue:
 
 
 MOST_BLOCKS = 65_536
-"""16.8 million tokens, in about 8 MB."""
+"""The bound on hashes: 16.8 million tokens, in about 8 MB."""
 
 
 class PrefixEstimate:

@@ -1,4 +1,4 @@
-"""Messages to frames and back, without I/O: a four-byte big-endian length, then msgpack.
+"""Encode messages as frames and decode them, without I/O: a four-byte big-endian length, then msgpack.
 
 Used by both processes. Feed bytes in pieces of any size; whole messages come out.
 """
@@ -22,7 +22,7 @@ _Incoming = TypeVar("_Incoming")
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:
-    """One frame. Raises LinkError for a message above MAX_FRAME_BYTES."""
+    """Return one frame. Raise LinkError for a message above MAX_FRAME_BYTES."""
     frame = bytearray(_LENGTH_BYTES)
     _encoder.encode_into(message, frame, _LENGTH_BYTES)
     length = len(frame) - _LENGTH_BYTES
@@ -40,7 +40,7 @@ class FrameReader(Generic[_Incoming]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[_Incoming]:
-        """The messages that `data` completes. Raises LinkError, after which the link is unusable."""
+        """Return the messages that `data` completes. Raise LinkError, after which the link is unusable."""
         self._buffer += data
         start = 0
         try:
@@ -69,10 +69,10 @@ class FrameReader(Generic[_Incoming]):
 
 
 def engine_inbound() -> FrameReader[ToEngine]:
-    """A reader for what the engine receives."""
+    """Return a reader for what the engine receives."""
     return FrameReader(msgspec.msgpack.Decoder(ToEngine))
 
 
 def parent_inbound() -> FrameReader[FromEngine]:
-    """A reader for what the parent receives."""
+    """Return a reader for what the parent receives."""
     return FrameReader(msgspec.msgpack.Decoder(FromEngine))
