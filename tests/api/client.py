@@ -1,4 +1,4 @@
-"""The application over an in-process scheduler, as an httpx client sees it. No socket, virtual time."""
+"""An httpx client for the application over an in-process scheduler. No socket, virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_toke
 async def client_of(
     scheduler: Scheduler, *, keep_alive_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """`options`: what else `make_app` takes."""
+    """`options`: further arguments of `make_app`."""
     app = make_app(scheduler, MODEL, keep_alive_seconds=keep_alive_seconds, stall_seconds=60.0, **options)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
@@ -28,12 +28,12 @@ async def client_of(
 
 
 def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """A body with one user message."""
+    """Return a body with one user message."""
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **fields}
 
 
 def events(body: str) -> list[Any]:
-    """The data of a stream's events, decoded; `[DONE]` stays text. Comments are left out."""
+    """Return the decoded data of a stream's events; `[DONE]` stays text. Comments are omitted."""
     found: list[Any] = []
     for block in body.split("\n\n"):
         if block.startswith("data: "):
