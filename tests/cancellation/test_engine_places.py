@@ -1,4 +1,4 @@
-"""A cancel inside the engine, at each place that planning knows: nothing of the request remains."""
+"""A cancel inside the engine, in each state that the plan knows: nothing of the request remains."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_cancel_leaves_nothing(place: Callable[[_Engine], int]) -> None:
 
 
 def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
-    """Another leads."""
+    """Another sequence leads."""
     engine = _Engine()
     submits = [request(number, [*_TRUNK, number], 5) for number in range(3)]
     engine.turn(*submits)
@@ -114,7 +114,7 @@ def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
 
 
 def test_a_preempted_request_can_be_cancelled_while_it_waits() -> None:
-    """It is first in line again: its cancel ends it there, and the other goes on."""
+    """It is first in the queue again: its cancel ends it there, and the other goes on."""
     engine = _Engine(budget_tokens=1500)
     first, second = (request(number, prompt_of(100, number), 1100) for number in range(2))
     engine.turn(first)

@@ -1,4 +1,4 @@
-"""An engine dies in the middle of an answer that a grammar holds, and the client gets it to the byte."""
+"""An engine dies in the middle of a constrained answer, and the client gets the same bytes."""
 
 from __future__ import annotations
 
