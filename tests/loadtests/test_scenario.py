@@ -1,4 +1,4 @@
-"""Scenario files: what ships loads and can be walked through, and what is wrong is refused by name."""
+"""Scenario files: the shipped ones load and can be walked through, and invalid ones are refused by name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_scenarios_of_the_issue_ship() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_scenario_can_be_walked_through(name: str) -> None:
-    """It loads under its file's name, and its sessions ask what can be asked."""
+    """It loads under its file's name, and its sessions produce valid requests."""
     scenario = load(name)
     assert scenario.name == name
     assert sum(walk(session) for session in first_sessions(scenario)) >= 4
@@ -72,7 +72,7 @@ def test_a_shipped_scenario_can_be_walked_through(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_shipped_file_says_to_set_can_be_set(name: str) -> None:
-    """The options for a Mac stand in a comment, where nothing else would notice that they went stale."""
+    """The options for a Mac are in a comment, where no other check would notice that they are outdated."""
     comments = " ".join(re.findall(r"^#(.*)$", shipped()[name].read_text(), re.MULTILINE))
     overrides = re.findall(r"--set ('[^']+'|[^\s,;.()]+(?:\.[^\s,;.()]+)*)", comments)
     scale = re.search(r"--token-scale (\d+(?:\.\d+)?)", comments)
@@ -122,7 +122,7 @@ def test_overrides_change_any_value_of_a_population_or_the_whole(minimal: str) -
     ],
 )
 def test_a_wrong_override_is_named(minimal: str, override: str, said: str) -> None:
-    """One line that says which, or where in the document."""
+    """One line that names it, or its place in the document."""
     with pytest.raises(ScenarioError, match=re.escape(said)):
         load(minimal, (override,))
 
@@ -188,7 +188,7 @@ def test_the_token_scale_changes_prompts_and_nothing_else(scale: float) -> None:
 
 
 def test_the_token_scale_reaches_defaults_and_traces(minimal: str) -> None:
-    """A length nobody wrote down is a length."""
+    """Default lengths scale too."""
     assert load(minimal, token_scale=0.5).populations[0].prompt.private_tokens == 32
     plain, scaled = load("replay").replay, load("replay", token_scale=2.0).replay
     assert plain is not None

@@ -1,4 +1,4 @@
-"""Between a request and its stream: what is accepted is released, whatever fails on the way."""
+"""Between a request and its stream: accepted requests are released, whatever fails on the way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fairness as clients meet it: whole scheduler, scripted engine, virtual time. One slot and no lookahead, so
-that every wait is the queue's doing."""
+"""Fairness for clients: whole scheduler, scripted engine, virtual time. One slot and no lookahead, so that
+only the queue causes waits."""
 
 from __future__ import annotations
 

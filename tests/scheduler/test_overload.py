@@ -1,5 +1,5 @@
-"""More than the engine can do, from clients that say how long they wait: whole scheduler, scripted engine,
-virtual time. A request that cannot be served in time is refused immediately, and no other is."""
+"""More load than the engine can serve, from clients with timeouts: whole scheduler, scripted engine, virtual
+time. A request that cannot be served in time is refused immediately, and no other is."""
 
 from __future__ import annotations
 

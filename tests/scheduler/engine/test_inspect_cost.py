@@ -1,4 +1,4 @@
-"""What an Inspect costs the engine's turn: counted in walks of the prefix tree, not in time."""
+"""The cost of an Inspect for the engine's turn: counted in walks of the prefix tree, not in time."""
 
 from __future__ import annotations
 

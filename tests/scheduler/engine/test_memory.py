@@ -1,4 +1,5 @@
-"""Bytes bind as slots do: nothing exceeds them, everybody finishes, and the answers are the same."""
+"""Bytes bound admission as slots do: they are never exceeded, every request finishes, and the answers are the
+same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a step does: who is preempted, who joins and who waits, which prompt tokens are computed, and why."""
+"""The step plan: which sequences are preempted, admitted or wait, which prompt tokens are computed, and
+why."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, re
 
 
 def test_one_leads_and_the_others_follow() -> None:
-    """Of a burst behind one new prefix, the first computes it; no other joins before it is there."""
+    """Of a burst behind one new prefix, the first computes it; no other joins before it is cached."""
     waiting = [_behind_trunk(number) for number in range(5)]
     assert _ids(_plan(waiting)) == [0]
     leader, followers = waiting[0], waiting[1:]
@@ -102,7 +103,7 @@ def test_one_leads_and_the_others_follow() -> None:
 
 
 def test_a_leader_that_has_gone_is_followed_by_another() -> None:
-    """The plan is made anew: the next in line leads."""
+    """Every step is planned anew: the next in the queue leads."""
     assert _ids(_plan([_behind_trunk(number) for number in range(1, 5)])) == [1]
 
 
@@ -119,7 +120,7 @@ def test_followers_have_leaders_of_their_own_deeper_down() -> None:
 
 
 def test_nobody_waits_for_what_is_kept_already() -> None:
-    """Followers are followers only of what the cache does not have."""
+    """Followers wait only for tokens that are not cached."""
     assert _ids(_plan([_behind_trunk(number) for number in range(4)], known=100)) == [0, 1, 2, 3]
 
 
@@ -135,27 +136,27 @@ def test_nobody_waits_where_nothing_is_kept() -> None:
 
 
 def test_another_salt_is_another_world() -> None:
-    """Tenants that do not share do not wait for each other either."""
+    """Tenants that do not share prefixes do not wait for each other either."""
     waiting = [_behind_trunk(number) for number in range(3)]
     waiting[1].submit = msgspec.structs.replace(waiting[1].submit, salt="other")
     assert _ids(_plan(waiting)) == [0, 1]
 
 
 def test_who_shares_nothing_passes_those_who_wait() -> None:
-    """A held follower does not hold up the line behind it."""
+    """A waiting follower does not delay the requests behind it."""
     other = Sequence.of(request(7, prompt_of(50, 7)))
     assert _ids(_plan([_behind_trunk(0), _behind_trunk(1), other], free=2)) == [0, 7]
 
 
 def test_a_decoding_row_is_no_leader() -> None:
-    """Its prompt was kept when it ended; where it was not, nobody waits for it."""
+    """Its prompt was cached when its prefill ended; if it was not, no sequence waits for it."""
     leader = _behind_trunk(0)
     leader.computed_tokens = len(leader.tokens)
     assert _ids(_plan([_behind_trunk(1)], [leader])) == [1]
 
 
 def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
-    """It pauses where they part, they wait for that checkpoint, and for none beyond it."""
+    """It pauses where they diverge; they wait for that checkpoint, and for none beyond it."""
     waiting = [_behind_trunk(number) for number in range(4)]
     todo = _plan(waiting, restorable="at_checkpoints")
     leader = waiting[0]
@@ -170,7 +171,7 @@ def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
 
 
 def test_where_the_leader_does_not_pause_nobody_waits() -> None:
-    """Who comes after the leader has been given its checkpoints has nothing to wait for."""
+    """A sequence that arrives after the leader got its checkpoints has nothing to wait for."""
     leader = _behind_trunk(0)
     leader.checkpoints = (120,)
     assert _ids(_plan([_behind_trunk(1)], [leader], restorable="at_checkpoints")) == [1]
@@ -313,7 +314,7 @@ _positions = st.lists(st.integers(0, 12_000), max_size=40)
 def test_stops_lie_inside_in_order_and_never_far_apart(
     boundaries: list[int], shared: list[int], start: int, rest: int
 ) -> None:
-    """Whatever is asked for: ascending, after what is known, before the end, no stretch without one."""
+    """For any request: ascending, after the cached prefix, before the end, no stretch without one."""
     length = start + rest
     stops = checkpoints_of(boundaries, [position for position in shared if position < length], start, length)
     assert list(stops) == sorted(set(stops))

@@ -1,4 +1,4 @@
-"""How fast requests leave, learnt from when they did."""
+"""The rate at which requests leave, learned from past departures."""
 
 from __future__ import annotations
 

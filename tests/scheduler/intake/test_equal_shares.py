@@ -1,4 +1,4 @@
-"""Backlogged flows get equal service: none is favoured beyond a bound."""
+"""Backlogged flows get equal service, within a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds and the books of what waits, and what a ticket is made of."""
+"""The queue's bounds and accounts, and the contents of a ticket."""
 
 from __future__ import annotations
 

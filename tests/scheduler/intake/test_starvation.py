@@ -1,4 +1,4 @@
-"""No starvation: every request is served within a bound, whatever arrives meanwhile."""
+"""No starvation: every request is served within a bound, for any later arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tickets and a server that serves them one at a time, for tests of who goes first."""
+"""Tickets and a server that serves them one at a time, for tests of the order of service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An engine process under test, and the system's word on whether it lives.
+"""An engine process under test, and a check with the system whether it lives.
 
-Each holds a lock on a file for as long as it lives (`_ON_START`, run by Python's own start-up hook), so
-that "is it gone" is asked of the system, also for a process that is nobody's child any more.
+Each holds a lock on a file while it lives (`_ON_START`, run by Python's own start-up hook), so that the
+system answers whether it is gone, also for an orphan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages to frames and back, whatever pieces the bytes arrive in."""
+"""Messages to frames and back, in pieces of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to the engine: viewers share one answer a second."""
+"""Inspections: viewers share one reply a second."""
 
 from __future__ import annotations
 

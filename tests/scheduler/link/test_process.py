@@ -1,6 +1,6 @@
-"""Real engine processes: how they start, how their end is seen, and that none is ever left behind.
+"""Real engine processes: how they start, how their end is detected, and that none is left behind.
 
-Time here is real: what is under test is the system's.
+Time here is real: the tests are of the system's behaviour.
 """
 
 from __future__ import annotations

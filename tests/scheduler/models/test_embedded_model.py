@@ -1,4 +1,4 @@
-"""The model that is served when none is named: whole, small, known to mlx-lm, and as good as it says."""
+"""The default model: whole, small, supported by mlx-lm, and as good as its evaluation says."""
 
 from __future__ import annotations
 

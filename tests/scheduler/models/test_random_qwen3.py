@@ -1,4 +1,4 @@
-"""The models with random weights: what their folders promise, and that their answers vary."""
+"""The models with random weights: their folders' guarantees, and that their answers vary."""
 
 from __future__ import annotations
 

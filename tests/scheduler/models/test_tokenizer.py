@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template of Penstock's own models, as clients' requests meet them."""
+"""The tokenizer and the chat template of Penstock's own models, with clients' requests."""
 
 from __future__ import annotations
 

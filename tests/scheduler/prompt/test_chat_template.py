@@ -1,4 +1,4 @@
-"""How a conversation becomes a prompt: what reaches the template, and the templates that are programs."""
+"""Rendering of conversations: the template's input, and the templates that are programs."""
 
 from __future__ import annotations
 

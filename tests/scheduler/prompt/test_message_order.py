@@ -1,4 +1,4 @@
-"""Conversations that agents write, and templates that are stricter than they are."""
+"""Agents' conversations with strict templates: the order of messages is adapted."""
 
 from __future__ import annotations
 

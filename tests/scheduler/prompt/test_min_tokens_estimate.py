@@ -1,4 +1,4 @@
-"""How few tokens a text can be: never more than it is, whatever its tokenizer does with it."""
+"""The lower bound on a text's tokens: never above the true number, for any tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model on disk: what is read from it, and what is refused by name."""
+"""A model folder: its configuration, and folders that are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lane a request's preparation takes, with the real grammar library asked or not."""
+"""The lane of a request's preparation, with and without a call of the real grammar library."""
 
 from __future__ import annotations
 

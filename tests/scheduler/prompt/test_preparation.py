@@ -1,4 +1,4 @@
-"""A prompt as token ids, and the bounds that it must keep."""
+"""Prompts as token ids, and their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer's contract, on the real one and on the fake that stands in for it."""
+"""The tokenizer's contract, on the real one and on the fake."""
 
 from __future__ import annotations
 

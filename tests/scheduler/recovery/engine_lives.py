@@ -1,4 +1,4 @@
-"""Engines that follow a script, a life each, and what their supervisor tells of them."""
+"""Engines that follow a script, one for each life, and the supervisor's reports of them."""
 
 from __future__ import annotations
 

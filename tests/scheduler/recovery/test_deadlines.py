@@ -1,4 +1,4 @@
-"""How old a step may get: plain arithmetic on what steps took."""
+"""The time limit of a step: plain arithmetic on earlier steps' durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine died of, from the stderr that real ones left: quoted from reports about MLX on Metal."""
+"""The cause of an engine's death, from real stderr output: quoted from reports about MLX on Metal."""
 
 from __future__ import annotations
 

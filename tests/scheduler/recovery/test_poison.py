@@ -1,4 +1,4 @@
-"""Who goes on, who is blamed, and when it is a crash loop: plain decisions on records."""
+"""Which requests resume, which one is blamed, and when it is a crash loop: decisions on records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an engine counts as hung: decisions on a clock that the test holds."""
+"""When an engine is declared hung: decisions on a clock that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request's events between the router and its reader: merged, in order, with one end."""
+"""One request's events between the multiplexer and its reader: merged, in order, with one end."""
 
 from __future__ import annotations
 

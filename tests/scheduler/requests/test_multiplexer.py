@@ -1,4 +1,4 @@
-"""What the engine says reaches the request that it concerns, and no other."""
+"""The engine's output reaches the request it is for, and no other."""
 
 from __future__ import annotations
 

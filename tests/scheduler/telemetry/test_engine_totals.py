@@ -1,4 +1,4 @@
-"""Counters that only grow, whatever becomes of the engines."""
+"""Counters only grow, across engine restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and moments as samples: bounded labels, latencies of finished requests, vLLM's names."""
+"""Samples of requests and gauges: bounded labels, latencies of finished requests, vLLM's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one line that remains of a request."""
+"""The one log line of a request."""
 
 from __future__ import annotations
 

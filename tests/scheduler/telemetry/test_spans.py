@@ -1,4 +1,4 @@
-"""A request as a trace: its phases one after the other, in its client's trace where there is one."""
+"""A request as a trace: its phases in sequence, in its client's trace if there is one."""
 
 from __future__ import annotations
 

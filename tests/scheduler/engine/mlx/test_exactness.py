@@ -1,7 +1,7 @@
-"""Every request has the tokens that it would have had alone, whatever the others do.
+"""Every request gets the tokens that it would get alone, whatever other requests run.
 
-The oracle is mlx-lm's own loop for one request, `generate_step`: other code for prefill, cache and
-masks. The model computes in float32, so that batching changes logits by parts in a million only.
+The oracle is mlx-lm's own loop for one request, `generate_step`: other code for prefill, cache and masks. The
+model computes in float32, so that batching changes logits by parts in a million only.
 """
 
 from __future__ import annotations

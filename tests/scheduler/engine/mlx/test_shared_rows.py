@@ -1,4 +1,4 @@
-"""Rows that share runs in place have the tokens that each has alone, whichever rows join and leave."""
+"""Rows that share runs in place get the tokens that each gets alone, whichever rows join and leave."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What `mlx_backend` relies on in mlx-lm, without our code between: one test for each thing.
+"""Our assumptions about mlx-lm, tested without our own code: one test for each.
 
-When an upgrade of mlx-lm breaks one of these, its docstring says which change of theirs it was, and
-what of ours stood on it.
+If an upgrade of mlx-lm breaks one of these, its docstring names the change in mlx-lm, and the code of ours
+that depends on it.
 """
 
 from __future__ import annotations

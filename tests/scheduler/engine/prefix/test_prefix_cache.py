@@ -1,4 +1,4 @@
-"""What the prefix cache holds, finds, and makes room for: a sentence for each rule."""
+"""What the prefix cache holds, finds and evicts: a sentence for each rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves the prefix cache first, and what protects the rest."""
+"""The order of eviction from the prefix cache, and what protects an entry."""
 
 from __future__ import annotations
 

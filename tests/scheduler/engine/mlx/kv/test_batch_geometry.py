@@ -1,4 +1,4 @@
-"""What is equal in all layers of a batch is made once for a change, however many layers there are."""
+"""The batch's geometry, which is equal in all layers, is computed once a change, for any number of layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 3
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[BatchGeometry]:
-    """All geometries that are made, in order."""
+    """Return all geometries that are made, in order."""
     made: list[BatchGeometry] = []
     whole = BatchGeometry.__init__
 

@@ -1,7 +1,7 @@
-"""What is kept of a prefix is what computing it gives, whatever happened to the row it was taken from.
+"""A cached prefix equals the result of computing it, whatever happened to the row it was taken from.
 
-Rows of different ages share a batch, and the place of one that ends is taken by another: what is kept of the
-one must not be the other's.
+Rows of different ages share a batch, and another row takes the place of one that ends: the cached arrays of
+the one must not be the other's.
 """
 
 from __future__ import annotations

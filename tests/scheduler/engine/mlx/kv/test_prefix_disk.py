@@ -1,4 +1,4 @@
-"""Prefixes that outlive the engine: read back from disk they change no token."""
+"""Prefixes that outlive the engine: reading them back from disk changes no token."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _stopped(engine: ReuseEngine) -> None:
 
 @pytest.mark.parametrize("family", _ALL)
 def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
-    """Another engine on the same folder reads the trunk and the last turn, computes the rest, and says the
-    same tokens; its neighbours in the batch too."""
+    """Another engine on the same folder reads the shared prefix and the last turn, computes the rest, and
+    generates the same tokens; so do its neighbours in the batch."""
     first = _engine(family, tmp_path)
     prompt = [*_TRUNK, *words(20, 2)]
     (cold,) = first.ask(first.submit(prompt, boundaries=(600, 618)))
@@ -56,7 +56,7 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
         second.submit(words(50, 6)),
     )
     state = family in {*_ALL} - {"llama", "qwen3", "deepseek_v3"}
-    # But for the answer's last token, which is computed when somebody goes on from it.
+    # Except the answer's last token, which is computed when a request continues it.
     assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
     assert branch.cached >= (600 if state else 512)
     assert other.cached == 0
@@ -92,7 +92,7 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
 
 
 def test_another_salt_is_another_file(tmp_path: Path) -> None:
-    """Nothing of one tenant's prompt is read for another."""
+    """No prefix of one tenant is read for another."""
     first = _engine("qwen3", tmp_path)
     first.ask(first.submit(_TRUNK, salt="ours"))
     _stopped(first)
@@ -119,7 +119,7 @@ def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
 
 
 def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
-    """However much is computed."""
+    """For any amount of computation."""
     engine = _engine("qwen3", tmp_path, budget_bytes=1 << 20)
     for number in range(12):
         engine.ask(engine.submit([token % 300 for token in prompt_of(600, 100 + number)]))

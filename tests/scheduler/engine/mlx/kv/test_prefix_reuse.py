@@ -1,4 +1,4 @@
-"""A prefix that was kept changes no token: whatever of it is found, in every family of caches.
+"""A prefix hit changes no token: of any length, in every family of caches.
 
 The oracle is mlx-lm's own loop for one request, without any cache of ours.
 """
@@ -44,7 +44,7 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
     assert branch.cached == (40 if family in _PLAIN else 0)
     turn = [*first.prompt, *cold.tokens, *words(9, 5)]
     (followed,) = engine.ask(engine.submit(turn, boundaries=edges))
-    # But for the answer's last token, which is computed when somebody goes on from it.
+    # Except the answer's last token, which is computed when a request continues it.
     assert followed.cached >= len(first.prompt) + len(cold.tokens) - 1
     if family in _PLAIN:
         assert again.cached == 80
