@@ -52,7 +52,7 @@ threading.Thread(target=_speak, daemon=True).start()
 
 
 def test_load_is_answered_by_ready(engine: RealEngine) -> None:
-    """The handshake says what was loaded, in our version of the protocol."""
+    """The handshake describes the loaded model, in our version of the protocol."""
 
     async def session(channel: Channel) -> None:
         ready = await started(channel, ScriptedPlan(vocabulary=777))
@@ -88,7 +88,7 @@ def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
 
 
 def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
-    """The engine says which version met which, and ends with a status of failure."""
+    """The engine names both versions, and ends with a failure status."""
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(load(version=PROTOCOL_VERSION + 1))
@@ -101,7 +101,7 @@ def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
 
 
 def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
-    """By name, and with the traceback in the obituary."""
+    """By name, and with the traceback on stderr."""
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(Submit(1, [1], 1, (), request(1, [1]).sampling))
@@ -115,7 +115,7 @@ def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
 
 
 def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
-    """SIGKILL, also in the middle of a step: the session hears EngineGone, the exit names the signal."""
+    """SIGKILL, also in the middle of a step: the session gets EngineGone, the exit names the signal."""
     seen_after: list[float] = []
 
     async def session(channel: Channel) -> None:

@@ -61,8 +61,8 @@ def test_in_float32_the_gpu_s_branches_give_the_same_tokens(family: str) -> None
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "lfm2"])
 def test_a_row_leaves_its_own_course_only_where_rounding_decides(family: str, name: str) -> None:
     """Tolerance: a batch's products have other shapes than one row's, and in 16 bits their rounding decides
-    between tokens whose logits are as near as that. Up to the first token that differs it is an equality;
-    there the logit of what was said is within rounding of the best one's. Families without experts, whose
+    between tokens with logits this close. Up to the first token that differs it is an equality; there the
+    logit of the generated token is within rounding of the best one's. Families without experts, whose
     products MLX's CPU build has in float32 only."""
     dtype, model = SIXTEEN_BIT[name], _model(family, name)
     engine, submits = _run(model, family, 2)
