@@ -63,7 +63,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 @pytest.mark.parametrize(("top", "walks"), [(0, 0), (10, 1)])
-def test_an_inspect_walks_for_trunks_alone(watched: Watched, top: int, walks: int) -> None:
+def test_an_inspect_walks_for_shared_prefixes_alone(watched: Watched, top: int, walks: int) -> None:
     answer = watched.inspect(top)
     assert (watched.walks, watched.checks) == (walks, 0)
     assert answer.cache is not None

@@ -72,7 +72,7 @@ async def test_an_answer_is_cut_to_what_was_asked(autojump_clock: trio.testing.M
     assert len(first.cache.trunks) == 5
     smaller = await engine.view(2, 0)
     assert smaller.cache is not None
-    assert [trunk.head for trunk in smaller.cache.trunks] == [[], []]
+    assert [prefix.head for prefix in smaller.cache.trunks] == [[], []]
     assert len(engine.asked) == 1
     await asked(6, 3)
     assert len(engine.asked) == 2

@@ -32,8 +32,8 @@ def _model(family: str, name: str) -> Any:
 def _run(model: Any, family: str, seed: int) -> tuple[ReuseEngine, list[Submit]]:
     """18 prompts, most behind one of two nested prefixes, that come within 40 steps: hits, rows in place."""
     generator = random.Random(seed)
-    trunk = words(40, seed)
-    prefixes = [trunk, trunk + words(25, seed + 1), trunk[:20], []]
+    shared_prefix = words(40, seed)
+    prefixes = [shared_prefix, shared_prefix + words(25, seed + 1), shared_prefix[:20], []]
     engine = ReuseEngine(model, family)
     submits: list[Submit] = []
     for turn in range(40):
