@@ -37,7 +37,7 @@ from tests.scheduler.recovery.engine_lives import (
 
 @trio_test
 async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockClock) -> None:
-    """Stages, READY, steps; ended by cancelling, which the listener hears as its one death."""
+    """Stages, READY, steps; it ends by cancelling, which the listener gets as its one death."""
     step = StepOutput([], [], [], Counters(steps=1))
     launcher = LivesLauncher(says(Loading("weights"), READY, step, then_lives=FOREVER))
     supervisor, heard = supervise(launcher)
@@ -131,7 +131,7 @@ async def test_what_a_dead_engine_wrote_says_what_it_died_of(autojump_clock: Moc
 
 @trio_test
 async def test_what_a_faulty_engine_said_over_the_link_is_read_as_well(autojump_clock: MockClock) -> None:
-    """MLX refuses a large array by an exception, which the engine tells before it ends."""
+    """MLX refuses a large array by an exception, which the engine reports before it ends."""
     told = "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes"
     supervisor, heard = supervise(LivesLauncher(says(READY, Fault(told)), healthy))
     async with trio.open_nursery() as nursery:
