@@ -1,1 +1,1 @@
-"""The HTTP face of Penstock: clients in, bytes out. It may import `scheduler`; never the reverse."""
+"""Penstock's HTTP API. It may import `scheduler`; never the reverse."""

@@ -1,4 +1,4 @@
-"""The names by which a server may be reached: `Host` headers, and origins of the same host."""
+"""The names under which clients may reach the server: `Host` headers, and origins of the same host."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Names that `Host` may have, with any port. `names` None: any."""
+    """The names that `Host` may have, with any port. `names` is None if any name is allowed."""
 
     names: frozenset[str] | None = None
     addresses: bool = False
-    """IP addresses other than loopback as well: rebinding needs a name."""
+    """Whether IP addresses other than loopback are allowed too: DNS rebinding needs a name."""
 
     @classmethod
     def of(cls, given: Sequence[str], *, listen_host: str, is_loopback: bool) -> AllowedHosts:
-        """`given`: --allowed-hosts. Without it only loopback listeners check: for others the names by which
-        they are reached are not known here."""
+        """Make the check from `given`, the value of --allowed-hosts. Without it only loopback listeners
+        check: the server does not know under which names clients reach the others."""
         if EVERY in given or not (given or is_loopback):
             return cls()
         names = {host_name(one) or one for one in (*given, listen_host)}
@@ -48,13 +48,15 @@ ANY_HOST = AllowedHosts()
 
 
 def host_name(host: str) -> str | None:
-    """The name of `name:port` in lower case, an IPv6 address without its brackets; None if it is no host."""
+    """Return the name of `name:port` in lower case, an IPv6 address without its brackets; None if it is not a
+    host."""
     found = _HOST.fullmatch(host.strip().lower())
     return None if found is None else found["name"].strip("[]")
 
 
 def is_same_origin(origin: str, host: str) -> bool:
-    """By host and port; where a proxy ends TLS the scheme that we see is not the browser's."""
+    """Compare host and port only: behind a proxy that terminates TLS, the browser's scheme is not the
+    server's."""
     scheme, separator, authority = origin.lower().partition("://")
     default = _DEFAULT_PORTS.get(scheme)
     ours, theirs = _HOST.fullmatch(host.lower()), _HOST.fullmatch(authority)

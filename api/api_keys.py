@@ -1,4 +1,4 @@
-"""The keys that clients may use, from the options to a lookup in constant time."""
+"""The API keys of clients, from the options to a lookup in constant time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ApiKey:
     tenant: str
     digest: bytes = field(repr=False)
     admin: bool = False
-    """May use the operator's endpoints: the state of queue and cache."""
+    """Whether it may use the operators' endpoints: the state of queue and cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """No keys at all: everybody may do everything."""
+    """Without keys, everybody may do everything."""
 
     keys: tuple[ApiKey, ...] = ()
 
@@ -36,7 +36,8 @@ class ApiKeys:
         return frozenset(key.tenant for key in self.keys)
 
     def find(self, given: str) -> ApiKey | None:
-        """Its time reveals nothing about any key: digests of one length, and all of them are compared."""
+        """Return the matching key. The time reveals nothing about any key: all digests are compared, and have
+        one length."""
         digest = _digest(given)
         found = None
         for key in self.keys:
@@ -46,7 +47,8 @@ class ApiKeys:
 
 
 def load_keys(given: str | None, file: Path | None) -> ApiKeys:
-    """`given` has its entries between commas, `file` one a line. Raises OptionError, without the key."""
+    """Load the keys: `given` separates entries by commas, `file` has one a line. Raise OptionError, without
+    quoting a key."""
     keys: list[ApiKey] = []
     if given is not None:
         keys.extend(_read("--api-key", enumerate(given.split(","), 1)))
@@ -59,7 +61,7 @@ def load_keys(given: str | None, file: Path | None) -> ApiKeys:
             raise OptionError(f"--api-keys-file: {file} cannot be read: {error}") from error
         from_file = list(_read("--api-keys-file", enumerate(lines, 1), named=True))
         if not from_file:
-            # An empty list would let everybody in.
+            # An empty list would admit everybody.
             raise OptionError(f"--api-keys-file: there is no key in {file}")
         keys.extend(from_file)
     if len({key.digest for key in keys}) != len(keys):

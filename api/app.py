@@ -1,6 +1,6 @@
 """The FastAPI application: routes, and errors in the client's dialect.
 
-An ordinary ASGI app that knows no server; `api/serving.py` runs it on ours.
+A plain ASGI app that depends on no server; `api/serving.py` runs it on Penstock's own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from scheduler.service import Scheduler
 
 _NO_KEYS = ApiKeys()
 EVERYBODY = Identity()
-"""One tenant: no keys, no header."""
+"""The only tenant, without keys and without a tenant header."""
 
 
 def make_app(
@@ -110,15 +110,15 @@ def make_app(
 
     @app.exception_handler(Exception)
     async def failure(request: Request, _: Exception) -> JSONResponse:
-        """A fault of ours. Starlette answers with it outside of all middleware, and raises it again for the
-        server's log."""
+        """Report a server error. Starlette sends this answer outside of all middleware, and raises the
+        exception again for the server's log."""
         answer = _answer(request, errors.INTERNAL)
         answer.raw_headers.extend(echoed(request.scope[SCOPE_KEY]))
         return answer
 
     app.add_middleware(Authentication, keys=keys, answer=error_response)
     if cors_origins:
-        # Outside of the keys: a browser asks beforehand, and without one.
+        # Outside of authentication: a browser's preflight request has no key.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(cors_origins),
@@ -146,7 +146,7 @@ ERROR_DIALECTS: dict[str, ErrorDialect] = {
     "/": ErrorDialect(attrgetter("status"), ApiError.openai_body),
     "/v1/messages": ErrorDialect(attrgetter("anthropic_status"), ApiError.anthropic_body),
 }
-"""By the beginning of a path; the longest that fits is taken."""
+"""By path prefix; the longest match applies."""
 
 
 def error_response(scope: Scope, error: ApiError) -> JSONResponse:

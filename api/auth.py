@@ -1,7 +1,7 @@
-"""Authentication: every request's key is checked before its body is read.
+"""Authentication: check every request's key before its body is read.
 
-`CallerOf` and `operator` are what routes declare; the check itself is around the whole application, so that a
-route which declares nothing is not open.
+Routes declare `CallerOf` or `operator`. The check itself wraps the whole application, so that a route without
+a declaration is not open.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from api.server.request_id import SCOPE_KEY
 from api.unknown_fields import ignored
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
-"""For load balancers and collectors, which have no keys; the description of the interface, and the page that
-asks for a key."""
+"""Paths without authentication: for load balancers and collectors, which have no keys; the API's description;
+and the page that asks for a key."""
 
 _STATE = "penstock_key"
 
 Answer = Callable[[Scope, ApiError], Response]
-"""An error in the dialect of the request's path."""
+"""Makes an error response in the dialect of the request's path."""
 
 
 class Authentication:
-    """ASGI middleware. Without keys it lets everybody through."""
+    """ASGI middleware. Without configured keys it lets every request through."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, answer: Answer) -> None:
         self._app = app
@@ -65,8 +65,8 @@ def is_open(path: str) -> bool:
 
 
 def _given_keys(headers: Headers) -> Iterator[str]:
-    """From Anthropic's header and from OpenAI's. Every dialect takes either, or both: agents send a
-    provider's key in the header that they are not configured for."""
+    """Return the keys from Anthropic's header and from OpenAI's. Every dialect accepts either or both: agents
+    may send one provider's key in the other provider's header."""
     if key := headers.get("x-api-key", "").strip():
         yield key
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -80,11 +80,12 @@ def _key(request: Request) -> ApiKey | None:
     return key
 
 
-# Coroutines that wait for nothing: FastAPI runs plain functions in threads.
+# Coroutines without an await: FastAPI would run plain functions in threads.
 
 
 async def caller(request: Request) -> Caller:
-    """The caller: by key where there are keys, else by the operator's headers. Raises InvalidRequest."""
+    """Identify the caller: by key if the server has keys, else by the operator's headers. Raise
+    InvalidRequest for a bad header."""
     key, identity = _key(request), request.app.state.identity
     assert isinstance(identity, Identity)
     tenant = None if key is None else key.tenant
@@ -92,12 +93,12 @@ async def caller(request: Request) -> Caller:
 
 
 async def trusted(request: Request) -> bool:
-    """Whether the caller sent a valid key, or the server has none. For paths that need no key."""
+    """Whether the caller sent a valid key, or the server has no keys. For paths that need no key."""
     return _key(request) is not None or not request.app.state.has_keys
 
 
 async def operator(request: Request) -> None:
-    """Raises ApiFailure for a key that is not an operator's: `dependencies=[Depends(operator)]`."""
+    """Raise ApiFailure if the key is not an operator's. Used as `dependencies=[Depends(operator)]`."""
     key = _key(request)
     if key is not None and not key.admin:
         raise ApiFailure(ADMIN_ONLY)

@@ -1,6 +1,6 @@
-"""An answer's pieces as blocks that never overlap: each opens, grows and closes before the next one opens.
+"""An answer's pieces as blocks that never overlap: each opens, grows and closes before the next opens.
 
-For dialects whose streams are made of blocks (Anthropic's messages, OpenAI's responses).
+For dialects whose streams consist of blocks (Anthropic's messages, OpenAI's responses).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Grown:
     index: int
     block: Block
     text: str
-    """What came; the block itself is filled when it closes."""
+    """The piece's text; the block itself is filled when it closes."""
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
@@ -47,8 +47,8 @@ Step: TypeAlias = Opened | Grown | Closed
 
 
 class BlockSequence:
-    """One answer. White space behind a block is held back until a word follows: a text of white space only
-    is no block of its own, and Anthropic's own API would refuse it when it is sent back."""
+    """Splits one answer into blocks. White space after a block is held back until other text follows: a block
+    of white space only is not sent, because Anthropic's API would refuse it when a client sends it back."""
 
     def __init__(self) -> None:
         self._block: Block | None = None
@@ -82,7 +82,7 @@ class BlockSequence:
                 assert_never(piece)
 
     def end(self) -> Iterator[Step]:
-        """The answer is over: the block that is open closes."""
+        """Close the open block at the end of the answer."""
         if (block := self._block) is None:
             return
         content = "".join(self._parts)
@@ -120,7 +120,7 @@ class BlockSequence:
 
 
 def whole_blocks(choice: WholeChoice) -> list[Block]:
-    """The same blocks for a client that does not stream."""
+    """Return the same blocks for a client that does not stream."""
     sequence = BlockSequence()
     steps = [step for piece in _pieces(choice.blocks) for step in sequence.add(piece)]
     return [step.block for step in (*steps, *sequence.end()) if isinstance(step, Closed)]

@@ -17,7 +17,7 @@ from scheduler.errors import OptionError, StartupError
 
 
 class _GroupedHelp(click.Command):
-    """Options under their groups' headings, in the order in which they are declared."""
+    """Shows options under their groups' headings, in the order of their declaration."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {option.field: option for option in options.options()}
@@ -36,9 +36,11 @@ class _GroupedHelp(click.Command):
 
 
 def _click_options(option: options.Option) -> Iterator[click.Option]:
-    """One for each name, so that two names with different values can be refused; help shows them together.
+    """Return one option for each name, so that two names with different values can be refused; help shows
+    them together.
 
-    Values stay text here: `options.load` checks them all, and names the option when it refuses."""
+    Values stay text here: `options.load` checks them all, and names the option when it refuses one.
+    """
     default = f"  [default: {option.default_text}]" if option.default_text else ""
     for name in option.names:
         yield click.Option(
@@ -70,7 +72,7 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
         return {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
 
     checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
-    # Here and not above: `--help` and a refused option need none of it, and it takes seconds to import.
+    # Imported here, because `--help` and a refused option do not need it and it takes seconds.
     from api import serving
 
     serving.serve(checked)
@@ -93,14 +95,15 @@ penstock.add_command(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Load-test any OpenAI-compatible server; see `penstock bench --help`."""
-    # Here and not above: `serve` does not need it.
+    # Imported here, because `serve` does not need it.
     from loadtests import command_line
 
     command_line.main(arguments)
 
 
 def main() -> None:
-    """Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was refused."""
+    """Run the command line. Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was
+    refused."""
     try:
         penstock()
     except OptionError as error:

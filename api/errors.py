@@ -1,4 +1,4 @@
-"""The only place that chooses an HTTP status, and the shape of an error in the client's dialect.
+"""The only place that chooses an HTTP status, and an error's form in each dialect.
 
 429 is for what the client's own tenant has too much of. 503 is for what the service cannot take now, with the
 time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
@@ -33,12 +33,12 @@ from scheduler.errors import (
 )
 
 MAX_MESSAGE_CHARACTERS = 4096
-"""Errors quote what the client wrote, which may be a name of megabytes."""
+"""The bound on messages: errors quote client input, which may be a name of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An error on its way to a client, before it has a dialect."""
+    """An error before it is encoded in a dialect."""
 
     status: int
     type: str
@@ -47,9 +47,9 @@ class ApiError:
     param: str | None = None
     retry_after_seconds: float | None = None
     anthropic_message: str | None = None
-    """Where Anthropic's own words are what its clients look for."""
+    """Set if Anthropic's clients match the message's text."""
     request_id: str | None = None
-    """The id of the HTTP request that it answers, as in `x-request-id`."""
+    """The id of the failed HTTP request, as in `x-request-id`."""
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:
@@ -65,7 +65,8 @@ class ApiError:
         return _sendable(self.message)[:MAX_MESSAGE_CHARACTERS]
 
     def openai_body(self) -> dict[str, Any]:
-        """https://platform.openai.com/docs/guides/error-codes: one object under `error`."""
+        """Return the body of https://platform.openai.com/docs/guides/error-codes: one object under
+        `error`."""
         return {
             "error": {
                 "message": self.sendable_message,
@@ -77,12 +78,13 @@ class ApiError:
 
     @property
     def anthropic_status(self) -> int:
-        """https://platform.claude.com/docs/en/api/errors: what is full or not there is "overloaded"."""
+        """Return the status of https://platform.claude.com/docs/en/api/errors: full or unavailable is
+        "overloaded"."""
         return 529 if self.code == QueueFull.code or self.status == 503 else self.status
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The same page: a type, which goes with the status, a message, and the request's id; no parameter,
-        no code."""
+        """Return the body of the same page: a type, which depends on the status, a message and the request's
+        id; no parameter, no code."""
         status = self.anthropic_status
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         message = self.anthropic_message or self.sendable_message
@@ -102,7 +104,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiFailure(Exception):
-    """An error that the scheduler does not know: authorization, and unknown models or responses."""
+    """An error that does not come from the scheduler: authorization, and unknown models or responses."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.message)
@@ -123,7 +125,7 @@ def from_scheduler(error: SchedulerError) -> ApiError:
 
 
 def _anthropic_message(error: SchedulerError) -> str | None:
-    """Agents match these texts: they shorten their history, or request fewer tokens, and go on."""
+    """Return the text that agents match to shorten their history, or to request fewer tokens, and retry."""
     if not isinstance(error, PromptTooLong):
         return None
     prompt, asked, context = error.prompt_tokens, error.max_tokens, error.context_tokens
@@ -154,7 +156,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
-    """The first thing wrong with a body, named as the client wrote it."""
+    """Report the first mistake in a body, under the client's name for the field."""
     first = error.errors()[0]
     param = _named_by_client(first, error.body)
     if first["type"] == "extra_forbidden":
@@ -171,13 +173,13 @@ def from_validation(error: RequestValidationError) -> ApiError:
 
 
 def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
-    """The place of a mistake. Pydantic's path also names what is ours (a union's members, a validator): of
-    those the client wrote nothing, so they are not found in its body. A missing field is not either, but
-    stands last."""
+    """Return the path of a mistake as the client wrote it. Pydantic's path also has names of the schema (a
+    union's members, a validator). They are not in the client's body, and are dropped. A missing field is not
+    in the body either, but is last in the path."""
     path: list[str] = []
     where, *location = error["loc"]
     if where != "body":
-        # A query's parameters are as flat as their names.
+        # Query parameters have flat names.
         return ".".join(str(part) for part in location) or None
     for number, part in enumerate(location, 1):
         if (isinstance(body, dict) and part in body) or (
@@ -191,13 +193,14 @@ def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
 
 
 def from_status(status: int, detail: str) -> ApiError:
-    """What the framework itself answers: no such path, no such method."""
+    """Report an error of the framework: unknown path, method not allowed."""
     codes = {404: "not_found", 405: "method_not_allowed"}
     return ApiError(status, "invalid_request_error", codes.get(status), detail)
 
 
 def _sendable(text: str) -> str:
-    """JSON can bring lone surrogates in (a key that we quote back), but UTF-8 cannot take them out."""
+    """Replace lone surrogates: JSON can contain them (in a key that the message quotes), but UTF-8 cannot
+    encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

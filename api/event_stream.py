@@ -1,7 +1,7 @@
-"""A streamed answer: one request's events to one connection, with comments while it waits.
+"""A streamed answer: one request's events to one connection, with SSE comments while it waits.
 
-The server cancels this task when the client goes away; leaving `scheduler.stream` then cancels the
-request in the engine. That is the whole of cancellation here.
+The server cancels this task when the client disconnects. Leaving `scheduler.stream` then cancels the request
+in the engine; no other code here cancels.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from scheduler.service import RequestStream, Scheduler
 
 
 class Encoder(Protocol):
-    """One stream's events in a client's dialect: each call gives the bytes that it adds to the body.
+    """Encodes one stream's events in a client's dialect: each call returns the bytes to append to the body.
 
     Called in this order: `start`, then `event` and `progress`, then `finish` or `error`, once.
     """
 
     def start(self, prompt_tokens: int) -> bytes:
-        """The request is accepted; nothing is generated yet."""
+        """The request is accepted; no token is generated yet."""
         ...
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
@@ -47,12 +47,12 @@ class Encoder(Protocol):
         ...
 
     def progress(self, progress: Progress) -> bytes:
-        """Nothing else has happened for a while, or the prompt's prefill moves. At least a comment, to
+        """Nothing else has happened for a while, or the prefill progresses. Return at least a comment, to
         keep the connection alive."""
         ...
 
     def finish(self, usage: Usage) -> bytes:
-        """Every choice has ended; `usage` is of all of them."""
+        """Every choice has ended; `usage` is the sum over all."""
         ...
 
     def error(self, error: ApiError) -> bytes:
@@ -61,7 +61,8 @@ class Encoder(Protocol):
 
 
 class EventStream(Response):
-    """Admission happens when the response is started, so a refusal still gets its own status."""
+    """Streams one answer. Admission happens when the response starts, so a refusal still gets its own
+    status."""
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class EventStream(Response):
         encoder: Encoder,
         keep_alive_seconds: float,
     ) -> None:
-        """Several requests, where a dialect has several prompts in one body, have as many choices each."""
+        """Take several requests, if the body has several prompts; all have the same number of choices."""
         super().__init__(headers=sse.HEADERS)
-        # The body's length is not known.
+        # The body's length is unknown.
         del self.headers["content-length"]
         self._scheduler = scheduler
         self._requests = (request,) if isinstance(request, GenerationRequest) else tuple(request)
@@ -97,13 +98,14 @@ class EventStream(Response):
                         frame += encoder.finish(self._usage(usages))
                         more = False
                 elif isinstance(event, Failed):
-                    # One choice cannot be had: the answer as it was asked for cannot, and the rest ends too.
+                    # One choice failed, so the answer as requested is impossible, and the other choices end
+                    # too.
                     more = False
                 if frame or not more:
                     await send({"type": "http.response.body", "body": frame, "more_body": more})
 
     def _usage(self, usages: Mapping[int, Usage]) -> Usage:
-        """Choices share their prompt; requests do not."""
+        """Sum the usage: choices share their prompt, requests do not."""
         each = self._requests[0].choices
         starts = range(0, len(usages), each)
         return usage_of_all(
@@ -111,9 +113,9 @@ class EventStream(Response):
         )
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
-        """The next event, or what the request waits for when nothing happens for a while."""
+        """Return the next event, or the request's progress if nothing happens for a while."""
         if (found := stream.take_choice_nowait()) is not None:
-            # Without a wait this would be a loop that never lets another task run.
+            # Without a wait, this loop would never let another task run.
             await trio.lowlevel.checkpoint()
             return found
         with trio.move_on_after(self._keep_alive_seconds):

@@ -1,7 +1,7 @@
-"""`/metrics`, on the port of the API or, with `--metrics-port`, on one of its own.
+"""`/metrics`, on the API's port or, with `--metrics-port`, on a port of its own.
 
-Who gives it a port does so to keep it from the API's clients, so then the API's port has it no more. The
-probes are on both: what watches a server should not have to pass through what guards its clients.
+An operator who sets a port wants to hide metrics from the API's clients, so the API's port then does not
+serve them. Both ports serve the probes: monitoring should not have to pass the API's authentication.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scheduler.service import Scheduler
 
 
 def metrics_routes(scheduler: Scheduler, server: ServerMetrics | None) -> APIRouter:
-    """`server`: counts of the API's server, where there is one."""
+    """Return the routes. `server` provides the counts of the API's server, if there is one."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Prometheus text format, or OpenMetrics with exemplars for those who accept it."""
+        """Serve Prometheus text format, or OpenMetrics with exemplars to scrapers that accept it."""
         scheduler.operations.observe()
         if server is not None:
             server.observe()
@@ -46,7 +46,7 @@ def make_metrics_app(
     *,
     has_keys: bool = False,
 ) -> FastAPI:
-    """What `--metrics-port` serves: no keys, as on the API's port, and nothing but what watches."""
+    """Make the application for `--metrics-port`: metrics and probes, without keys, as on the API's port."""
     app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.has_keys = has_keys
     app.include_router(metrics_routes(scheduler, server))
@@ -62,7 +62,7 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
 
 
 def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """By default the library writes vllm_ for vllm:, though a colon needs no escape."""
+    """Write the metrics. By default the library writes vllm_ for vllm:, although a colon needs no escape."""
     if "application/openmetrics-text" in accept:
         return openmetrics.generate_latest(
             registry, escaping=openmetrics.ALLOWUTF8

@@ -1,4 +1,4 @@
-"""Fields of a client's body that we know and do not honour, and why: marks on the schemas' own fields.
+"""Markers on schema fields that the server knows but does not support, with reasons.
 
 What is in no schema at all is ignored and named (`unknown_fields.py`). `api/README.md` has the table of all
 fields, and a test compares it with these marks.
@@ -15,14 +15,15 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 UNSUPPORTED = "unsupported_parameter"
 MAX_ITEMS = 100_000
-"""Of any list or object of a body, where its field has no narrower bound. Anthropic's bound of messages."""
+"""The bound on any list or object of a body whose field has no narrower one. It is Anthropic's bound on
+messages."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`Annotated[T, Refused(why, neutral=...)]`: only values that change nothing are accepted."""
+    """`Annotated[T, Refused(why, neutral=...)]`: only values without an effect are accepted."""
 
     why: str
     neutral: tuple[Any, ...] = ()
@@ -33,11 +34,11 @@ class Refused:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """What is accepted, and not what could be there elsewhere."""
+        """Describe the accepted values only."""
         return {"enum": [*self.neutral, None], "description": f"Not supported: {self.why}."}
 
     def _check(self, value: Any) -> Any:
-        # By type too: True is 1 in Python, and no client means that.
+        # By type too: True equals 1 in Python, but not to a client.
         same = any(type(value) is type(neutral) and value == neutral for neutral in self.neutral)
         if value is None or same:
             return value
@@ -46,29 +47,29 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """`Annotated[T, WithoutEffect(why)]`: accepted, and changes nothing."""
+    """`Annotated[T, WithoutEffect(why)]`: accepted, but has no effect."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Partly:
-    """`Annotated[T, Partly(why)]`: some values are refused; a validator of the field's own does that."""
+    """`Annotated[T, Partly(why)]`: a validator of the field refuses some values."""
 
     why: str
 
 
 def unsupported(why: str) -> PydanticCustomError:
-    """For validators that refuse some values of a field."""
+    """Return the error for validators that refuse some values of a field."""
     return PydanticCustomError(UNSUPPORTED, "{why}", {"why": why})
 
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """`Annotated[dict[K, V], AtMost(n)]`: refused before any member is validated.
+    """`Annotated[dict[K, V], AtMost(n)]`: refuse a larger object before any member is validated.
 
     Pydantic's `max_length` counts an object's members after it has validated all of them, and `fail_fast` is
-    for lists only: a body of 16 MB would bring a million errors, of 300 bytes each.
+    for lists only: a body of 16 MB would make a million errors of 300 bytes each.
     """
 
     members: int = MAX_ITEMS
@@ -83,6 +84,6 @@ class AtMost:
 
 
 Listed: TypeAlias = Annotated[list[_T], Field(max_length=MAX_ITEMS, fail_fast=True)]
-"""A list: the first bad item ends its validation. Each error that is collected takes 800 bytes."""
+"""A list whose validation ends with the first bad item: each collected error takes 800 bytes."""
 JsonObject: TypeAlias = Annotated[dict[str, Any], AtMost()]
-"""An object whose members are the client's own."""
+"""An object with member names of the client's choice."""

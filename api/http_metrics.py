@@ -1,4 +1,4 @@
-"""Counts HTTP answers by route template and status. Paths are clients' to choose; templates are ours."""
+"""Count HTTP answers by route template and status. Clients choose paths, the server chooses templates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLIENT_LEFT = "499"
 
 
 class HttpMetrics:
-    """ASGI middleware, outside of the keys: a refusal is an answer as well."""
+    """ASGI middleware, outside of authentication, so that refusals count too."""
 
     def __init__(self, app: ASGIApp, requests: Counter) -> None:
         self._app = app
@@ -35,18 +35,19 @@ class HttpMetrics:
         try:
             await self._app(scope, receive, noting)
         except Exception:
-            # Before the head it becomes the server's own 500; afterwards the status has been said.
+            # An exception before the head becomes the server's own 500; afterwards the status is already
+            # sent.
             status = "500" if status == _CLIENT_LEFT else status
             raise
         finally:
-            # A route is known once the router has been there; where it never came to that, there is none.
+            # The router sets the route; a request that never reached it has none.
             method = scope["method"] if scope["method"] in METHODS else OTHER
             route = getattr(scope.get("route"), "path", OTHER)
             self._requests.labels(method, route, status).inc()
 
 
 class ServerMetrics:
-    """The server's own counts as metrics, brought up to date for each scrape."""
+    """Exports the server's own counts as metrics, updated at each scrape."""
 
     def __init__(self, metrics: Metrics, statistics: Callable[[], ServerStatistics]) -> None:
         self._metrics = metrics

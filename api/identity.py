@@ -1,10 +1,10 @@
-"""The caller and the session of a request, read from its headers: here and nowhere else.
+"""The tenant and the session of a request. Only this file reads them from headers.
 
-A *tenant* is the unit of fair shares: the owner of the API key, where there are keys; else the value
-of one header that the operator names (`--tenant-header`), which something in front of us must set or a client
-could be anybody; else everybody is one tenant. A *session* is one agent's conversation or run, within its
-tenant: agents name theirs in headers of their own, and a false one gains nothing, because a tenant's sessions
-share what the tenant has.
+A *tenant* is the unit of fair shares. It is the owner of the API key, if the server has keys; else the value
+of the header that `--tenant-header` names, which a proxy must set, or a client could claim any name; else all
+requests belong to one tenant. A *session* is one agent's conversation or run, within its tenant. Agents name
+theirs in headers of their own; a false name gains nothing, because a tenant's sessions share what the tenant
+has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.errors import InvalidRequest
 from scheduler.request import GenerationRequest, Origin
 
 SESSION_HEADERS = (
-    # What a router in front of us has decided comes before what the agent says of itself.
+    # A router's choice has precedence over the agent's own.
     "x-llm-d-inference-fairness-id",
     "x-gateway-inference-fairness-id",
     "x-claude-code-session-id",
@@ -28,9 +28,9 @@ SESSION_HEADERS = (
     "session_id",
     "x-session-id",
 )
-"""In this order; the first that is there and not empty is the session."""
+"""In order of precedence: the first that is present and not empty names the session."""
 TRACE_HEADER = "traceparent"
-"""W3C's trace context. What it holds is for the tracer to check: a false one must not fail a request."""
+"""W3C's trace context. The tracer checks its value: an invalid one must not fail a request."""
 TIMEOUT_HEADER = "x-request-timeout"
 MAX_ID_CHARACTERS = 256
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -49,7 +49,8 @@ class Caller:
     origin: Origin = field(default_factory=Origin)
 
     def asks(self, request: GenerationRequest) -> GenerationRequest:
-        """`request` with its tenant and session, and the shorter of the body's timeout and the header's."""
+        """Return `request` with its tenant and session, and the shorter of the body's timeout and the
+        header's."""
         return replace(
             request,
             tenant=self.tenant,
@@ -61,7 +62,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How the headers of requests are read."""
+    """Which headers name tenant, session and timeout."""
 
     tenant_header: str | None = None
 
@@ -83,7 +84,7 @@ class Identity:
         if self.tenant_header is None or not (value := headers.get(self.tenant_header)):
             return ""
         if self.tenant_header.lower() in _CREDENTIALS:
-            # Tenants are shown to operators and logged; secrets are not.
+            # Tenant names are logged and shown to operators; secrets are not.
             return "key-" + hashlib.sha256(value.encode()).hexdigest()[:16]
         return _checked(self.tenant_header, value)
 

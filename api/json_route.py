@@ -1,7 +1,7 @@
-"""How a JSON body is read and validated: off the event loop, unless it certainly takes less than 1 ms there.
+"""Read and validate a JSON body: off the event loop, unless it certainly takes less than 1 ms.
 
-What a body costs is bounded before any of it is decoded (`api/json_text.py`), and by its fields' own bounds
-(`api/fields.py`), which end with the first mistake.
+Bounds limit a body's cost: `api/json_text.py` checks its text before anything is decoded, and the fields' own
+bounds (`api/fields.py`) stop at the first mistake.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from scheduler.prompt.offload import Lane, Offload
 INLINE_BYTES = 1 << 16
 INLINE_OBJECTS = 24
 INLINE_VALUES = 1024
-"""A body within all three is handled on the event loop. Of short messages each object takes 25 µs on a slow
-core, of token ids each value 0.2 µs; a thread takes 100 µs to begin, so that larger bodies hardly notice."""
+"""A body within all three bounds is handled on the event loop. In short messages each object takes 25 µs on a
+slow core, in token ids each value 0.2 µs. A thread takes 100 µs to start, which larger bodies hardly
+notice."""
 INLINE_STORED_BYTES = 1 << 13
-"""Of a stored conversation, which is decoded and not validated again."""
+"""The bound on a stored conversation, which is decoded but not validated again."""
 LARGE_BYTES = 1 << 18
 """Larger bodies are validated one at a time: a model takes 50 bytes for each byte of short messages."""
 
@@ -43,7 +44,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class BodyWork:
-    """Runs what walks a body where a body of its size may be walked: `await work(lambda: decode(body))`."""
+    """Runs work over a body where its size allows: `await work(lambda: decode(body))`."""
 
     offload: Offload
     tenant: str
@@ -51,7 +52,7 @@ class BodyWork:
     """None: on the event loop."""
 
     def also_of(self, stored_bytes: int) -> BodyWork:
-        """With as many bytes of JSON text beside the body."""
+        """Return the same for a body and this many more bytes of JSON text."""
         if stored_bytes <= INLINE_STORED_BYTES:
             return self
         large = self.lane is Lane.LARGE or stored_bytes > LARGE_BYTES
@@ -68,7 +69,7 @@ class BodyWork:
         return Response(text, media_type="application/json")
 
     async def decode(self, body: Body, work: Callable[[], _T]) -> _T:
-        """What `work` makes of `body`, the conversation of which is gone afterwards."""
+        """Return the result of `work` on `body`, and drop the body's conversation."""
 
         def decoded() -> _T:
             try:
@@ -80,7 +81,8 @@ class BodyWork:
 
 
 def lane_of(body: bytes) -> Lane | None:
-    """Where a body is validated; None: on the event loop. Counts strings' contents, too: it takes 5 µs."""
+    """Return the lane that validates the body; None: the event loop. Counting includes strings' contents,
+    which takes 5 µs."""
     if len(body) > LARGE_BYTES:
         return Lane.LARGE
     small = (
@@ -92,7 +94,7 @@ def lane_of(body: bytes) -> Lane | None:
 
 
 class _Rejected(HTTPException):
-    """Carries an error through FastAPI's reading of a body, which passes on this kind only."""
+    """Carries an error through FastAPI's parsing of a body, which passes on only this type."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(400)
@@ -100,7 +102,7 @@ class _Rejected(HTTPException):
 
 
 class _JsonRequest(Request):
-    """Its `json` is the validated model of the route's body."""
+    """A request whose `json` is the validated model of the route's body."""
 
     model: type[Body]
     work: BodyWork | None = None
@@ -178,16 +180,16 @@ BodyWorkOf = Annotated[BodyWork, Depends(body_work)]
 
 
 def _as_validated(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Models are validated already. What is none (no body, or one of another content type) is refused."""
+    """Pass a validated model through; refuse anything else (no body, or another content type)."""
     return value if isinstance(value, Body) else validate(value)
 
 
 Validated: TypeAlias = Annotated[_T, WrapValidator(_as_validated)]
-"""`body: Validated[Schema]`, of a route of a `JsonRoute`."""
+"""`body: Validated[Schema]`, in a route of a `JsonRoute`."""
 
 
 class JsonRoute(APIRoute):
-    """`APIRouter(route_class=JsonRoute)`."""
+    """Used as `APIRouter(route_class=JsonRoute)`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

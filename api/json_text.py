@@ -1,8 +1,8 @@
-"""JSON text from clients, decoded strictly and within bounds that are checked before any value is made.
+"""Decode clients' JSON text strictly and within bounds that are checked before any value is made.
 
-Python's own reader accepts NaN and lone surrogates, which are not JSON, and which no template, tokenizer or
-log can pass on. A deeply nested value can end in a recursion error wherever it is walked. A short text can
-hold many values: `[],` is 3 bytes of text and 64 bytes of list.
+Python's own parser accepts NaN and lone surrogates, which are not JSON and which no template, tokenizer or
+log can encode. A deeply nested value can cause a recursion error wherever code walks it. A short text can
+contain many values: `[],` is 3 bytes of text and 64 bytes of list.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 
 MAX_NESTING = 64
-"""Objects and lists inside each other. Tools' schemas, the deepest that clients send, stay under 30."""
+"""Nesting of objects and lists. Tool schemas, the deepest that clients send, stay below 30."""
 MAX_CONTAINERS = 1 << 16
-"""Objects and lists. One of them becomes at most 2.5 KB (a validated message), so all become 160 MB."""
+"""Objects and lists together. Each becomes at most 2.5 KB (a validated message), so all become 160 MB."""
 MAX_MEMBERS = 1 << 18
-"""Of all objects together, by the colons."""
+"""Members of all objects together, counted by colons."""
 MAX_VALUES = 1_100_000
-"""Counted by commas and opening brackets: a million token ids, which `/detokenize` takes, and some more."""
+"""Counted by commas and opening brackets: a million token ids, the bound of `/detokenize`, and some more."""
 
 _PIECE_BYTES = 1 << 16
-"""Each step over a piece holds the interpreter's lock for at most a millisecond or two."""
+"""Each step over a piece holds the GIL for at most a millisecond or two."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def decode(text: bytes) -> Any:
-    """Raises ValueError, with the reason."""
+    """Decode the text. Raise ValueError with the reason if it is not valid JSON within the bounds."""
     check_bounds(text)
     try:
         return msgspec.json.decode(text)
@@ -36,7 +36,7 @@ def decode(text: bytes) -> Any:
 
 
 def check_bounds(text: bytes) -> None:
-    """Raises ValueError for more nesting, containers or values than the bounds above allow."""
+    """Raise ValueError if nesting, containers or values exceed the bounds above."""
     containers = text.count(b"[") + text.count(b"{")
     if containers <= MAX_NESTING and len(text) <= MAX_MEMBERS:
         return
@@ -59,16 +59,16 @@ def check_bounds(text: bytes) -> None:
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
-    """What of `text` stands outside of its strings, piece by piece."""
+    """Yield the parts of `text` outside of its strings, piece by piece."""
     start = inside = 0
     while start < len(text):
         piece = text[start : start + _PIECE_BYTES]
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         if backslashes % 2 and len(piece) > 1:
-            # The next piece begins with what this backslash escapes.
+            # The character that this backslash escapes begins the next piece.
             piece = piece[:-1]
         start += len(piece)
-        # Pairs of backslashes first: what then stands before a quote escapes it.
+        # Drop pairs of backslashes first; a backslash that is then before a quote escapes it.
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         yield b"".join(parts[inside::2])
         inside = (inside + len(parts) - 1) % 2

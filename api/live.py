@@ -1,6 +1,7 @@
-"""`GET /`: a page to look at, and `/live`: the stream of snapshots that feeds it.
+"""`GET /`: the live page, and `/live`: the stream of snapshots that feeds it.
 
-The page is one file that asks nobody but this server. It holds no secret and needs no key; the stream does.
+The page is one file that sends requests only to this server. It contains no secret and needs no key; the
+stream does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scheduler.telemetry.readings import buckets_of, value_of
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5
 CACHE_SECONDS = 3.0
-"""Asking for the cache costs the engine a turn."""
+"""An inspection of the cache costs the engine a turn."""
 TENANTS_SHOWN = 50
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -43,7 +44,7 @@ _encoder = msgspec.json.Encoder()
 def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
-    # HEAD as well: Claude Code looks so whether somebody is there.
+    # HEAD as well: Claude Code uses it to test whether a server is there.
     @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(
@@ -52,14 +53,14 @@ def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
 
     @router.get("/live", dependencies=[Depends(operator)], response_model=None)
     async def live() -> Response:
-        """Server-sent events: `snapshot` twice a second, `cache` every few."""
+        """Stream server-sent events: `snapshot` twice a second, `cache` every few."""
         return LiveStream(scheduler, model.name)
 
     return router
 
 
 class LiveStream(Response):
-    """Until the reader leaves, or a draining server has nothing more to show."""
+    """Streams until the reader leaves, or a draining server has no more requests."""
 
     def __init__(self, scheduler: Scheduler, model_name: str) -> None:
         super().__init__(headers=sse.HEADERS)
@@ -71,7 +72,7 @@ class LiveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with trio.open_nursery() as nursery:
-            # Apart: an engine that hangs does not answer, and then the rest is most wanted.
+            # In a task of its own: a hung engine does not answer, and then the snapshots matter most.
             nursery.start_soon(self._inspect_forever)
             await self._send_snapshots(send)
             nursery.cancel_scope.cancel()
@@ -97,14 +98,15 @@ class LiveStream(Response):
 
     async def _inspect_forever(self) -> None:
         while True:
-            # No engine, or one that does not answer: the snapshots say so.
+            # No engine, or one that does not answer: the snapshots show it.
             with suppress(SchedulerError):
                 self._inspection = await self._scheduler.operations.inspect_cache(top=12)
             await trio.sleep(CACHE_SECONDS)
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """What the page shows of this moment. Buckets are totals by upper edge: the page takes differences."""
+    """Return the server's current state for the page. Buckets are totals by upper edge; the page computes
+    differences."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
     queue = asdict(report.queue)
@@ -141,7 +143,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
 
 
 def _tenants(flows: Iterable[FlowStatistics]) -> list[dict[str, Any]]:
-    """The longest queues first; a crowd of tenants is not for a page."""
+    """Return the tenants with the longest queues; the page has room for a few."""
     requests, sessions = Counter[str](), Counter[str]()
     oldest, service = defaultdict[str, float](float), dict[str, float]()
     for flow in flows:

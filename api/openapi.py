@@ -33,8 +33,9 @@ _EVENT = {**_object(data=_TEXT), "properties": {"event": _TEXT, "data": _TEXT}}
 STREAMED: Responses = {
     200: {
         "description": "The answer; with `stream` true, its events as they come",
-        # OpenAPI 3.2's word for what each event is: some read a `schema` as that, others as the whole text's.
+        # OpenAPI 3.2's keyword for each event of a stream: some tools read a `schema` as that, others as the
+        # whole text's.
         "content": {"text/event-stream": {"itemSchema": _EVENT}},
     }
 }
-"""`router.post(..., responses=STREAMED)`."""
+"""Used as `router.post(..., responses=STREAMED)`."""

@@ -20,12 +20,12 @@ from scheduler.statistics import SchedulerStatistics
 
 
 def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
-    """For load balancers and supervisors of the server."""
+    """Return the routes for load balancers and supervisors."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        """Alive and progressing: 503 when the engine has work and has finished no step for too long."""
+        """Alive and progressing: 503 if the engine has work and has finished no step for too long."""
         statistics = scheduler.operations.statistics()
         progressing = statistics.stalled_seconds < stall_seconds
         body: dict[str, Any] = {
@@ -38,9 +38,9 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
-        """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while it dies
-        too often (`reason`), and while the server drains. Where there are keys, `last_death` and `reason`,
-        which quote the engine's errors, are only for requests with a key."""
+        """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while a crash
+        loop blocks admission (`reason`), and while the server drains. If the server has keys, only requests
+        with a key get `last_death` and `reason`, which quote the engine's errors."""
         statistics = scheduler.operations.statistics()
         engine = statistics.engine
         blocked = statistics.blocked
@@ -65,11 +65,11 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
-        """What the prefix cache holds. `text_tokens`: how many tokens of each shared prefix to show as text,
-        which is text of prompts."""
+        """The contents of the prefix cache. `text_tokens`: how many tokens of each shared prefix to return as
+        text; the text is part of clients' prompts."""
         inspection = await scheduler.operations.inspect_cache(top=top, head_tokens=text_tokens)
-        trunks = inspection.cache.trunks if inspection.cache and text_tokens else ()
-        texts = [await scheduler.detokenize(trunk.head, "text_tokens") for trunk in trunks]
+        prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
+        texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
         return JSONResponse(cache_object(inspection, texts))
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
@@ -80,9 +80,9 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """The queue by tenant and session, the requests that the engine holds, the bounds, the rate of
-        departures and the last engine's cause of death; and of the engine, its slots, the speeds that it has
-        measured and the plan of its last step (null while it does not answer)."""
+        """The queue by tenant and session, the requests in the engine, the bounds, the rate of finished
+        requests and the last engine's cause of death; and of the engine, its slots, its measured speeds and
+        the plan of its last step (null if it does not answer)."""
         body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
         life = scheduler.operations.statistics().engine
         body["restarts"], body["last_death"] = life.restarts, life.last_death
@@ -98,7 +98,7 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
 
 
 def _engine_object(engine: EngineReport) -> dict[str, Any]:
-    """With names, which messages do not have where they cross the link."""
+    """Add field names, which messages on the link do not carry."""
     fields = msgspec.structs.asdict(engine)
     slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
     plan = None if engine.plan is None else msgspec.structs.asdict(engine.plan)
@@ -113,24 +113,24 @@ def _status(statistics: SchedulerStatistics) -> str:
 
 
 def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """`texts`: the first tokens of each trunk (shared prefix) as text, if requested."""
+    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
     report = inspection.cache
     if report is None:
         return {"enabled": False}
-    trunks: list[dict[str, Any]] = [
-        {"tokens": trunk.tokens, "references": trunk.references, "hits": trunk.hits}
-        for trunk in report.trunks
+    prefixes: list[dict[str, Any]] = [
+        {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
+        for prefix in report.trunks
     ]
-    for trunk, text in zip(trunks, texts, strict=False):
-        trunk["text"] = text
+    for prefix, text in zip(prefixes, texts, strict=False):
+        prefix["text"] = text
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
-    return {"enabled": True, **plain, "trunks": trunks, "disk": disk}
+    return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}
 
 
 def rounded(value: Any) -> Any:
-    """Floats to the thousandth, or below 1 to three digits (a step may take less than a millisecond): more
-    is noise to a reader."""
+    """Round floats to the thousandth, or below 1 to three digits (a step may take less than a
+    millisecond)."""
     match value:
         case float():
             return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")

@@ -1,4 +1,4 @@
-"""The options of `penstock serve` as flags and as variables, and their values as checked settings."""
+"""Load the options of `penstock serve` from flags and variables into checked settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ENVIRONMENT_PREFIX = "PENSTOCK_"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field of ServeSettings as the command line shows it."""
+    """One field of ServeSettings on the command line."""
 
     field: str
     aliases: tuple[str, ...]
-    """Other names of the field. Each is a flag and a variable, too."""
+    """Other names of the field; each is a flag and a variable, too."""
     group: str
     help: str
     default: Any
@@ -29,7 +29,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The field's name first."""
+        """All names, the field's first."""
         return (self.field, *self.aliases)
 
     @property
@@ -38,7 +38,8 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """As it is written in the command line. Empty where `help` says what happens without the option."""
+        """The default as written on the command line. Empty if `help` describes the behaviour without the
+        option."""
         match self.default:
             case None:
                 return ""
@@ -70,7 +71,7 @@ def _size(count: int) -> str:
 
 
 def options() -> Iterator[Option]:
-    """In the order of the fields."""
+    """Return all options, in the order of the fields."""
     for name, field in ServeSettings.model_fields.items():
         extra: Any = field.json_schema_extra
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -79,8 +80,8 @@ def options() -> Iterator[Option]:
 
 
 def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) -> ServeSettings:
-    """Settings from values as text, by an option's name or alias. `fallback` (the environment) applies where
-    `given` (the command line) has no value. Raises OptionError naming the option."""
+    """Make settings from values as text, by an option's name or alias. `fallback` (the environment) applies
+    if `given` (the command line) has no value. Raise OptionError naming the option."""
     try:
         return ServeSettings.model_validate({**_by_field(fallback or {}, variable), **_by_field(given, flag)})
     except ValidationError as error:
@@ -93,8 +94,8 @@ def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) ->
 
 
 def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[str, str]:
-    """`given` under the fields' own names. Raises OptionError for one option under two names with different
-    values: whichever of them won, the other would be ignored without a word."""
+    """Return `given` under the fields' own names. Raise OptionError if one option has different values under
+    two names: either would silently override the other."""
     left = dict(given)
     found: dict[str, str] = {}
     for option in options():
@@ -107,7 +108,7 @@ def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[
 
 
 def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    """A misspelt PENSTOCK_ variable would be a setting silently ignored. Raises OptionError."""
+    """Raise OptionError for an unknown PENSTOCK_ variable: a misspelt one would be ignored silently."""
     known = [variable(name) for option in options() for name in option.names]
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:

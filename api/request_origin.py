@@ -1,8 +1,8 @@
 """Which hosts and web pages may send requests: the guard against DNS rebinding and foreign pages.
 
-A page whose name is rebound to 127.0.0.1 is same-origin for its browser; only its name in `Host` gives it
-away. A page of another site names itself in `Origin`, or, where a browser sends none (images, frames, links),
-shows in `Sec-Fetch-Site`. Clients other than browsers send neither and are judged by `Host` alone. Ollama
+A page whose name is rebound to 127.0.0.1 is same-origin for its browser; only its name in `Host` reveals it.
+A page of another site names itself in `Origin`. If a browser sends none (images, frames, links),
+`Sec-Fetch-Site` reveals it. Clients other than browsers send neither, so only `Host` is checked. Ollama
 checks hosts in the same way (CVE-2024-28224); Go's `http.CrossOriginProtection` checks the other two.
 """
 
@@ -19,9 +19,9 @@ from api.errors import ApiError, host_not_allowed, origin_not_allowed
 
 
 class OriginCheck:
-    """ASGI middleware: 403 for hosts that are not ours and for pages that are not `allowed_origins`.
+    """ASGI middleware: 403 for unknown hosts and for pages outside `allowed_origins`.
 
-    Outside of CORS and keys, so that a preflight and the paths without a key are checked as well.
+    It wraps CORS and authentication, so that it checks preflights and the paths without a key as well.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class OriginCheck:
         is_open: Callable[[str], bool],
         answer: Callable[[Scope, ApiError], Response],
     ) -> None:
-        """`is_open`: paths to which links of other sites may lead."""
+        """`is_open` says to which paths other sites may link."""
         self._app = app
         self._hosts = hosts
         self._allowed_origins = frozenset(allowed_origins)
@@ -47,14 +47,15 @@ class OriginCheck:
 
     def _fault(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
-        # Without a Host, or with an empty one, it is no browser: those of HTTP/1.0 need not send it.
+        # A request without a Host, or with an empty one, does not come from a browser: HTTP/1.0 does not
+        # require it.
         if (host := headers.get("host", "")) and not self._hosts.allow(host):
             return host_not_allowed(host)
         if EVERY in self._allowed_origins:
             return None
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site == "same-origin":
-            # A proxy that does not keep Host would make the two below differ.
+            # Behind a proxy that does not keep Host, the two below would differ.
             return None
         if origin is not None:
             is_known = origin in self._allowed_origins or is_same_origin(origin, host)
@@ -64,7 +65,8 @@ class OriginCheck:
         return origin_not_allowed("another site")
 
     def _is_link(self, scope: Scope, headers: Headers) -> bool:
-        """A page cannot read what it links to; to what costs nothing it may lead. Frames are no links."""
+        """Whether the request follows a link. A page cannot read the target, so it may link to paths that
+        cost nothing. Frames are not links."""
         return (
             scope["method"] in ("GET", "HEAD")
             and headers.get("sec-fetch-mode") == "navigate"

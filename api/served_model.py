@@ -1,4 +1,4 @@
-"""The one model of this server, by the names that clients give it."""
+"""The one model of this server, under the names that clients use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ServedModel:
         return ServedName(name, self.defaults.get(name, NEUTRAL))
 
     def listing(self, name: str) -> dict[str, Any]:
-        """For OpenAI's clients and Anthropic's in one: they look at different fields."""
+        """Return one list for OpenAI's and Anthropic's clients, which read different fields."""
         return {
             "id": name,
             "object": "model",

@@ -1,4 +1,4 @@
-"""`penstock serve` from options to exit: joins the scheduler, the application and the server."""
+"""`penstock serve` from options to exit: connects the scheduler, the application and the server."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class _Model:
 
 
 def serve(settings: ServeSettings) -> None:
-    """Serve until SIGTERM or Ctrl-C, then drain. Raises StartupError."""
+    """Serve until SIGTERM or Ctrl-C, then drain. Raise StartupError if it cannot start."""
     logging.configure(settings.log_format, settings.log_level)
     try:
         trio.run(_serve, settings)
     except BaseExceptionGroup as group:
-        # Whichever nursery it crossed, what the operator must read is the one thing that went wrong.
+        # Whichever nursery wrapped it, show the operator the one error.
         if (startup := _first(group, StartupError)) is not None:
             raise startup from group
         raise
@@ -101,7 +101,7 @@ async def _serve(settings: ServeSettings) -> None:
     click.echo(f"penstock {version('penstock')}")
     keys = settings.keys()
     limits = _limits(settings)
-    # Early, because a port in use should not be found out after a download.
+    # Early, so that a port in use is not discovered after a download.
     listeners = await _listen(settings.host, settings.port)
     metrics_listeners = await _listen_for_metrics(settings)
     is_loopback = _is_loopback(listeners)
@@ -136,7 +136,7 @@ async def _serve(settings: ServeSettings) -> None:
         model_name=served.name,
         tracer=tracer,
     )
-    # Of a server that does not exist before its application.
+    # Reads a server that is created after its application.
     server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())
     server = Server(
         make_app(
@@ -165,8 +165,8 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(scheduler.run)
         nursery.start_soon(server.run, listeners)
         if metrics_listeners:
-            # No drain of its own: it answers until the last request has its end.
-            # Scrapers reach other hosts by names that clients do not use; nothing there is a prompt's.
+            # Without a drain of its own: it answers until the last request has ended. It checks no host
+            # names: scrapers use other names than clients, and its metrics have no text of prompts.
             app = make_metrics_app(
                 scheduler,
                 settings.stall_seconds,
@@ -186,7 +186,7 @@ async def _serve(settings: ServeSettings) -> None:
 
 
 def _limits(settings: ServeSettings) -> Limits:
-    """The server's, with as many connections as there are file descriptors for."""
+    """Return the server's limits, with no more connections than there are file descriptors for."""
     wanted = Limits(
         connections=settings.max_connections,
         body_bytes=settings.max_body_bytes,
@@ -213,12 +213,13 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
 
 
 async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
-    """Empty where they are on the API's port."""
+    """Empty if metrics are on the API's port."""
     return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without our options, which the engine gets by message: the API keys are among them."""
+    """Return the environment without PENSTOCK_ options, which the engine gets by message: they include the
+    API keys."""
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
@@ -276,7 +277,7 @@ def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
     if settings.otlp_endpoint is None:
         return None
     try:
-        # Here and not above: a server that traces nothing loads nothing for it, nor needs it installed.
+        # Imported here: a server that does not trace neither loads it nor needs it installed.
         from scheduler.telemetry.spans import otlp_spans
     except ImportError as error:
         raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
@@ -289,7 +290,7 @@ def _url(listeners: list[trio.SocketListener]) -> str:
 
 
 async def _announce(scheduler: Scheduler, url: str, metrics_url: str) -> None:
-    """The lines an operator waits for: what runs, where, and one command that shows it."""
+    """Print the lines for the operator: what runs, where, and a command that tries it."""
     ready = await scheduler.wait_ready()
     click.echo(f"engine     {_describe(ready)}")
     where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
@@ -312,10 +313,10 @@ def _describe(ready: Ready) -> str:
 
 
 async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: float) -> None:
-    """Returns when every request has ended, or on a second signal.
+    """Return when every request has ended, or on a second signal.
 
-    While it drains, the server still answers: new requests get 503 and `/ready` says so, which a load
-    balancer understands better than a refused connection.
+    During the drain the server still answers: new requests get 503 and `/ready` reports it, which a load
+    balancer handles better than a refused connection.
     """
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         await anext(signals)

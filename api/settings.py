@@ -1,7 +1,7 @@
 """Every option of `penstock serve`: one frozen, checked record, and the only place that names them.
 
 `options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
-`README.md` from these fields, so an option cannot exist in one and not in the others.
+`README.md` from these fields, so that they always agree.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from scheduler.link.messages import ScriptedPlan
 
 
 def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
-    """`aliases`: other names of the option, written as the field's: vLLM's where it means the same, and names
-    that the option had before."""
+    """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
+    same, and former names."""
     extra: dict[str, Any] = {"group": group, "aliases": list(aliases)}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
@@ -322,7 +322,7 @@ class ServeSettings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Lowest level logged.", "info")
 
     def keys(self) -> ApiKeys:
-        """Raises OptionError."""
+        """Return the API keys. Raise OptionError if they are invalid."""
         given = None if self.api_key is None else self.api_key.get_secret_value()
         return load_keys(given, self.api_keys_file)
 
@@ -355,8 +355,8 @@ class ServeSettings(BaseModel):
         )
 
     def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
-        """Shared across tenants, `usage.cached_tokens` would let one of them test what another's prompt
-        says."""
+        """Choose the default. If tenants shared prefixes, `usage.cached_tokens` would let one tenant test
+        what another's prompt contains."""
         if self.cache_sharing != "auto":
             return self.cache_sharing
         return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"

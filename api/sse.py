@@ -12,15 +12,15 @@ HEADERS = {
 
 
 def data(payload: bytes) -> bytes:
-    """One event. `payload` is JSON, so it holds no line break."""
+    """Return one event. `payload` is JSON, so it contains no line break."""
     return b"data: " + payload + b"\n\n"
 
 
 def comment(text: str) -> bytes:
-    """A line that clients ignore; it keeps proxies and impatient clients from hanging up."""
+    """Return a comment, which clients ignore; it prevents idle timeouts of proxies and clients."""
     return b": " + text.encode() + b"\n\n"
 
 
 def named(event: bytes, payload: bytes) -> bytes:
-    """An event with a name, as Anthropic's messages and OpenAI's responses have them."""
+    """Return an event with a name, as Anthropic's messages and OpenAI's responses use."""
     return b"event: " + event + b"\ndata: " + payload + b"\n\n"

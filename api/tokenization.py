@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, spelled as vLLM spells them."""
+"""`/tokenize` and `/detokenize`, compatible with vLLM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TOKENS = 1 << 20
 
 
 class TokenizeRequest(Body):
-    """A text, or messages as chat completions take them."""
+    """A text, or messages as in chat completions."""
 
     model: str | None = None
     prompt: str | None = None
@@ -92,7 +92,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
 
     @router.post("/detokenize")
     async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
-        """The text of these ids, special tokens spelled out."""
+        """Return the text of these ids, including special tokens."""
         model.check(body.model)
         return {"prompt": await scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
 

@@ -1,4 +1,4 @@
-"""A whole answer, for clients that do not stream: a request's events, collected choice by choice."""
+"""Collect a request's events, choice by choice, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ToolCallBlock:
             return None
         try:
             text = json.dumps(json.loads(self.arguments), ensure_ascii=False, allow_nan=False)
-            # JSON can spell lone surrogates, and UTF-8 cannot.
+            # JSON can contain lone surrogates, UTF-8 cannot.
             return msgspec.json.decode(text.encode("utf-8", "replace"), type=dict[str, Any])
         except (ValueError, RecursionError):
             return None
@@ -68,12 +68,12 @@ _Opened = TypeVar("_Opened", TextBlock, ReasoningBlock, ToolCallBlock)
 
 @dataclass(slots=True)
 class WholeChoice:
-    """One continuation: its blocks in the order in which the model wrote them, and how it ended."""
+    """One choice: its blocks in the order in which the model wrote them, and its finish reason."""
 
     finished: Finished | None = None
     _blocks: list[Block] = field(default_factory=list)
     _parts: list[str] = field(default_factory=list)
-    """Of the last block, and not joined to it yet: joining at each piece would copy the answer each time."""
+    """Pieces of the last block: joining each to it would copy the answer each time."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -147,7 +147,7 @@ class WholeChoice:
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
     choices: tuple[WholeChoice, ...]
-    """Of all prompts, one after the other."""
+    """The choices of all prompts in sequence."""
     prompts: int = 1
 
     @property
@@ -159,7 +159,7 @@ class WholeAnswer:
 
 
 async def whole_answer(scheduler: Scheduler, *requests: GenerationRequest) -> WholeAnswer:
-    """Follow `requests` to their ends. Raises SchedulerError where a choice could not be completed."""
+    """Follow `requests` to their ends. Raise SchedulerError if a choice failed."""
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
         while True:

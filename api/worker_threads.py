@@ -18,10 +18,10 @@ _T = TypeVar("_T")
 
 
 class WorkerThreads:
-    """Keeps `scheduler.prompt.offload.Offload`.
+    """Implements `scheduler.prompt.offload.Offload`.
 
-    Each lane has threads of its own, so that large work and unknown grammars leave the others' threads free.
-    A thread counts until its work is done, also where the client who wanted it has left.
+    Each lane has threads of its own, so that large work and grammar compilation leave the others' threads
+    free. A thread counts until its work is done, even if its client has disconnected.
     """
 
     def __init__(self, cores: int | None = None) -> None:
@@ -34,21 +34,21 @@ class WorkerThreads:
 
     async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         guarded = _and_give_back if lane is Lane.LARGE else _alone
-        # trio documents that anything with these two methods will do.
+        # trio documents that any object with these two methods will do.
         place = cast("trio.CapacityLimiter", _Place(self._lanes[lane], tenant))
         return await trio.to_thread.run_sync(lambda: guarded(work), abandon_on_cancel=True, limiter=place)
 
 
 class FairLimiter:
-    """At most `total` places, and `per_tenant` of them to one tenant. Tenants who wait take turns; the
-    requests of one tenant go in the order in which they came."""
+    """A limiter with `total` places, at most `per_tenant` of them for one tenant. Waiting tenants take turns;
+    requests of one tenant are served in order of arrival."""
 
     def __init__(self, total: int, per_tenant: int | None = None) -> None:
         self._total = total
         self._per_tenant = total if per_tenant is None else per_tenant
         self._taken: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
-        """The tenant whose turn is next is first. No queue in it is empty."""
+        """In the order of turns. No queue in it is empty."""
 
     async def acquire(self, tenant: str) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -59,7 +59,7 @@ class FairLimiter:
             await turn.wait()
         except BaseException:
             if turn.is_set():
-                # Granted in the moment in which the client left.
+                # Granted at the moment when the client disconnected.
                 self.release(tenant)
             else:
                 self._forget(tenant, turn)
@@ -91,7 +91,7 @@ class FairLimiter:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What `trio.to_thread` takes for a limiter: it releases the place when the thread has ended."""
+    """A limiter for `trio.to_thread`: it releases the place when the thread has ended."""
 
     limiter: FairLimiter
     tenant: str
@@ -104,8 +104,8 @@ class _Place:
 
 
 def _alone(work: Callable[[], _T]) -> _T:
-    """What goes wrong is one request's affair. A panic of a library that is written in Rust (tokenizers,
-    llguidance) is no Exception, and would end the server with everybody's streams."""
+    """Turn a failure into an error of one request. A panic of a Rust library (tokenizers, llguidance) is not
+    an Exception, and would end the server with every stream."""
     try:
         return work()
     except (Exception, KeyboardInterrupt, SystemExit):
@@ -115,8 +115,9 @@ def _alone(work: Callable[[], _T]) -> _T:
 
 
 def _and_give_back(work: Callable[[], _T]) -> _T:
-    """Without the cycle collector, which would walk everything that the work has made so far, five times, and
-    stop all threads for up to 0.4 s each time. What is validated and decoded here holds no cycles."""
+    """Run without the cycle collector, which would walk everything that the work has allocated so far, five
+    times, and stop all threads for up to 0.4 s each time. What is validated and decoded here has no
+    cycles."""
     gc.disable()
     try:
         return _alone(work)

@@ -1,7 +1,7 @@
-"""The simulated agents of one run: when each comes, and the requests of its session, turn by turn.
+"""The simulated agents of one run: when each starts, and the requests of its session, turn by turn.
 
-Each agent owns its HTTP client: that is how real agents connect, and one pool for 256 streams would cost the
-generator 7 ms of processor a request.
+Each agent owns its HTTP client, as real agents do. One pool for 256 streams would cost the generator 7 ms of
+processor time a request.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MakeClient = Callable[[], httpx.AsyncClient]
 
 
 class Agents:
-    """`started` is the run's start on trio's clock. `on_lateness` gets the seconds by which the generator
-    missed each scheduled arrival."""
+    """Run a scenario's agents. `started` is the run's start on trio's clock. `on_lateness` gets the seconds
+    by which the generator missed each scheduled arrival."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Agents:
         self._started = started
         self._on_lateness = on_lateness
         self.steady_until = float("inf")
-        """From then on fewer clients ask than the scenario wants: the tail is no steady state."""
+        """The end of the steady state: after it fewer clients are active than the scenario wants."""
 
     async def run(self, capacity: Mapping[str, float]) -> None:
-        """All of them, to their ends. `capacity`: requests per second, of each population whose arrivals are
-        relative to it."""
+        """Run all agents to their ends. `capacity` has the requests per second of each population whose
+        arrivals are relative to it."""
         async with trio.open_nursery() as nursery:
             for population in self._scenario.populations:
                 nursery.start_soon(self._population, population, capacity.get(population.name, 0.0))

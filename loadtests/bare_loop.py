@@ -1,7 +1,7 @@
-"""A bare `BatchGenerator` loop: the ceiling that a server's throughput is held against.
+"""A bare `BatchGenerator` loop: the ceiling for a server's throughput.
 
-A process of its own (`python -m loadtests.bare_loop MODEL_FOLDER`), so that it has the same BLAS and the
-same cores to itself as a server's engine. One JSON object a line in, one out.
+It runs in a process of its own (`python -m loadtests.bare_loop MODEL_FOLDER`), with the same BLAS and cores
+as a server's engine. It reads and writes one JSON object a line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlx_lm.utils import load_model
 
 
 def main() -> None:
-    """A line in: `{"prompts": [[ids]], "max_tokens": N}`; the answer: seconds and tokens."""
+    """Read `{"prompts": [[ids]], "max_tokens": N}` from each line; answer with seconds and tokens."""
     model, _ = load_model(Path(sys.argv[1]), lazy=True)
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())

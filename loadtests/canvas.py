@@ -1,4 +1,4 @@
-"""Where plots are drawn: matplotlib's SVG, equal for equal data and fit to be put into a page."""
+"""Canvas for plots: matplotlib's SVG, deterministic for equal data, without ids that collide on a page."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4fa2", "#6b6b6b")
-"""Okabe and Ito's, which the colour-blind can tell apart; one a target, or one a population."""
+"""The palette of Okabe and Ito, distinguishable for colour-blind readers; one colour a target or a
+population."""
 
 FAILURE_COLOUR = "#c00000"
 WIDTH_INCHES = 6.4
 RASTER_POINTS = 2_000
-"""More points than this become one picture inside the SVG: ten thousand elements are a megabyte."""
+"""Series with more points than this are rasterized inside the SVG: ten thousand elements are a megabyte."""
 
 _STYLE: dict[Any, Any] = {
-    "font.size": 11,  # still legible where a phone shows the plot at half its size
+    "font.size": 11,  # legible on a phone, which shows the plot at half its size
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -34,8 +35,8 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "legend.frameon": False,
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "svg.fonttype": "path",  # the same letters everywhere; nothing overlaps for want of a font
+    "text.parse_math": False,  # a dollar in a name is no formula
+    "svg.fonttype": "path",  # glyphs as paths: no missing font moves a label
 }
 
 
@@ -50,13 +51,13 @@ class PlotsMissing(Exception):
 class Plot:
     title: str
     caption: str
-    """How to read it."""
+    """How to read the plot."""
     svg: str
 
 
 @contextmanager
 def canvas(key: str, panels: int, panel_inches: float) -> Iterator[Canvas]:
-    """Panels under each other, with common axes. `key` keeps its ids apart from other plots' on the page."""
+    """Yield a canvas of stacked panels with common axes. `key` makes its SVG ids unique on the page."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -76,7 +77,7 @@ class Canvas:
         self.axes = axes
 
     def legend(self) -> None:
-        """Above all panels, each label once, so that it never lies on data."""
+        """Draw one legend above all panels, each label once, so that it never covers data."""
         found: dict[str, Any] = {}
         for axes in self.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -100,7 +101,8 @@ class Canvas:
 
 
 def _inline(document: str, key: str) -> str:
-    """Only the `svg` element, without namespaces (HTML knows them) and fixed size, its ids made its own."""
+    """Return only the `svg` element, without namespaces (HTML knows them) and fixed size, its ids
+    prefixed."""
     svg = document[document.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
@@ -113,7 +115,7 @@ def _inline(document: str, key: str) -> str:
 
 
 def seconds_axis(axes: Axes, which: Literal["x", "y"], samples: Sequence[float]) -> None:
-    """A logarithmic axis of times, labelled in ms and s; the decades' parts only where they have room."""
+    """Make a logarithmic axis of times, labelled in ms and s; minor labels only if there is room."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if which == "x":

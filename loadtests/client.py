@@ -1,6 +1,6 @@
-"""One request as its client lives it: sent, streamed, stamped, and perhaps left early.
+"""One request as its client experiences it: sent, streamed, timestamped, perhaps abandoned.
 
-Nothing is retried, ever: what a target refuses or drops is what its users would have met.
+Nothing is ever retried: what a target refuses or drops counts as its users would see it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Observed:
 
 
 class _HangUp(Exception):
-    """The scenario wants this client to leave now."""
+    """Raised when the scenario wants this client to disconnect."""
 
 
 async def ask(
     client: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any], wish: Ask
 ) -> Observed:
-    """`follow`, for a caller who has no record yet."""
+    """Call `follow` with a new record."""
     observed = Observed(sent_at=trio.current_time())
     await follow(client, url, headers, body, wish, observed)
     return observed
@@ -61,8 +61,8 @@ async def follow(
     wish: Ask,
     observed: Observed,
 ) -> None:
-    """Sends `body` to `url` and follows the stream to its end, into a record that the caller holds: what a
-    cancelled request had seen is not lost. Raises nothing but cancellation."""
+    """Send `body` to `url` and follow the stream to its end, into the caller's record, so that a cancelled
+    request keeps what it received. Raises nothing but cancellation."""
     patience = trio.CancelScope(
         deadline=trio.current_time() + wish.hang_up_after_seconds
         if wish.hang_up_after_seconds is not None
@@ -83,7 +83,7 @@ async def follow(
     except httpx.TimeoutException as error:
         observed.end(Outcome.TIMED_OUT, repr(error))
     except httpx.TransportError as error:
-        # A connection that was reset before any answer was, to its client, never made.
+        # To a client, a connection that was reset before any answer was never made.
         outcome = Outcome.CONNECT_FAILED if observed.status is None else Outcome.CUT
         observed.end(outcome, repr(error))
     finally:
@@ -107,7 +107,7 @@ async def _exchange(
         events = EventSplitter()
         finished = False
         leave_after = float("inf") if wish.hang_up_after_deltas is None else wish.hang_up_after_deltas
-        # httpx declares an iterator, and makes a generator that wants to be closed.
+        # httpx declares an iterator, but returns a generator that must be closed.
         raw = cast(AsyncGenerator[bytes, None], response.aiter_raw())
         async with aclosing(raw) as pieces:
             async for data in pieces:
@@ -121,7 +121,7 @@ async def _exchange(
                 if wish.read_bytes_per_second is not None:
                     await trio.sleep(len(data) / wish.read_bytes_per_second)
     if observed.outcome is Outcome.UNFINISHED:
-        # Some servers leave the end mark out; a finish reason says that the answer is whole.
+        # Some servers omit the end mark; a finish reason shows that the answer is whole.
         whole = finished or observed.finish_reason is not None
         observed.end(Outcome.OK if whole else Outcome.CUT, "" if whole else "no end mark")
 
@@ -134,13 +134,13 @@ def _refused(observed: Observed, response: httpx.Response, text: str) -> None:
 
 
 def _take(payload: bytes, observed: Observed, now: float) -> bool:
-    """One event's data into the record; True for the end mark."""
+    """Take one event's data into the record. Return True for the end mark."""
     if payload == b"[DONE]":
         return True
     try:
         chunk = _json.decode(payload)
     except msgspec.DecodeError:
-        observed.end(Outcome.STREAM_ERROR, f"an event that is no JSON: {payload[:80]!r}")
+        observed.end(Outcome.STREAM_ERROR, f"an event that is not JSON: {payload[:80]!r}")
         return False
     if not isinstance(chunk, dict):
         return False
@@ -159,7 +159,7 @@ def _take(payload: bytes, observed: Observed, now: float) -> bool:
 
 
 class EventSplitter:
-    """Bytes of a server-sent event stream to the data of its events, in any pieces."""
+    """Split bytes of a server-sent event stream, in any pieces, into the data of its events."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -168,5 +168,5 @@ class EventSplitter:
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                # One line of data an event: what every chat server sends.
+                # One data line an event: what every chat server sends.
                 yield line[5:].strip()

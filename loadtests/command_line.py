@@ -33,23 +33,31 @@ from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
-_TARGET_HELP = "NAME=URL of a server that runs, or NAME=preset:PRESET to start one; may be repeated."
-_MODEL_HELP = "Folder that launched servers serve, or `embedded`; the bench model if not given."
+_TARGET_HELP = "NAME=URL of a running server, or NAME=preset:PRESET to start one; may be repeated."
+_MODEL_HELP = "Model folder for launched servers, or `embedded`; by default the bench model."
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def bench() -> None:
-    """Load-test any OpenAI-compatible server, ours and the peers'."""
+    """Load-test any OpenAI-compatible server: Penstock and its peers."""
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of everything that asks servers."""
+    """Add the options of every command that sends requests."""
     for option in (
         click.option("--target", "texts", multiple=True, metavar="NAME=...", help=_TARGET_HELP),
         click.option("--launch", "presets", multiple=True, metavar="PRESET", help="Start a known server."),
         click.option("--model", type=click.Path(path_type=Path), help=_MODEL_HELP),
-        click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value."),
-        click.option("--token-scale", default=1.0, show_default=True, help="Lengths in tokens times this."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="PATH=VALUE",
+            help="Override a value of the scenario.",
+        ),
+        click.option(
+            "--token-scale", default=1.0, show_default=True, help="Factor on all lengths in tokens."
+        ),
         click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True),
     ):
         command = option(command)
@@ -58,7 +66,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
 
 @bench.command("scenarios")
 def list_scenarios() -> None:
-    """What can be run, and which servers can be started."""
+    """List the scenarios and the servers that can be started."""
     for name in scenarios.shipped():
         click.echo(f"{name:18} {scenarios.load(name).description}")
     click.echo(f"\npresets for --launch: {', '.join(PRESETS)}")
@@ -73,9 +81,11 @@ def list_scenarios() -> None:
     help="A shipped scenario's name, or a file; may be repeated. all: every shipped one but soak.",
 )
 @_common
-@click.option("--without", metavar="POPULATION", help="As if this one had never come.")
-@click.option("--rounds", default=1, show_default=True, help="How often each target's turn comes.")
-@click.option("--baseline", type=click.Path(path_type=Path), help="Judge by it; exit 1 on a regression.")
+@click.option("--without", metavar="POPULATION", help="Leave out this population.")
+@click.option("--rounds", default=1, show_default=True, help="Rounds: how often each target is measured.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Compare with this baseline; exit 1 on a regression."
+)
 def compare(
     names: tuple[str, ...],
     texts: tuple[str, ...],
@@ -88,7 +98,8 @@ def compare(
     rounds: int,
     baseline: Path | None,
 ) -> None:
-    """Scenarios against one or several targets, in turn: A B A B. Servers are started anew for each."""
+    """Run scenarios against one or several targets, in turn: A B A B. Servers are restarted for each
+    scenario."""
     every = [name for name in scenarios.shipped() if name != "soak"]
     chosen = [
         scenarios.load(name, overrides, token_scale)
@@ -128,7 +139,9 @@ def _compare(
 @bench.command()
 @click.option("--scenario", default="agents", show_default=True, help="A shipped scenario's name, or a file.")
 @_common
-@click.option("--population", default="agents", show_default=True, help="Whose clients are counted.")
+@click.option(
+    "--population", default="agents", show_default=True, help="The population whose clients are counted."
+)
 @click.option("--most", default=64, show_default=True, help="Largest number of agents to try.")
 @click.option("--attainment", default=0.95, show_default=True, help="Share of requests within the SLO.")
 def sustain(
@@ -143,7 +156,7 @@ def sustain(
     most: int,
     attainment: float,
 ) -> None:
-    """How many agents each target sustains within the scenario's SLO: a search over their number."""
+    """Search for the number of agents that each target sustains within the scenario's SLO."""
     runs: list[RunRecord] = []
 
     async def attained(target: Target, live: Live, agents: int) -> float:
@@ -162,7 +175,7 @@ def sustain(
             live.console.print(f"{target.name} sustains {found} agents")
 
     def _asking(target: Target) -> Callable[[int], float]:
-        # The search is plain; it runs in a thread, and what it asks for runs here.
+        # The search is synchronous and runs in a thread; its requests run here.
         return lambda agents: trio.from_thread.run(attained, target, live, agents)
 
     _, live = _comparison(scenarios.load(scenario, overrides, token_scale))
@@ -173,15 +186,22 @@ def sustain(
 
 @bench.command("sweep")
 @click.option("--scenario", default="long-prompt", show_default=True, help="A scenario's name, or a file.")
-@click.option("--option", default="--itl-target-ms", show_default=True, help="Of `penstock serve`.")
-@click.option("--values", default="default,20,40,80,160,320", show_default=True, help="default: left out.")
+@click.option("--option", default="--itl-target-ms", show_default=True, help="An option of `penstock serve`.")
+@click.option(
+    "--values", default="default,20,40,80,160,320", show_default=True, help="`default` omits the option."
+)
 @click.option("--x", "x_figure", default="ttft_p50@book", show_default=True, metavar="FIGURE[@POPULATION]")
 @click.option("--y", "y_figure", default="stall_ratio[streams<book]", show_default=True, metavar="FIGURE")
 @click.option(
-    "--alone", default="book", show_default=True, help="Whose x is in multiples of what it has alone."
+    "--alone",
+    default="book",
+    show_default=True,
+    help="Express x as a multiple of this population's value alone.",
 )
-@click.option("--model", type=click.Path(path_type=Path), help="Folder that the servers serve.")
-@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a value.")
+@click.option("--model", type=click.Path(path_type=Path), help="Model folder for the servers.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value of the scenario."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 def sweep_option(
     scenario: str,
@@ -194,7 +214,7 @@ def sweep_option(
     overrides: tuple[str, ...],
     out: Path,
 ) -> None:
-    """One option of Penstock over several values: what one figure costs in another, as a curve."""
+    """Sweep one option of Penstock over several values: the trade-off between two figures as a curve."""
     chosen = scenarios.load(scenario, overrides)
     runs: list[RunRecord] = []
     if alone:
@@ -206,7 +226,7 @@ def sweep_option(
     found = sweep.points(runs, x, y)
     for point in found:
         click.echo(f"{option} {point.value}: {x_figure} {point.x}, {y_figure} {point.y}")
-    label = f"{x_figure}, times what {alone} has alone" if alone else x_figure
+    label = f"{x_figure}, times the value of {alone} alone" if alone else x_figure
     out.mkdir(parents=True, exist_ok=True)
     record.save(out / "sweep.json", runs)
     html_report.write(out / "sweep.html", runs, _machine(), [sweep.plot(found, option, label, y_figure)])
@@ -216,10 +236,12 @@ def sweep_option(
 @bench.command("steps")
 @click.option("--rows", default="8,32,64", show_default=True)
 @click.option("--prefixes", default="0,1024,4096,16384", show_default=True, help="Tokens shared by all rows.")
-@click.option("--most-gigabytes", default=4.0, show_default=True, help="For BatchGenerator's copies.")
+@click.option(
+    "--most-gigabytes", default=4.0, show_default=True, help="Memory bound for BatchGenerator's copies."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
-    """A decode step by rows and shared prefix: the engine against a bare BatchGenerator."""
+    """Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator."""
     cache = user_cache_folder(os.environ)
     folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
     environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
@@ -239,7 +261,7 @@ def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
 @click.argument("feature", type=click.Choice(["logprobs", "grammar"]))
 @click.option("--steps", "step_count", default=200, show_default=True, help="Decode steps of each batch.")
 def row_costs(feature: str, step_count: int) -> None:
-    """What rows with log-probabilities or a grammar cost a batch of 32, against one without."""
+    """Measure what rows with log-probabilities or a grammar cost a batch of 32, against one without."""
     cache = user_cache_folder(os.environ)
     folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
     command = [sys.executable, "-m", "loadtests.row_costs", feature, str(folder), str(step_count)]
@@ -249,7 +271,7 @@ def row_costs(feature: str, step_count: int) -> None:
 @bench.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--html", type=click.Path(path_type=Path), default=Path("bench/report.html"), show_default=True)
-@click.option("--formulas", is_flag=True, help="How each figure is made.")
+@click.option("--formulas", is_flag=True, help="Print the formula of each figure.")
 def draw_report(files: tuple[Path, ...], html: Path, formulas: bool) -> None:
     """Draw the runs of several files together."""
     runs = [run for path in files for run in record.load(path)]
@@ -262,7 +284,7 @@ def draw_report(files: tuple[Path, ...], html: Path, formulas: bool) -> None:
 @bench.command("verdict")
 @click.argument("runs_file", type=click.Path(path_type=Path, exists=True))
 @click.option("--baseline", type=click.Path(path_type=Path), required=True)
-@click.option("--write", is_flag=True, help="Make the baseline of these runs instead.")
+@click.option("--write", is_flag=True, help="Write a baseline from these runs instead.")
 def judge(runs_file: Path, baseline: Path, write: bool) -> None:
     """Compare with a stored baseline; exit 1 on a regression."""
     runs = record.load(runs_file)
@@ -276,7 +298,7 @@ def judge(runs_file: Path, baseline: Path, write: bool) -> None:
 @bench.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def ceiling(arguments: tuple[str, ...]) -> None:
-    """Penstock against a bare BatchGenerator loop on the same prompts: what serving costs."""
+    """Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving."""
     from loadtests import overhead
 
     overhead.main(arguments)
@@ -333,7 +355,7 @@ def _write(runs: list[RunRecord], out: Path, name: str, with_report: bool = True
     record.save(out / f"{name}.json", runs)
     click.echo(f"records: {out / name}.json")
     if with_report:
-        # What is not a terminal has no width of its own, and four targets need more than 80 columns.
+        # Output that is not a terminal has no width, and four targets need more than 80 columns.
         report.print_report(runs, Console(width=None if sys.stdout.isatty() else 160))
         html_report.write(out / f"{name}.html", runs, _machine())
         click.echo(f"report:  {out / name}.html")
@@ -352,7 +374,8 @@ def _machine() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 measured, 1 regression or a target that did not start, 2 something was misspelt."""
+    """Run the command line. Exit codes: 0 measured; 1 regression, or a target did not start; 2 invalid
+    options."""
     try:
         bench.main(arguments, prog_name="penstock bench", standalone_mode=True)
     except (ScenarioError, TargetError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Several targets, one scenario: in turn, round by round, so that a machine whose speed drifts is fair.
+"""Run one scenario against several targets, in turn, so that drift of the machine's speed affects all alike.
 
-A B C, A B C, ...: within a round all targets get the same prompts (one salt), and ratios are taken pair by
-pair. Between rounds the prompts are new.
+The order is A B C, A B C, ... Within a round all targets get the same prompts (one salt), and ratios are
+taken pair by pair. Prompts change between rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROBE_WORDS = (200, 1200)
 
 
 class Comparison:
-    """Runs that can be interrupted: `runs` holds what there is at any moment."""
+    """Runs that can be interrupted: `runs` has those that have ended so far."""
 
     def __init__(self, scenario: Scenario, make_client: MakeClient, on_progress: OnProgress) -> None:
         self._scenario = scenario
@@ -39,13 +39,13 @@ class Comparison:
         self.runs: list[RunRecord] = []
 
     def interrupt(self) -> None:
-        """End the current run, also while it measures capacity; no further one starts."""
+        """End the current run, also during its capacity probe; start no further one."""
         self.stopped = True
         if self._driver is not None:
             self._driver.interrupt()
 
     async def run(self, targets: Sequence[Target], rounds: int) -> None:
-        """Appends to `runs`. Raises httpx.HTTPError where a target cannot even be calibrated on."""
+        """Append to `runs`. Raise httpx.HTTPError if not even the calibration can reach a target."""
         for round_ in range(rounds):
             salt = secrets.token_hex(4) if self._scenario.fresh else "fixed"
             for target in targets:
@@ -55,7 +55,7 @@ class Comparison:
 
     async def _one(self, target: Target, salt: str, round_: int) -> None:
         if self._tokens_per_word is None:
-            # Once, by the first target: all of them must get the same words.
+            # Measured once, with the first target: all of them must get the same words.
             self._tokens_per_word = await tokens_per_word(target, self._make_client)
         self._driver = Driver(self._scenario, target, self._make_client, salt, self._tokens_per_word)
         async with trio.open_nursery() as nursery:
@@ -70,9 +70,10 @@ class Comparison:
 
 
 async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
-    """How the target's tokenizer counts our words, from two prompts of known length.
+    """Measure how many tokens the target's tokenizer makes of one of our words, from two prompts of known
+    length.
 
-    1.5 where it is not known (a target that reports no usage); lengths are then only nearly as asked.
+    Return 1.5 if the target reports no usage; prompt lengths are then approximate.
     """
     text = Prompts(secrets.token_hex(4), tokens_per_word=1.0)
     counts: list[int] = []
@@ -89,13 +90,13 @@ async def tokens_per_word(target: Target, make_client: MakeClient) -> float:
                 )
                 counts.append(int(response.json()["usage"]["prompt_tokens"]))
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
-                # A target that is down or strange is a result of the run, not a reason not to run.
+                # A target that is down or broken is a result of the run, not a reason to skip it.
                 return 1.5
     return (counts[1] - counts[0]) / (_PROBE_WORDS[1] - _PROBE_WORDS[0])
 
 
 async def interruptible(comparison: Comparison, work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work`; the first Ctrl-C ends the measurement and keeps what was measured, the second is final."""
+    """Run `work`. The first Ctrl-C ends the measurement and keeps its results, the second kills it."""
     async with trio.open_nursery() as nursery:
         await nursery.start(_listen, comparison)
         await work()

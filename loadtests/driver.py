@@ -1,4 +1,4 @@
-"""Drives one scenario against one target, once: every request recorded, and an end for sure."""
+"""Drive one scenario against one target, once: record every request, and always end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from loadtests.workload import Workload
 
 _TICK_SECONDS = 0.05
 LAG_LIMIT_SECONDS = 0.1
-"""Above this at the 99th percentile, stamps are late by more than a token's time."""
+"""Above this at the 99th percentile, timestamps are late by more than a token's time."""
 CPU_LIMIT = 0.9
-"""Of the one core that a trio program can use."""
+"""The limit on processor use, as a share of the one core that a trio program can use."""
 
 
 def default_client(request_seconds: float) -> MakeClient:
-    """Clients with a deadline on silence. One TLS context for all: making one costs 20 ms of processor."""
+    """Make HTTP clients with a read timeout. They share one TLS context: making one costs 20 ms of processor
+    time."""
     context = ssl.create_default_context()
     timeout = httpx.Timeout(request_seconds, connect=10.0, pool=None)
     return lambda: httpx.AsyncClient(timeout=timeout, verify=context, trust_env=False)
@@ -35,7 +36,7 @@ def default_client(request_seconds: float) -> MakeClient:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A run at one moment, for a display."""
+    """A snapshot of a run, for a display."""
 
     elapsed_seconds: float
     sent: int = 0
@@ -46,8 +47,8 @@ class Progress:
 
 
 class Driver:
-    """One run. `interrupt` ends it early, also while the target's capacity is being measured; the record has
-    what was measured until then."""
+    """One run. `interrupt` ends it early, also during its capacity probe; the record has what was measured
+    until then."""
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class Driver:
         return Progress(elapsed, sender.sent, sender.in_flight, sender.finished, sender.failed, sender.deltas)
 
     async def run(self, round_: int = 0) -> RunRecord:
-        """The scenario from its first request to its last, or to its bounds."""
-        # Set again below: the probe's time is not the run's, but a display may already ask.
+        """Run the scenario from its first request to its last, or to its bounds."""
+        # Set again below: the probe's time is not part of the run, but a display may read it already.
         self._started = trio.current_time()
         capacity = await self._capacities()
         started_at = datetime.now(UTC)
@@ -104,7 +105,7 @@ class Driver:
                 await agents.run(capacity)
             ended_at = trio.current_time() - self._started
             if self._target.metrics_url is not None and not self._interrupted:
-                # What the target counts of the last requests, it counts a moment after their clients.
+                # The target counts the last requests a moment after their clients have the answers.
                 await trio.sleep(0.2)
                 await scraper.sample(keep=True)
             generator = health.result()
@@ -154,8 +155,8 @@ class Driver:
     # --- what the target can do
 
     async def _capacities(self) -> dict[str, float]:
-        """In requests per second, of each population whose arrivals are relative to it; none of those whose
-        measurement was interrupted."""
+        """Return requests per second of each population whose arrivals are relative to it, without those
+        whose probe was interrupted."""
         found: dict[str, float] = {}
         with self._probing:
             for population in self._scenario.populations:
@@ -164,7 +165,7 @@ class Driver:
         return found
 
     async def _capacity(self, population: Population, plan: OfCapacity) -> float:
-        """Requests per second that the target finishes when asked in a closed loop; not recorded."""
+        """Return the requests per second that the target finishes in a closed loop; nothing is recorded."""
         probing = population.model_copy(
             update={"arrivals": Closed(kind="closed", clients=plan.probe_clients), "start_seconds": 0.0}
         )
@@ -200,8 +201,8 @@ def _with_freed(record: RequestRecord, seconds: float | None) -> RequestRecord:
 
 
 class HealthMeter:
-    """Whether the load generator kept up with itself: if it did not, its figures are about it. Runs beside
-    the load; `lateness` also takes how late scheduled requests were sent."""
+    """Measure whether the load generator kept up; if it did not, its figures are its own and not the
+    target's. It runs beside the load; `lateness` also records how late scheduled requests were sent."""
 
     def __init__(self) -> None:
         self._lags: list[float] = []

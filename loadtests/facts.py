@@ -1,8 +1,8 @@
-"""Facts in the prompts, so that an answer can be checked.
+"""Facts in the prompts, so that answers can be checked.
 
-A layer's facts are about one kind of thing, numbered, with a code each that only the prompt
-contains: another agent's answer, or one from a damaged cache, is wrong. Drawn from (salt, key), as the words
-around are.
+A layer states facts about numbered things of one kind, each with a code that only the prompt contains. An
+answer for another agent, or from a damaged cache, has the wrong code. Facts are drawn from (salt, key), as
+the words around them are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TOKENS: Final = 16
-"""Of one stated fact, about."""
+"""The approximate tokens of one stated fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,15 @@ class Fact:
 
 
 def drawn(kind: str, first: int, count: int, salt: str, *key: object) -> tuple[Fact, ...]:
-    """`count` facts, at most 100, about things of this kind, with numbers from `first` to `first` + 99."""
+    """Return `count` facts, at most 100, about things of this kind, with numbers from `first` to `first` +
+    99."""
     rng = random.Random("/".join(map(str, (salt, "facts", kind, *key))))
     numbers = rng.sample(range(first, first + 100), count)
     return tuple(Fact(f"{kind} {number}", _code(rng)) for number in numbers)
 
 
 def among(words: str, facts: tuple[Fact, ...]) -> str:
-    """The facts in their order, spread evenly over the text; all of it where there is no text."""
+    """Spread the facts in order and evenly over the text; return only facts if there is no text."""
     said = words.split(" ") if words else []
     stretch = -(-len(said) // (len(facts) + 1)) or 1
     parts: list[str] = []

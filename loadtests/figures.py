@@ -1,4 +1,4 @@
-"""One figure of a report, with the formula that made it, and how its value is written for a reader."""
+"""One figure of a report, with its formula, and how its value is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`value` is None where the run has nothing to compute it from."""
+    """`value` is None if the run has no samples for it."""
 
     name: str
     """Stable: baselines and ratios refer to it."""
@@ -23,9 +23,9 @@ class Figure:
     formula: str
     better: Better
     family: str
-    """What the formula defines: all percentiles of TTFT share one."""
+    """What the formula defines: all percentiles of TTFT are one family."""
     samples: int | None = None
-    """How many a percentile was taken over."""
+    """The number of samples of a percentile."""
 
     @property
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Figure:
 
 
 def written(value: float | None, unit: str) -> str:
-    """With its unit, to three digits."""
+    """Return the value with its unit, to three digits."""
     if value is None:
         return NOTHING
     scale, shown_unit = _scale(value, unit)
@@ -41,7 +41,7 @@ def written(value: float | None, unit: str) -> str:
 
 
 def written_range(middle: float, least: float, most: float, unit: str) -> str:
-    """`209 (206–213) tokens/s`: one unit for all three."""
+    """Return `209 (206–213) tokens/s`: one unit for all three."""
     scale, shown_unit = _scale(middle, unit)
     span = "–".join(_digits(end * scale, unit) for end in (least, most))
     return f"{_digits(middle * scale, unit)} ({span}){shown_unit}"
@@ -65,7 +65,7 @@ _COUNTS = frozenset({"requests", "tokens", "sessions", "preemptions"})
 
 
 def _digits(value: float, unit: str) -> str:
-    """Three significant digits, and never an exponent."""
+    """Return three significant digits, never an exponent."""
     size = abs(value)
     if size >= 99.95 or (unit in _COUNTS and value == int(value)):
         return f"{value:,.0f}".replace(",", "\u202f")

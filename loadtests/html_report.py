@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: for somebody who was not there."""
+"""The report as one self-contained HTML file, for a reader who did not see the run."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class _Section:
 def write(
     path: Path, runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()
 ) -> None:
-    """`machine` in words; runs that say theirs in their settings need none."""
+    """Write the file. `machine` describes the machine; runs whose settings name it need none."""
     path.write_text(render(runs, machine, curves), "utf-8")
 
 
 def render(runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()) -> str:
-    """Equal runs give equal text. `curves` stand above all scenarios. Raises PlotsMissing where the extra
-    `bench` is not installed."""
+    """Render the page; equal runs give equal text. `curves` come before all scenarios. Raise PlotsMissing if
+    the extra `bench` is not installed."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The figures that are percentiles: each family's samples, and the formula of one sample."""
+"""The figures that are percentiles: the samples of each family, and the formula of one sample."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadtests.window import Window, complete, gaps, tpot, ttft
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Samples whose every percentile is a figure."""
+    """Samples whose percentiles are all figures."""
 
     name: str
     label: str

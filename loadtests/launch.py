@@ -1,7 +1,7 @@
-"""Launching: a server is started, found ready, measured, and gone, with nothing left behind.
+"""Launch a server, wait until it is ready, measure it, and stop it without leaving anything behind.
 
-Every one of them gets the same fast BLAS on a Linux CPU, the same number of its threads, the same number
-of slots, and a home of its own for the caches that it writes: what one run leaves must not warm the next.
+Every server gets the same fast BLAS on a Linux CPU, the same number of BLAS threads, the same number of
+slots, and its own home folder for caches, so that no run warms the next.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from scheduler.link.process import Exit
 
 T = TypeVar("T")
 Note = Callable[[str], None]
-"""Called with a line about each thing as it happens."""
+"""Called with a line about each event."""
 
 SLOTS: Final = 32
 _POLL_SECONDS = 0.1
 _KILL_SECONDS = 5.0
-"""A killed process is gone immediately, unless the kernel holds it."""
+"""A killed process is gone immediately, unless the kernel blocks it."""
 _SWEEP_SECONDS = 30.0
 _NICENESS = 5
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384
 
 _OURS_TO_SET = ("PYTHON", "VIRTUAL_ENV", "PENSTOCK_", "HF_", "XDG_", "LD_PRELOAD", "OPENBLAS_", "RAPID_MLX_")
-"""What the caller's shell says of these must not reach one target and pass by another."""
+"""The caller's values of these variables must not reach some targets and not others."""
 
 
 class LaunchError(Exception):
@@ -55,10 +55,10 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a server may take."""
+    """How long a server may take to start and to stop."""
 
     start_seconds: float = 600.0
-    """Until the first completion is whole: a large model is read from disk in that time."""
+    """Until the first completion is whole; this includes reading a large model from disk."""
     stop_seconds: float = 30.0
     """After SIGTERM; then its process group is killed."""
 
@@ -75,7 +75,7 @@ class Bench:
 
 
 def _silent(text: str) -> None:
-    """The default Note."""
+    """Drop the line."""
 
 
 async def with_servers(
@@ -84,10 +84,10 @@ async def with_servers(
     body: Callable[[tuple[Target, ...]], Awaitable[T]],
     note: Note = _silent,
 ) -> T:
-    """Runs `body` with all of them, in their order; those to be launched are up from before it to after it.
+    """Run `body` with all targets, in their order; those to be launched run from before it to after it.
 
-    All are up at the same time, so that they can be measured in turn; one that is not asked is idle. Raises
-    LaunchError; `body` does not run then.
+    All run at the same time, so that they can be measured in turn; those not being measured are idle. Raise
+    LaunchError, without calling `body`, if one does not start.
     """
     for choice in choices:
         if isinstance(choice, Launch):
@@ -117,11 +117,11 @@ async def _nested(
 async def with_server(
     launch: Launch, bench: Bench, body: Callable[[Target], Awaitable[T]], note: Note = _silent
 ) -> T:
-    """Runs `body` with a started target that has answered; it is stopped when that returns, raises or is
+    """Run `body` with a target that has started and answered; stop it when `body` returns, raises or is
     cancelled.
 
-    A server that dies meanwhile does not end `body`, which has something to record then; `note` is called.
-    Raises LaunchError where it did not come up.
+    If the server dies meanwhile, `body` goes on and records the failures, and `note` is called. Raise
+    LaunchError if the server did not start.
     """
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="penstock-target-"))
@@ -139,7 +139,7 @@ async def with_server(
             return await body(target)
         finally:
             if measured and process.poll() is not None:
-                note(f"{launch.name}: the server {Exit(process.returncode)}; its last words:\n{tail(log)}")
+                note(f"{launch.name}: the server {Exit(process.returncode)}; its log ends:\n{tail(log)}")
             if not await _stop(process, bench.patience.stop_seconds):
                 note(f"{launch.name}: killed; it did not stop within {bench.patience.stop_seconds:g} s")
     finally:
@@ -153,25 +153,25 @@ async def _start(launch: Launch, bench: Bench, port: int, home: Path, log: Path)
     try:
         with log.open("wb") as output:
             return await trio.lowlevel.open_process(
-                # All of them a little nicer than the load generator: a server that takes every core would
-                # make the generator late, and its lateness would be counted as the server's.
+                # Servers run at a lower priority than the load generator. A server that takes every core
+                # would delay the generator, whose lateness would count as the server's.
                 ["nice", "-n", str(_NICENESS), *command(launch, bench, port)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment(os.environ, home, launch.preset, bench.blas),
-                # Penstock runs with -m, which finds its packages where we found ours. A peer must find
-                # none of ours, and what it writes must go with its home.
+                # Penstock runs with -m from the current folder, which has its packages. A peer must find none
+                # of them, and its files must be deleted with its home.
                 cwd=None if launch.preset.takes_blas else home,
-                # A group of its own, to be killed as a whole; and Ctrl-C is ours to handle.
+                # A process group of its own, to be killed as a whole; Ctrl-C must not reach it.
                 start_new_session=True,
             )
     except OSError as error:
-        raise LaunchError(f"{launch.name}: cannot start it: {error}") from error
+        raise LaunchError(f"{launch.name}: cannot start the server: {error}") from error
 
 
 def command(launch: Launch, bench: Bench, port: int) -> list[str]:
-    """What starts it. Raises LaunchError where its program is not there."""
+    """Return the command that starts it. Raise LaunchError if its program does not exist."""
     preset = launch.preset
     values = {
         "model": str(bench.model.resolve()),
@@ -204,7 +204,7 @@ def _program(launch: Launch) -> list[str]:
 
 
 def environment(base: Mapping[str, str], home: Path, preset: Preset, blas: BlasChoice) -> dict[str, str]:
-    """The target's environment: nothing of the caller's that could favour one, and no network."""
+    """Return the target's environment: no variable of the caller's that could favour one, and no network."""
     kept = {name: value for name, value in base.items() if not name.startswith(_OURS_TO_SET)}
     kept |= {
         "HOME": str(home),
@@ -219,7 +219,7 @@ def environment(base: Mapping[str, str], home: Path, preset: Preset, blas: BlasC
 
 
 def free_port() -> int:
-    """Free a moment ago; a server that finds it taken since says so and dies."""
+    """Return a port that was free a moment ago; a server that finds it taken exits with an error."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -239,8 +239,8 @@ def _target(launch: Launch, bench: Bench, url: str) -> Target:
 
 
 def end_tokens(model: Path) -> tuple[int, ...]:
-    """The tokens that end an answer of this model; none for our own random weights, to which they do not
-    come by chance, so that nobody pays for a bias there."""
+    """Return the tokens that end an answer of this model; none for our random weights, which do not produce
+    them by chance, so that no target pays for a logit bias there."""
     if (model / "penstock.json").is_file():
         return ()
     for name in ("generation_config.json", "config.json"):
@@ -256,7 +256,7 @@ def end_tokens(model: Path) -> tuple[int, ...]:
 
 
 async def find_model(target: Target) -> Target:
-    """With the first model that it lists, where it was not named. Raises LaunchError."""
+    """Return the target with the first model that it lists, unless it names one. Raise LaunchError."""
     if target.model:
         return target
     headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
@@ -266,12 +266,12 @@ async def find_model(target: Target) -> Target:
             return replace(target, model=str(answer.json()["data"][0]["id"]))
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise LaunchError(
-            f"{target.name}: cannot ask {target.url} for its model: {error!r}; give model="
+            f"{target.name}: cannot get the model's name from {target.url}: {error!r}; give model="
         ) from error
 
 
 async def _wait_answering(process: trio.Process, target: Target, log: Path, seconds: float) -> None:
-    """Until it says that it is ready, and one short completion is whole. Raises LaunchError."""
+    """Wait until the server reports ready and one short completion is whole. Raise LaunchError."""
     wish = Ask(
         messages=({"role": "user", "content": "ready?"},),
         max_tokens=4,
@@ -289,7 +289,7 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
                 await trio.sleep(_POLL_SECONDS)
             else:
                 raise LaunchError(f"{target.name}: the server {Exit(process.returncode)}:\n{tail(log)}")
-            # Some are ready before their model is: only a completion shows that it is.
+            # Some servers report ready before their model is; only a completion shows it.
             url = f"{target.url}/v1/chat/completions"
             observed = await client.ask(http, url, {}, build_body(wish, target), wish)
     if observed is None:
@@ -303,12 +303,13 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
 
 
 async def _stop(process: trio.Process, seconds: float) -> bool:
-    """False where it had to be killed. Shielded: a server left behind spoils every later measurement."""
+    """Return False if it had to be killed. Shielded: a server left running would distort every later
+    measurement."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         process.terminate()
         await process.wait()
     obeyed = process.poll() is not None
-    # Also after it obeyed: it may have left children.
+    # Also after a clean exit: it may have left children.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS):
@@ -317,7 +318,7 @@ async def _stop(process: trio.Process, seconds: float) -> bool:
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()

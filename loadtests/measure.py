@@ -1,4 +1,4 @@
-"""Every figure of one run, computed from its record and from nothing else, with the formula beside it."""
+"""Every figure of one run, computed from its record alone, beside its formula."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadtests.window import Window, window
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Requests that ended alike, in the whole run: a target that fails in the warm-up fails too."""
+    """Requests of the whole run that ended alike: failures in the warm-up count too."""
 
     kind: str
     """Outcome and HTTP status."""
@@ -30,15 +30,15 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """All that a report says of one run in numbers."""
+    """All figures that a report has of one run."""
 
     run: RunRecord
     counted: str
     figures: tuple[Figure, ...]
     by_population: dict[str, tuple[Figure, ...]]
-    """Unmeasured populations too: a flood's own fate is worth seeing."""
+    """Includes unmeasured populations: a flood's own latency is worth reporting."""
     outcomes: dict[Outcome, int]
-    """Of the counted requests."""
+    """Outcomes of the counted requests."""
     failures: tuple[Failures, ...]
     """Most frequent first."""
     stalls: tuple[Stall, ...]
@@ -122,7 +122,7 @@ def _figures(view: Window) -> list[Figure]:
 
 def _generator(run: RunRecord) -> list[Figure]:
     health = run.generator
-    late = "how late the generator's own timer fired and its scheduled requests were sent"
+    late = "lateness of the generator's own timer and of its scheduled requests"
     return [
         Figure(
             "generator_cpu",
@@ -157,12 +157,12 @@ def _generator(run: RunRecord) -> list[Figure]:
 def agents_sustained(
     attainment: Callable[[int], float], least: int = 1, most: int = 1024, target: float = 0.95
 ) -> int:
-    """The largest number of agents from `least` to `most` whose SLO attainment reaches `target`; 0 where
+    """Return the largest number of agents from `least` to `most` whose SLO attainment reaches `target`; 0 if
     even `least` misses it.
 
-    Doubles while the target is reached, then halves the interval, so it asks about 2·log2(N) times; each
-    number is asked once. It takes attainment to fall as agents are added. Where noise breaks that, the
-    answer is still a number that reached the target, next to one that did not.
+    It doubles while the target is reached, then bisects, so it measures about 2·log2(N) times, each number
+    once. It assumes that attainment falls as agents are added. If noise breaks that, the result is still a
+    number that reached the target, next to one that did not.
     """
     if least < 1 or most < least:
         raise ValueError(f"no number of agents from {least} to {most}")

@@ -1,9 +1,9 @@
-"""What HTTP, two processes and streaming cost: Penstock against a bare BatchGenerator loop.
+"""The cost of HTTP, two processes and streaming: Penstock against a bare BatchGenerator loop.
 
-`penstock bench ceiling`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both,
-in turn (A B A B ...) on the same machine with the same BLAS. Prints tokens per second and the ratio pair
-by pair; only the ratios mean anything on a shared machine. `--against blas-off` sets Penstock with its fast
-BLAS against Penstock without.
+`penstock bench ceiling`: the 13M bench model, 32 requests of 64 tokens, the same prompts to both, in turn (A
+B A B ...) on the same machine with the same BLAS. It prints tokens per second and the ratio pair by pair;
+only ratios are meaningful on a shared machine. `--against blas-off` compares Penstock with its fast BLAS to
+Penstock without.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORDS = _TEXT.split(" ")
 
 
 def texts(count: int, words: int, salt: int) -> list[str]:
-    """Prompts of different lengths that share no beginning."""
+    """Return prompts of different lengths without a common prefix."""
     return [
         " ".join([f"{salt}-{i}"] + [_WORDS[(i * 7 + k) % len(_WORDS)] for k in range(words + i)])
         for i in range(count)
@@ -55,7 +55,7 @@ def bare_loop(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.
 
 @contextmanager
 def penstock(folder: Path, arguments: list[str]) -> Iterator[int]:
-    """The port of a server that is ready."""
+    """Yield the port of a server that is ready."""
     command = [sys.executable, "-m", "api", "serve", "--model", str(folder), "--port", "0", *arguments]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -63,7 +63,7 @@ def penstock(folder: Path, arguments: list[str]) -> Iterator[int]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            # Where the peers are is no option of `serve`, which refuses variables that it does not know.
+            # `serve` refuses PENSTOCK_ variables that it does not know, such as the peers' folders.
             env={
                 "PYTHONUNBUFFERED": "1",
                 **{name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")},
@@ -94,7 +94,8 @@ def run_bare(process: subprocess.Popen[str], prompts: list[list[int]], tokens: i
 
 
 async def run_http(port: int, prompts: list[str], tokens: int) -> float:
-    """Each client on a connection of its own; read as bytes, so that the client costs next to nothing."""
+    """Run the prompts, each over its own connection, read as bytes so that the client costs almost
+    nothing."""
     done: list[int] = []
 
     async def one(text: str) -> None:
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 Runner = Callable[[list[str]], float]
-"""Prompts in, tokens per second out."""
+"""From prompts to tokens per second."""
 
 
 def http_runner(port: int, tokens: int) -> Runner:
@@ -177,7 +178,7 @@ def compare(ours: Runner, other: Runner, name: str, rounds: int, requests: int, 
         prompts = texts(requests, words, number)
         a, b = ours(prompts), other(prompts)
         if number == 0:
-            continue  # Warm-up: both meet the shapes for the first time.
+            continue  # Warm-up: both compile kernels for the shapes.
         ratios.append(a / b)
         print(
             f"round {number}: Penstock {a:.0f} tokens/s, {name} {b:.0f}, ratio {ratios[-1]:.2f}", flush=True

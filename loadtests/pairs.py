@@ -1,6 +1,6 @@
-"""Several runs side by side: one column a target, ratios of rounds paired one to one, and who is faster.
+"""Several runs side by side: one column a target, ratios of rounds paired one to one, and the faster target.
 
-Times of two machines do not compare, and times of two minutes on one machine hardly do; so a comparison
+Times of two machines are not comparable, and times of two minutes on one machine hardly are. So a comparison
 is a ratio of two runs of one round, taken in turn, and its range over the rounds is its error bar.
 """
 
@@ -35,17 +35,17 @@ class Column:
 
     @property
     def believed(self) -> tuple[Measures, ...]:
-        """Without void runs."""
+        """Return the runs that are not void."""
         return tuple(measures for measures in self.rounds if measures.run.generator.void is None)
 
     @property
     def shown(self) -> tuple[Measures, ...]:
-        """What a table shows: a target without any believed run is shown all the same, and marked."""
+        """Return the runs for a table: the valid ones, or all of them, marked, if none is valid."""
         return self.believed or self.rounds
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What a reader must know before any number of this column."""
+        """Return the warnings that belong before any number of this column."""
         found = []
         for measures in self.rounds:
             run = measures.run
@@ -60,7 +60,8 @@ class Column:
 
 
 def columns(runs: Iterable[RunRecord]) -> list[Column]:
-    """One a target, in order of appearance. Runs of one target and round but of two files are two columns."""
+    """Return one column a target, in order of appearance. Runs of one target and round from two files are two
+    columns."""
     seen: Counter[tuple[str, int]] = Counter()
     grouped: defaultdict[str, list[Measures]] = defaultdict(list)
     for run in runs:
@@ -78,7 +79,7 @@ def by_scenario(runs: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def figures(columns: Sequence[Column]) -> list[Figure]:
-    """Every figure that any column has, once, in order; its value is that of the first column with it."""
+    """Return every figure of any column, once, in order, with the value of the first column that has it."""
     found: dict[str, Figure] = {}
     for column in columns:
         for measures in column.shown:
@@ -89,7 +90,7 @@ def figures(columns: Sequence[Column]) -> list[Figure]:
 
 
 def ratio(first: Column, second: Column, name: str) -> Across | None:
-    """first / second, round by round. None where no round has both, or the divisor is zero."""
+    """Return first / second, round by round; None if no round has both, or the divisor is zero."""
     others = {measures.run.round: measures.value(name) for measures in second.believed}
     pairs = ((measures.value(name), others.get(measures.run.round)) for measures in first.believed)
     return _across(one / other for one, other in pairs if one is not None and other is not None and other > 0)
@@ -104,10 +105,10 @@ def _across(values: Iterable[float]) -> Across | None:
 # --- the sentence at the top
 
 HEADLINE = ("output_tokens_per_second", "ttft_p95", "itl_p99", "session_p50")
-"""By which one target is called faster than another."""
+"""The figures that decide which target is called faster."""
 
 ALIKE = 1.02
-"""One pair of runs has no range of its own; nearer to 1 than this is called no difference."""
+"""A single pair of runs has no range; a ratio nearer to 1 than this counts as no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class _Claim:
 
 
 def sentences(columns: Sequence[Column]) -> list[str]:
-    """Who is faster and by how much: one on the first column against each other one."""
+    """Say which target is faster and by how much, for the first column against each other one."""
     if len(columns) == 1:
         return [_alone(columns[0])]
     return [_against(columns[0], other) for other in columns[1:]]
@@ -132,7 +133,7 @@ def _alone(column: Column) -> str:
             figure = labels[name]
             text = written_across(value, figure.unit)
             parts.append(f"{figure.label} {text.removesuffix(' tokens/s')}")
-    void = "" if column.believed else " (VOID, not to be believed)"
+    void = "" if column.believed else " (VOID)"
     return f"{column.label}{void}: {', '.join(parts) or 'nothing was answered'}.{_broken(column)}"
 
 
@@ -146,7 +147,7 @@ def _against(first: Column, second: Column) -> str:
     ]
     warning = "".join(map(_broken, (first, second)))
     if not claims:
-        return f"{first.label} against {second.label}: there is nothing to compare.{warning}"
+        return f"{first.label} against {second.label}: nothing to compare.{warning}"
     signs = {claim.sign for claim in claims}
     if signs == {0}:
         said = f"No clear difference between {first.label} and {second.label}"
@@ -175,7 +176,7 @@ def _claim(figure: Figure, found: Across | None) -> _Claim | None:
 
 
 def _factor(found: Across) -> str:
-    """The median, and the range over rounds."""
+    """Return the median, and the range over rounds."""
     span = f" ({found.least:.2f}–{found.most:.2f})" if found.rounds > 1 else ""
     return f"{found.median:.2f}×{span}"
 
@@ -187,7 +188,7 @@ def _over(first: Column, second: Column) -> str:
 
 
 def _broken(column: Column) -> str:
-    """Latencies of a target that fails are those of the survivors; the sentence must not hide it."""
+    """Warn that latencies of a failing target are those of the survivors."""
     sent = sum(measures.value("sent") or 0 for measures in column.shown)
     lost = sum(measures.value("failed") or 0 for measures in column.shown)
     if not lost:
@@ -200,7 +201,7 @@ def _broken(column: Column) -> str:
 
 
 def written_across(found: Across | None, unit: str) -> str:
-    """The median, and the range where several rounds differ."""
+    """Return the median, and the range if there are several rounds."""
     if found is None:
         return NOTHING
     if found.least == found.most:

@@ -1,7 +1,7 @@
-"""The one definition of a percentile here, and of how even a division is. Pure arithmetic on samples.
+"""The one definition of a percentile, and of Jain's fairness index. Pure arithmetic on samples.
 
-Percentiles interpolate linearly between order statistics, as numpy's default does, and are taken over all
-samples of a run; percentiles of percentiles or of averages are never formed.
+Percentiles interpolate linearly between order statistics, as numpy's default does, over all samples of a run;
+never over percentiles or averages.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of samples in ascending order, at least one; `share` from 0 to 1."""
+    """Return the percentile of at least one sample in ascending order; `share` is from 0 to 1."""
     place = share * (len(ordered) - 1)
     below = floor(place)
     least, most = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    # One formula for the whole segment, and clamped, so that rounding never puts p95 under p90.
+    # One formula for the whole segment, and clamped, so that rounding never puts p95 below p90.
     return min(most, least + (most - least) * (place - below))
 
 
 def spread(samples: Iterable[float]) -> dict[str, float | None]:
-    """Every quantile by name; None for each where there is no sample."""
+    """Return every quantile by name; None for each if there is no sample."""
     ordered = sorted(samples)
     return {name: percentile(ordered, share) if ordered else None for name, share in QUANTILES.items()}
 
@@ -36,8 +36,8 @@ def mean(samples: Sequence[float]) -> float | None:
 
 
 def jain(shares: Sequence[float]) -> float | None:
-    """Jain's index (Σx)² / (n·Σx²): 1 where all have the same, 1/n where one has all. None where nobody
-    has anything."""
+    """Return Jain's index (Σx)² / (n·Σx²): 1 if all are equal, 1/n if one has everything, None if all are
+    zero."""
     most = max(shares, default=0.0)
     if most <= 0:
         return None

@@ -1,4 +1,4 @@
-"""The report's plots, each from the records of one scenario: what to draw. How is `canvas.py`'s business."""
+"""The report's plots, each from the records of one scenario. `canvas.py` has how they are drawn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHORTEST = 0.000_1
-"""Gaps below are drawn here: deltas that one read brought in have no measurable time between them."""
+"""Shorter gaps are drawn here: deltas from one read have no measurable time between them."""
 CDF_POINTS = 400
 WATERFALL_SESSIONS = 32
 
 
 def plots(columns: Sequence[Column], key: str) -> list[Plot]:
-    """Those that the runs have data for. `key` tells apart several scenarios on one page."""
+    """Return the plots for which the runs have data. `key` keeps several scenarios on one page apart."""
     drawn = (
         _cdf(columns, f"{key}-ttft", "TTFT", lambda view: each(view, ttft)),
         _cdf(columns, f"{key}-itl", "ITL", lambda view: [gap for r in view.sent for gap in gaps(r)]),
@@ -41,7 +41,7 @@ def plots(columns: Sequence[Column], key: str) -> list[Plot]:
 
 
 def _first(columns: Sequence[Column]) -> list[tuple[str, RunRecord]]:
-    """One run a target: over time, two rounds would lie on each other."""
+    """Return one run a target: two rounds over time would overlap."""
     found: list[tuple[str, RunRecord]] = []
     for column in columns:
         measures: Measures = column.shown[0]
@@ -89,8 +89,8 @@ def _cdf(
         drawing.legend()
         return Plot(
             f"{name}: share of samples within a time",
-            "Further left is faster. The height is the share of samples that took at most so long; the number"
-            " in the legend is how many samples, all believed rounds together.",
+            "Further left is faster. The height is the share of samples within this time; the number in"
+            " the legend is the number of samples of all rounds that are not void.",
             drawing.svg(),
         )
 
@@ -230,8 +230,8 @@ def _throughput(columns: Sequence[Column], key: str) -> Plot | None:
 
 
 def slices(run: RunRecord) -> list[tuple[float, float]]:
-    """(requests in flight, output tokens/s) of each fortieth of the window, of every population: a server
-    works for unmeasured ones too."""
+    """Return (requests in flight, output tokens/s) of each fortieth of the window, over all populations: a
+    server works for unmeasured ones too."""
     view = window(run)
     width = view.seconds / 40
     if width <= 0:
@@ -248,7 +248,7 @@ def slices(run: RunRecord) -> list[tuple[float, float]]:
 
 
 def _middles(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Medians of at most twelve steps of concurrency."""
+    """Return medians for at most twelve levels of concurrency."""
     most = max((x for x, _ in points), default=0.0)
     step = max(1.0, most / 12)
     steps: dict[int, list[tuple[float, float]]] = {}
@@ -298,7 +298,8 @@ def _sessions(run: RunRecord) -> list[list[RequestRecord]]:
 
 
 def _bars(axes: Axes, row: int, requests: Sequence[RequestRecord], shortest: float) -> None:
-    """A failure is drawn at least `shortest` seconds wide: a refused connection takes none, yet must show."""
+    """Draw a failure at least `shortest` seconds wide: a refused connection takes no time but must be
+    visible."""
     waiting, streaming, broken = [], [], []
     for request in requests:
         first = request.stamps[0] if request.stamps else request.ended_at

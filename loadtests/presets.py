@@ -1,8 +1,8 @@
-"""The servers that we know: what each honours, how it is started, where its metrics are.
+"""The known servers: the fields that each honours, how it is started, and where its metrics are.
 
-Plain data. What a server honours was found by asking the very release that `peers/` pins (`peers/README.md`
-has the table); the arguments give all of them the same number of slots and leave the rest at the server's
-own defaults, logging included, because that is how people run them.
+Plain data. The honoured fields were tested with the release that `peers/` pins (`peers/README.md` has the
+table). The arguments give all servers the same number of slots and otherwise keep each one's defaults,
+logging included, because people run them that way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SERVED_NAME: Final = "loadtest"
-"""A launched server's name for its model, where it can be set."""
+"""A launched server's name for its model, if it can be set."""
 
 _ALL: Final = frozenset(
     {
@@ -33,10 +33,10 @@ _ALL: Final = frozenset(
 )
 
 EVERYTHING: Final = _ALL
-"""Every optional field that the harness ever sends; vLLM and its kin honour all of them."""
+"""Every optional field that the harness ever sends; vLLM and its forks honour all of them."""
 
 OPENAI: Final = _ALL - {"ignore_eos", "top_k", "min_p", "repetition_penalty"}
-"""What the API reference has, and so what a server of unknown kind is asked for."""
+"""The fields of the API reference: what an unknown server gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Preset:
     program: str
     """The script in its environment's `bin`."""
     variable: str
-    """Environment variable that says where: the virtual environment, or the program itself."""
+    """The environment variable with the virtual environment or the program."""
     arguments: tuple[str, ...]
     model: str = SERVED_NAME
-    """What requests must call the model."""
+    """The model's name in requests."""
     ready_path: str = "/health"
     metrics_path: str | None = "/metrics"
     takes_blas: bool = False
-    """It preloads the fast BLAS itself, into its engine alone, if {blas} is in its command."""
+    """Whether it preloads the fast BLAS itself, into its engine alone, if {blas} is in its command."""
 
 
 _PENSTOCK: Final = Preset(
@@ -74,8 +74,8 @@ _PENSTOCK: Final = Preset(
 
 _MLX_LM: Final = Preset(
     name="mlx_lm.server",
-    # Logprobs come without streaming only. A stop string ends an answer only where the model happens to
-    # spell it in the tokens that the tokenizer would use; elsewhere it is cut out and decoding goes on.
+    # Logprobs only without streaming. A stop string ends an answer only if the model happens to write it in
+    # the tokens that the tokenizer would use; otherwise it is cut out and decoding goes on.
     knows=_ALL - {"ignore_eos", "stop", "logprobs", "top_logprobs"},
     program="mlx_lm.server",
     variable="PENSTOCK_BENCH_MLX_LM",
@@ -90,8 +90,8 @@ _MLX_LM: Final = Preset(
 
 _RAPID_MLX: Final = Preset(
     name="rapid-mlx",
-    # logit_bias is refused with 400, ignore_eos is dropped, and penalties reach a request only where the
-    # one before it had some too.
+    # logit_bias is refused with 400, ignore_eos is dropped, and penalties reach a request only if the
+    # previous request had some too.
     knows=_ALL - {"ignore_eos", "logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty"},
     program="rapid-mlx",
     variable="PENSTOCK_BENCH_RAPID_MLX",
@@ -104,9 +104,8 @@ _RAPID_MLX: Final = Preset(
 
 _VLLM_MLX: Final = Preset(
     name="vllm-mlx",
-    # The others are accepted and ignored; logit_bias and repetition_penalty hold for the first tokens only.
-    # In a batch, temperature, top_p and min_p of the request that came first hold for all: each was asked
-    # alone here.
+    # The others are accepted and ignored; logit_bias and repetition_penalty apply to the first tokens only.
+    # In a batch, temperature, top_p and min_p of the first request apply to all; each was tested alone here.
     knows=frozenset({"stream_options", "temperature", "top_p", "min_p"}),
     program="vllm-mlx",
     variable="PENSTOCK_BENCH_VLLM_MLX",

@@ -1,6 +1,6 @@
 """Other processes of this machine, as `ps` and `lsof` report them: Linux and macOS.
 
-/proc is read only where there is one, and only for what `ps` does not know (open files), or slowly.
+If /proc exists, it is read only for what `ps` does not report (open files) or reports slowly.
 """
 
 from __future__ import annotations
@@ -24,57 +24,57 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """All that run, also ended ones that nobody has waited for."""
-    # -ww: macOS cuts commands at 80 columns where there is no terminal.
+    """Return all processes, including zombies."""
+    # -ww: macOS cuts commands at 80 columns if there is no terminal.
     lines = _ps("-A", "-ww", "-o", "pid=,ppid=,pgid=,command=").splitlines()
     found = (line.split(None, 3) for line in lines)
     return [Process(int(one[0]), int(one[1]), int(one[2]), "".join(one[3:])) for one in found]
 
 
 def children(pid: int) -> list[int]:
-    """Without those that have ended."""
+    """Return the children that have not ended."""
     pairs = (line.split() for line in _ps("-A", "-o", "pid=,ppid=,stat=").splitlines())
     return [int(child) for child, parent, state in pairs if int(parent) == pid and not state.startswith("Z")]
 
 
 def is_gone(pid: int) -> bool:
-    """No such process, or one that has ended and that nobody has waited for."""
+    """Whether there is no such process, or a zombie."""
     state = _ps("-p", str(pid), "-o", "stat=").strip()
     return not state or state.startswith("Z")
 
 
 def resident_bytes(pid: int) -> int:
-    """Raises OSError when it is gone."""
+    """Return the resident set. Raise OSError if the process is gone."""
     return int(_of(pid, "rss=")) * 1024
 
 
 def threads(pid: int) -> int:
-    """Raises OSError when it is gone."""
+    """Return the number of threads. Raise OSError if the process is gone."""
     if sys.platform == "darwin":
-        # One line for each, after a header; its ps has no column for their number.
+        # A header and one line for each thread; ps on macOS has no column for the number.
         return len(_ps("-M", "-p", str(pid)).splitlines()) - 1
     return int(_of(pid, "nlwp="))
 
 
 def environment(pid: int) -> str:
-    """Its command and the variables that it was started with. Raises OSError when it is gone."""
+    """Return its command and initial environment variables. Raise OSError if it is gone."""
     if not (line := _ps("eww", "-p", str(pid), "-o", "command=").strip()):
         raise ProcessLookupError(pid)
     return line
 
 
 def open_files(pid: int) -> int:
-    """Descriptors. Raises OSError when it is gone."""
+    """Return the number of open descriptors."""
     folder = _PROC / str(pid) / "fd"
     return len(list(folder.iterdir())) if _PROC.is_dir() else open_files_by_lsof(pid)
 
 
 def open_files_by_lsof(pid: int) -> int:
-    """The same where there is no /proc."""
+    """The same without /proc."""
     said = subprocess.run(["lsof", "-p", str(pid), "-Ff"], capture_output=True, text=True, check=False).stdout
     if not said:
         raise ProcessLookupError(pid)
-    # f3, f4, ...; what is no descriptor (the program, libraries) has letters.
+    # f3, f4, ...; entries that are no descriptors (the program, libraries) have letters.
     return sum(line[:1] == "f" and line[1:].isdigit() for line in said.splitlines())
 
 

@@ -1,8 +1,8 @@
-"""Prompts: text of a wished length in tokens, the same for the same key.
+"""Prompts: text of a given length in tokens, the same for the same key.
 
-Ordinary words, each of which is one token with its space in the usual vocabularies, so that the ratio of
-tokens to words is stable and measuring it once is enough. Every text is drawn from (salt, key): two layers
-with different keys, and one layer in two runs with different salts, part within the first words.
+The words are ordinary ones, each of which is one token with its space in the usual vocabularies, so that the
+ratio of tokens to words is stable and needs one measurement. Every text is drawn from (salt, key): two layers
+with different keys, and one layer in two runs with different salts, differ within the first words.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ WORDS: Final = tuple(_TEXT.split())
 
 
 class Prompts:
-    """Writes the texts of one run."""
+    """Generates the texts of one run."""
 
     def __init__(self, salt: str, tokens_per_word: float) -> None:
         assert tokens_per_word > 0
         self._salt = salt
         self._tokens_per_word = tokens_per_word
-        # Layers that whole populations share are asked for by each session, and may be long.
+        # Every session of a population uses the shared layers, which may be long.
         self.layer = lru_cache(maxsize=256)(self.text)
 
     def text(self, tokens: float, *key: object) -> str:
-        """About `tokens` tokens, at least one word. A shorter text of the same key is a prefix of a longer
-        one. `layer` is the same, remembered."""
+        """Return about `tokens` tokens, at least one word. A shorter text of the same key is a prefix of a
+        longer one. `layer` is the same, cached."""
         count = max(1, round(tokens / self._tokens_per_word))
         rng = random.Random("/".join(map(str, (self._salt, *key))))
         return " ".join(rng.choices(WORDS, k=count))
 
     def facts(self, kind: str, first: int, count: int, *key: object) -> tuple[Fact, ...]:
-        """`count` facts about things of this kind, numbered from `first` on, for the text of this key."""
+        """Return `count` facts about things of this kind, numbered from `first` on, for the text of this
+        key."""
         return drawn(kind, first, count, self._salt, *key)

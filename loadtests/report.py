@@ -1,4 +1,4 @@
-"""The final tables on the terminal: one run, or several side by side; first what must not be overlooked."""
+"""The final tables on the terminal, of one run or several side by side; warnings come first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLES: dict[Tone, str] = {"plain": "", "ratio": "cyan", "quiet": "dim", "bad":
 
 
 def print_report(runs: Sequence[RunRecord], console: Console | None = None, formulas: bool = False) -> None:
-    """Everything that a reader of the terminal needs; `formulas` adds how each figure is made."""
+    """Print the whole report; `formulas` adds how each figure is computed."""
     console = console or Console()
     for name, of_scenario in by_scenario(runs).items():
         found = columns(of_scenario)
@@ -61,7 +61,7 @@ def _table(grid: Grid) -> Table:
     for row in grid.rows:
         if row.opens_group and table.row_count:
             table.add_section()
-        # Text, not markup: a server's error message may hold brackets.
+        # Text, not markup: a server's error message may contain brackets.
         table.add_row(*(Text(cell, style=_STYLES[row.tone]) for cell in row.cells))
     return table
 
@@ -74,7 +74,7 @@ def _formulas(found: Sequence[Column]) -> RenderableType:
 
 
 def verdict_report(verdict: Verdict) -> RenderableType:
-    """Why there is none, if so; then each figure, regressions in red."""
+    """Return why there is no verdict, if so; then each figure, regressions in red."""
     parts: list[RenderableType] = [Text(problem, style="bold red") for problem in verdict.problems]
     for finding in verdict.findings:
         word, style = ("WORSE", "bold red") if finding.regressed else ("held ", "")

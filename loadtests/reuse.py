@@ -1,9 +1,8 @@
-"""Reuse: what a cache without bounds could have served of each prompt.
+"""Reuse: the share of each prompt that an unbounded prefix cache would hit.
 
-The theoretical maximum that a server's cached share is held against. Counted in characters of message
-content, because the target's tokenizer is its own; the chat template's tokens are ignored, and so is that
-caches keep whole blocks. Prompts count as earlier in the order of sending, answered or not: requests of
-one burst can share work in flight.
+It is the theoretical maximum for a server's cached share, counted in characters of message content, because
+tokenizers differ. It ignores the chat template's tokens and the block size of caches. Prompts count as
+earlier in the order of sending, answered or not: requests of one burst can share work in flight.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _ROLE, _CONTENT = "\ud800", "\ud801"
-"""Before a message's role and before its content. Lone surrogates, which no UTF-8 text can contain, so
-that messages cannot run into each other; and not counted."""
+"""Before a message's role and before its content. Lone surrogates, which UTF-8 text cannot contain, keep
+messages apart; they are not counted."""
 
 
 class _Node:
-    """A stretch of text that all prompts below have in common."""
+    """A stretch of text that all prompts below it share."""
 
     __slots__ = ("children", "label")
 
@@ -28,14 +27,14 @@ class _Node:
 
 class ReuseIndex:
     """A radix tree of all prompts, and of prompts with their answers. Its memory is the text that was new
-    each time: a conversation of many turns is held once."""
+    each time: it holds a conversation of many turns once."""
 
     def __init__(self) -> None:
         self._root = _Node("")
 
     def add(self, messages: Sequence[Mapping[str, str]]) -> float:
-        """Remembers this prompt, and says which share of its characters was a common prefix with an
-        earlier one (0 for a prompt without text)."""
+        """Add this prompt, and return which share of its characters was a common prefix with an earlier one
+        (0 for a prompt without text)."""
         matched = self._add("".join(_ROLE + one["role"] + _CONTENT + one["content"] for one in messages))
         total = common = 0
         for one in messages:
@@ -47,7 +46,7 @@ class ReuseIndex:
         return common / total if total else 0.0
 
     def _add(self, text: str) -> int:
-        """The length of the longest prefix of `text` that was there."""
+        """Return the length of the longest prefix of `text` that was in the tree."""
         node, at = self._root, 0
         while at < len(text):
             child = node.children.get(text[at])
@@ -62,7 +61,7 @@ class ReuseIndex:
 
 
 def _split(node: _Node, at: int) -> _Node:
-    """A node for the first `at` characters, with the rest below it."""
+    """Return a node for the first `at` characters, with the rest below it."""
     upper = _Node(node.label[:at])
     node.label = node.label[at:]
     upper.children[node.label[0]] = node
@@ -70,8 +69,8 @@ def _split(node: _Node, at: int) -> _Node:
 
 
 def _common(label: str, text: str, at: int) -> int:
-    """How far `label` agrees with `text` from `at` on, where they do part. Bisected, since comparing
-    slices is a memory comparison and a loop over 50,000 characters is not; the slices add up to one label."""
+    """Return how far `label` agrees with `text` from `at` on; they do differ. It bisects: comparing slices is
+    a memory comparison, and a loop over 50,000 characters is not. The slices add up to one label."""
     agrees, parts = 0, len(label)
     while parts - agrees > 1:
         middle = (agrees + parts) // 2

@@ -2,9 +2,9 @@
 
 `penstock bench row-costs`, or `python -m loadtests.row_costs logprobs|grammar MODEL_FOLDER STEPS` in a
 process that was started with the engine's BLAS. Batches of 32 rows, of which none, a few and all have the
-feature, take turns of 8 steps, so that other work on the machine slows all of them. Printed are medians of
+feature, take turns of 8 steps, so that other work on the machine slows all of them. It prints medians of
 ratios, each of one turn to the plain batch's turn in the same round; on a busy machine the ratio of processor
-time says more. On a GPU a turn's first step includes the rest of the previous turn's last one.
+time is more reliable. On a GPU a turn's first step includes the rest of the previous turn's last one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduler.structure import JsonText
 Feature = Literal["logprobs", "grammar"]
 ROWS = 32
 FEATURED_ROWS: dict[Feature, tuple[int, ...]] = {"logprobs": (0, 1, ROWS), "grammar": (0, 4, ROWS)}
-"""The first is the plain batch."""
+"""Rows with the feature; the first entry is the plain batch."""
 _STEPS_A_TURN = 8
 _TOP_LOGPROBS = 20
 _ENDLESS_JSON = JsonText(
@@ -48,7 +48,8 @@ _ENDLESS_JSON = JsonText(
 
 
 def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[float, float]]]:
-    """By the number of rows with the feature: wall-clock and processor seconds a step, of each turn."""
+    """Return wall-clock and processor seconds a step, of each turn, by the number of rows with the
+    feature."""
     preparation = Preparation(HubTokenizer(folder), inspect(folder))
     loops = {}
     for rows in FEATURED_ROWS[feature]:
@@ -64,7 +65,7 @@ def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[
 
 
 def described(turns: dict[int, list[tuple[float, float]]]) -> list[str]:
-    """A line for each batch."""
+    """Return a line for each batch."""
     plain = next(iter(turns.values()))
     lines = []
     for rows, own in turns.items():
@@ -83,7 +84,7 @@ def _turn(loop: EngineLoop) -> tuple[float, float]:
     started, worked = time.perf_counter(), time.process_time()
     steps = 0
     while steps < _STEPS_A_TURN:
-        # A turn of the loop that only reads what the device has begun gives nothing.
+        # A turn of the loop that only reads the device's pending result has no tokens.
         for frame in loop.turn(()):
             assert isinstance(frame, StepOutput)
             assert len(frame.tokens) == ROWS, "a row has ended"
@@ -92,7 +93,7 @@ def _turn(loop: EngineLoop) -> tuple[float, float]:
 
 
 def _submit(preparation: Preparation, row: int, feature: Feature | None, steps: int) -> Submit:
-    """A row that does not end within `steps` and the steps in which other rows are prefilled."""
+    """Submit a row that outlasts `steps` and the steps that prefill other rows."""
     max_tokens = steps + 100
     request = GenerationRequest(
         f"row-{row}",
@@ -102,7 +103,7 @@ def _submit(preparation: Preparation, row: int, feature: Feature | None, steps: 
         structure=_ENDLESS_JSON if feature == "grammar" else None,
     )
     ready = preparation.prepare(request)
-    # Free rows must not end by themselves; constrained ones cannot, for their list is too long.
+    # Free rows must not end by themselves; constrained ones cannot, because their list is too long.
     stops = ready.stop_token_ids if ready.grammar else ()
     top = _TOP_LOGPROBS if feature == "logprobs" else None
     return Submit(
@@ -111,7 +112,7 @@ def _submit(preparation: Preparation, row: int, feature: Feature | None, steps: 
 
 
 def _decoding(folder: Path, submits: list[Submit]) -> EngineLoop:
-    """A batch of its own in which all rows decode."""
+    """Return a batch in which all rows decode."""
     load = EngineConfig("mlx", folder, weights_dtype="float32", kv_cache_bytes=1 << 30).load_message()
     backend = model_loading.load(load, lambda stage: None)
     loop = EngineLoop(backend, ROWS, PrefillPace(load.prefill_chunk_tokens))

@@ -1,7 +1,7 @@
-"""Scenarios: small declarative files that say who asks what, when, and how they behave.
+"""Scenarios: small declarative files that say which requests are sent, when, and how their clients behave.
 
-A scenario is a list of populations; each is a number of agents of one kind. Everything is checked on load,
-unknown keys are refused by name, and `--set population.prompt.shared_tokens=1024` changes any value.
+A scenario is a list of populations; each is a number of agents of one kind. Loading checks everything and
+refuses unknown keys by name; `--set population.prompt.shared_tokens=1024` changes any value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 
 class ScenarioError(Exception):
-    """A scenario file or an override that cannot be used; the message names the place."""
+    """A scenario file or an override is invalid; the message names the place."""
 
 
 class _Part(BaseModel):
@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class Closed(_Part):
-    """`clients` agents, each starting its next session when the last has ended."""
+    """`clients` agents, each of which starts its next session when the last has ended."""
 
     kind: Literal["closed"]
     clients: int = Field(ge=1)
@@ -37,8 +37,8 @@ class Burst(_Part):
 
 
 class Poisson(_Part):
-    """Open loop: sessions arrive at random, `rate` a second on average; `burstiness` 1 is Poisson, less
-    is burstier (gamma-distributed gaps with this shape, as vllm bench has it)."""
+    """Open loop: sessions arrive at random, `rate` a second on average. `burstiness` 1 is Poisson; less is
+    burstier (gamma-distributed gaps with this shape, as in vllm bench)."""
 
     kind: Literal["poisson"]
     rate: float = Field(gt=0)
@@ -46,7 +46,7 @@ class Poisson(_Part):
 
 
 class Ramp(_Part):
-    """Open loop with a rate that grows evenly from `rate_from` to `rate_to` over `seconds`."""
+    """Open loop whose rate grows linearly from `rate_from` to `rate_to` over `seconds`."""
 
     kind: Literal["ramp"]
     rate_from: float = Field(ge=0)
@@ -62,8 +62,8 @@ class Schedule(_Part):
 
 
 class OfCapacity(_Part):
-    """Open loop at a multiple of what the target was just measured to finish (a closed-loop probe of
-    `probe_clients` for `probe_seconds`, outside the measured window)."""
+    """Open loop at a multiple of the target's measured capacity (a closed-loop probe of `probe_clients` for
+    `probe_seconds`, outside the measured window)."""
 
     kind: Literal["of-capacity"]
     multiple: float = Field(gt=0)
@@ -75,8 +75,8 @@ Arrivals = Annotated[Closed | Burst | Poisson | Ramp | Schedule | OfCapacity, Fi
 
 
 class Prompt(_Part):
-    """Three layers before the conversation: the same for all (system prompt and tools), the same for a
-    group (a repository), the session's own. Lengths in tokens of the target's tokenizer."""
+    """Three layers before the conversation: common to all (system prompt and tools), to a group (a
+    repository), and to the session. Lengths are in tokens of the target's tokenizer."""
 
     shared_tokens: int = Field(default=0, ge=0)
     shared_name: str = "global"
@@ -87,15 +87,15 @@ class Prompt(_Part):
 
 
 class Turns(_Part):
-    """A session's turns, with the server's own answers fed back."""
+    """A session's turns; the history has the server's own answers."""
 
     least: int = Field(default=1, ge=1)
     most: int = Field(default=1, ge=1)
     growth_tokens: int = Field(default=200, ge=1)
-    """What each further turn adds: a tool's result or a user's words."""
+    """What each further turn adds: a tool's result or a user's message."""
     gap_median_seconds: float = Field(default=0.0, ge=0)
     gap_sigma: float = Field(default=0.0, ge=0)
-    """Of the lognormal gap between an answer and the next turn (tools run, people think)."""
+    """Sigma of the lognormal gap between an answer and the next turn (tools run, people think)."""
     gap_most_seconds: float = Field(default=30.0, ge=0)
 
     @model_validator(mode="after")
@@ -106,8 +106,8 @@ class Turns(_Part):
 
 
 class Subagents(_Part):
-    """At one turn the agent starts `count` subagents (same shared and group layers, a history of their
-    own, sessions counted to the parent's) and waits for all of them."""
+    """At one turn the agent starts `count` subagents and waits for all of them. They share the agent's shared
+    and group layers, have a history of their own, and count to its session."""
 
     at_turn: int = Field(ge=1)
     count: int = Field(ge=1)
@@ -115,7 +115,7 @@ class Subagents(_Part):
 
 
 class Output(_Part):
-    """`exact` requires exactly this many tokens (ignore_eos where the target knows it)."""
+    """`exact` requires exactly this many tokens (ignore_eos if the target supports it)."""
 
     least: int = Field(default=64, ge=1)
     most: int = Field(default=64, ge=1)
@@ -129,8 +129,8 @@ class Output(_Part):
 
 
 class HangUp(_Part):
-    """A share of the requests whose client leaves: after a number of deltas, or while it waits for the first
-    (before `seconds` have passed)."""
+    """The share of requests whose client disconnects: after a number of deltas, or while it waits for the
+    first (within `seconds`)."""
 
     share: float = Field(gt=0, le=1)
     after_deltas: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -139,7 +139,7 @@ class HangUp(_Part):
     @model_validator(mode="after")
     def _somewhere(self) -> HangUp:
         if not (self.after_deltas or self.while_waiting_seconds):
-            raise ValueError("say when: after_deltas or while_waiting_seconds")
+            raise ValueError("give after_deltas or while_waiting_seconds")
         return self
 
 
@@ -148,31 +148,32 @@ class Population(_Part):
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
     tenant: str = "default"
-    """Sent as the API key, where the target knows tenants."""
+    """Sent as the API key, if the target knows tenants."""
     arrivals: Arrivals
     start_seconds: float = Field(default=0.0, ge=0)
     sessions: int | None = Field(default=None, ge=1)
-    """Sessions in all; None: until the run's time is over."""
+    """All sessions of the population; None: no bound but the run's time."""
     prompt: Prompt = Prompt()
     turns: Turns = Turns()
     output: Output = Output()
     sampling: Literal["greedy", "mixed"] = "greedy"
-    """mixed: every session its own temperature, cut-offs, seed, penalties, and, where `output.exact` is
-    false, stop strings."""
+    """mixed: every session has its own temperature, top_p and so on, seed, penalties and, if `output.exact`
+    is false, stop strings."""
     logprobs: bool = False
-    """mixed asks for logprobs too, in half of the sessions; apart, because not every target has them."""
+    """With mixed sampling, half of the sessions ask for logprobs too; separate, because not every target has
+    them."""
     recall: bool = False
-    """Facts stand in every layer, every turn asks for one of them, and its answer is checked. For models that
-    can; answers then end where the model ends them, whatever `output.exact` says."""
+    """Every layer states facts, every turn asks for one of them, and its answer is checked. For models that
+    can do so; the model then decides the length of its answers, whatever `output.exact` says."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     timeout_seconds: float | None = Field(default=None, gt=0)
-    """The client wants the whole answer within this time: every target gets it (`x-request-timeout`), most
-    ignore it, and the client leaves after it. None waits while anything comes."""
+    """The client's deadline for the whole answer, sent to every target (`x-request-timeout`); most ignore it,
+    and the client disconnects after it. None waits as long as bytes arrive."""
     read_bytes_per_second: float | None = Field(default=None, gt=0)
-    """A reader this slow; None reads as fast as it comes."""
+    """The speed of a slow reader; None reads as fast as bytes arrive."""
     measured: bool = True
-    """False for a flood whose own latency is not the question."""
+    """False for a flood whose own latency is not measured."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Population:
@@ -186,32 +187,32 @@ def _instants(arrivals: Burst | Schedule) -> range:
 
 
 class Bounds(_Part):
-    """No run is without end."""
+    """Every run is bounded."""
 
     seconds: float = Field(default=60.0, gt=0)
     requests: int = Field(default=10_000, ge=1)
     request_seconds: float = Field(default=120.0, gt=0)
-    """Longest silence of one stream."""
+    """The longest silence of one stream."""
 
 
 class Slo(_Part):
-    """What counts as good, for goodput."""
+    """The latency bounds for goodput."""
 
     ttft_seconds: float = Field(default=2.0, gt=0)
     tpot_seconds: float = Field(default=0.2, gt=0)
 
 
 class Replay(_Part):
-    """A recorded trace instead of populations; `format` says how its lines read."""
+    """A recorded trace instead of populations; `format` names the format of its lines."""
 
     file: str
-    """Seen from the scenario's folder; an override is seen from the working folder."""
+    """Relative to the scenario's folder; in an override, to the working folder."""
     format: Literal["mooncake", "sharegpt", "openai"]
     speed: float = Field(default=1.0, gt=0)
     """2 replays twice as fast; requests without a time of their own follow each other, `clients` at once."""
     clients: int = Field(default=8, ge=1)
     token_scale: float = Field(default=1.0, gt=0)
-    """Lengths times this: a trace of 100k-token prompts on a small model."""
+    """A factor on all lengths: replays a trace of 100k-token prompts on a small model."""
 
 
 class Scenario(_Part):
@@ -221,7 +222,7 @@ class Scenario(_Part):
     description: str = Field(min_length=1)
     seed: int = 0
     fresh: bool = True
-    """New prompts each run, so that no run hits the cache of the last."""
+    """New prompts each run, so that no run hits the prefix cache of the last."""
     warm_up_seconds: float = Field(default=0.0, ge=0)
     bounds: Bounds = Bounds()
     slo: Slo = Slo()
@@ -232,23 +233,23 @@ class Scenario(_Part):
     def _somebody(self) -> Scenario:
         names = [population.name for population in self.populations]
         if len(set(names)) != len(names):
-            raise ValueError("two populations have one name")
+            raise ValueError("two populations have the same name")
         if bool(names) == (self.replay is not None):
             raise ValueError("give populations or a replay, and not both")
         return self
 
     def only(self, population: str) -> Scenario:
-        """What this population has when nobody else is there, from the start."""
+        """Return the scenario with this population alone, from the start."""
         chosen = self.population(population)
         return self.model_copy(update={"populations": (chosen.model_copy(update={"start_seconds": 0.0}),)})
 
     def without(self, population: str) -> Scenario:
-        """The others, as if it had never come."""
+        """Return the scenario without this population."""
         gone = self.population(population)
         return self.model_copy(update={"populations": tuple(p for p in self.populations if p is not gone)})
 
     def population(self, name: str) -> Population:
-        """Raises ScenarioError."""
+        """Raise ScenarioError if there is none of this name."""
         for one in self.populations:
             if one.name == name:
                 return one
@@ -257,20 +258,20 @@ class Scenario(_Part):
 
 
 def shipped() -> dict[str, Path]:
-    """The scenarios that come with Penstock, by name."""
+    """Return the scenarios that come with Penstock, by name."""
     folder = Path(str(files("loadtests") / "scenarios"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def load(name_or_file: str, overrides: tuple[str, ...] = (), token_scale: float = 1.0) -> Scenario:
-    """A shipped scenario by name, or any file. Each override is `path.to.value=VALUE` (TOML), where a
-    population is addressed by its name. Raises ScenarioError."""
+    """Load a shipped scenario by name, or any file. Each override is `path.to.value=VALUE` (TOML), which
+    addresses a population by its name. Raise ScenarioError if something is invalid."""
     path = shipped().get(name_or_file, Path(name_or_file))
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         known = ", ".join(shipped())
-        raise ScenarioError(f"{name_or_file!r} is no file and none of the scenarios {known}") from None
+        raise ScenarioError(f"{name_or_file!r} is neither a file nor one of the scenarios {known}") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ScenarioError(f"{path}: {error}") from error
     match document:
@@ -310,8 +311,8 @@ def _override(document: dict[str, Any], override: str) -> None:
 
 
 def _scaled(part: Any, factor: float) -> Any:
-    """Every length of a prompt times `factor`, at least 1, and of a trace; defaults too. Not the answers':
-    what an answer costs does not shrink with its prompt, and `output` is set by itself."""
+    """Scale every length of a prompt or a trace by `factor`, to at least 1; defaults too. Answers keep their
+    lengths: their cost does not shrink with the prompt, and `output` has its own settings."""
     match part:
         case list() | tuple():
             return [_scaled(item, factor) for item in part]

@@ -1,4 +1,4 @@
-"""The target's own numbers, read while it is under load, to be laid beside the client's."""
+"""Scrape the target's own metrics while it is under load, to compare them with the client's figures."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from loadtests.record import ServerSample
 
 _SAMPLE = re.compile(r"^((?:penstock_|vllm:|rapid_mlx_|vllm_mlx_)\w+(?:\{[^}]*\})?) (\S+)", re.M)
 _DROPPED = re.compile(r"_(bucket|created)(\{|$)")
-"""Histograms' buckets would be nine tenths of the record; their sums and counts say what is compared."""
+"""Histograms' buckets would be nine tenths of the record; the comparison uses their sums and counts."""
 
 _CANCELLED = (
     'penstock_requests_total{outcome="cancelled"}',
     "rapid_mlx_requests_cancelled_via_disconnect_total",
 )
-"""The counter of requests that ended because their client left, where a target has one."""
+"""The counter of requests whose client disconnected, if a target has one."""
 
 
 def parse(text: str) -> dict[str, float]:
-    """Samples of Prometheus's text format by name and labels, of the servers that we know."""
+    """Parse samples of Prometheus's text format by name and labels, of the known servers."""
     found: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
         if not _DROPPED.search(name):
@@ -34,7 +34,7 @@ def parse(text: str) -> dict[str, float]:
 
 
 class Scraper:
-    """Samples `url` while `run` runs; reports when requests whose client had left were freed."""
+    """Samples `url` while `run` runs; reports when requests whose client had disconnected were freed."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, started: float) -> None:
         self._client = client
@@ -44,19 +44,19 @@ class Scraper:
         self._seen_cancelled: float | None = None
         self.samples: list[ServerSample] = []
         self.freed: dict[int, float] = {}
-        """Seconds from a hang-up to the target's own count of it, by the request's index."""
+        """Seconds from a disconnect to the target's own count of it, by the request's index."""
 
     def hung_up(self, index: int) -> None:
         self._waiting.append((index, trio.current_time()))
 
     async def run(self) -> None:
-        """One sample a second; twenty while a client's departure has not been counted yet."""
+        """Sample once a second; twenty times a second while a disconnect has not been counted."""
         while True:
             await self.sample()
             await trio.sleep(0.05 if self._waiting else 1.0)
 
     async def sample(self, keep: bool = False) -> None:
-        """One scrape. `keep` it whatever the time since the last: a run's first and last are its bounds."""
+        """Scrape once. `keep` it whatever the time since the last: a run's first and last are its bounds."""
         try:
             response = await self._client.get(self._url)
         except httpx.HTTPError:
@@ -66,12 +66,12 @@ class Scraper:
         if not samples:
             return
         self._match(samples, now)
-        # Between the seconds only the count of departures is of interest.
+        # Between the seconds only the count of disconnects matters.
         if keep or not self.samples or now - self._started - self.samples[-1].at >= 0.9:
             self.samples.append(ServerSample(at=now - self._started, samples=samples))
 
     def _match(self, samples: dict[str, float], now: float) -> None:
-        """Departures are counted in some order of their own; matched first to first, their mean is right
+        """Match disconnects first to first. The target counts them in its own order, but the mean is right
         whatever the order, and each is at most one poll late."""
         cancelled = next((samples[name] for name in _CANCELLED if name in samples), None)
         if cancelled is None:

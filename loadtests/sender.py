@@ -1,4 +1,4 @@
-"""Sends the requests of one run, each recorded whatever becomes of it, and counts them as they go."""
+"""Send the requests of one run, record each whatever its outcome, and count them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtests.workload import Ask, Session
 
 class Sender:
     """`started` is the run's start on trio's clock; `on_hang_up` gets the index of each request that its
-    client left. Counts are kept while requests run: a display reads them four times a second."""
+    client abandoned. Counts are kept while requests run: a display reads them four times a second."""
 
     def __init__(self, target: Target, salt: str, started: float, on_hang_up: Callable[[int], None]) -> None:
         self._target = target
@@ -29,10 +29,10 @@ class Sender:
         self._in_flight: dict[int, Observed] = {}
         self._recorded_deltas = 0
         self.records: list[RequestRecord] = []
-        """Of ended requests, in the order in which they ended."""
+        """Records of ended requests, in the order in which they ended."""
         self.sent = 0
         self.finished = 0
-        """As the scenario wanted: answered, or left early."""
+        """Requests that ended as the scenario wanted: answered, or abandoned by their client."""
 
     @property
     def in_flight(self) -> int:
@@ -44,14 +44,14 @@ class Sender:
 
     @property
     def deltas(self) -> int:
-        """Of all requests until now. O(in flight)."""
+        """Return the deltas of all requests until now. O(in flight)."""
         return self._recorded_deltas + sum(len(observed.stamps) for observed in self._in_flight.values())
 
     async def send(
         self, client: httpx.AsyncClient, session: Session, turn: int, wish: Ask, due: float
     ) -> Observed:
-        """One request, from its sending to its end; `due` is when it should have been sent, in seconds of the
-        run. A cancelled one is recorded, too."""
+        """Send one request and follow it to its end; `due` is when it should have been sent, in seconds of
+        the run. A cancelled one is recorded, too."""
         index = next(self._indices)
         self.sent += 1
         observed = self._in_flight[index] = Observed(sent_at=trio.current_time())
@@ -64,7 +64,7 @@ class Sender:
         return observed
 
     def _headers(self, session: Session, wish: Ask) -> dict[str, str]:
-        # The salt, because the target may remember the agents of a probe or of an earlier run.
+        # With the salt, because the target may remember the agents of a probe or of an earlier run.
         headers = {"x-session-id": f"{self._salt} {session.id}"}
         if self._target.api_key is not None:
             headers["authorization"] = f"Bearer {self._target.api_key}"

@@ -1,4 +1,5 @@
-"""The target's own metrics over the run, laid beside what its clients saw. Penstock's and vLLM's names."""
+"""The target's own metrics over the run, beside its clients' figures. Supports Penstock's and vLLM's
+names."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ FORMULA = (
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One quantity, as the target's metrics and as its clients have it."""
+    """One quantity, as the target's metrics and as its clients report it."""
 
     label: str
     unit: str
@@ -57,7 +58,8 @@ class _Growth:
             self._scrapes.append(scrape)
 
     def growth(self, name: str, **labels: str) -> float | None:
-        """None where fewer than two scrapes have it. A counter that went back was reset, and counts anew."""
+        """Return the growth, or None with fewer than two scrapes. A counter that fell was reset and counts
+        anew."""
         sums = [
             sum(value for found, value in scrape[name] if labels.items() <= found.items())
             for scrape in self._scrapes
@@ -82,7 +84,7 @@ class _Growth:
 
 
 def server_side(run: RunRecord) -> list[Beside]:
-    """Only what the target has; empty where nothing was scraped."""
+    """Return the quantities that the target reports; empty if nothing was scraped."""
     growth, requests = _Growth(run.server), run.requests
     rows = [
         Beside(
@@ -153,7 +155,7 @@ _CLIENT: dict[str, Callable[[RequestRecord], bool]] = {
         r.outcome is Outcome.STREAM_ERROR or ((r.status or 0) >= 500 and r.outcome is Outcome.HTTP_ERROR)
     ),
 }
-"""What a client saw of requests that the target counts under this outcome."""
+"""The client's outcomes of requests that the target counts under this outcome."""
 
 
 def _outcomes(growth: _Growth, requests: tuple[RequestRecord, ...]) -> list[Beside]:

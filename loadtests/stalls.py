@@ -1,4 +1,4 @@
-"""What one population's arrival does to another's streams: the stall that a very long prompt causes."""
+"""How long one population's arrival stalls another's streams, as a very long prompt does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.record import RequestRecord, RunRecord
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Streams of `decoding` around the wait of `arriving` for its first token."""
+    """Streams of `decoding` while `arriving` waits for its first token."""
 
     decoding: str
     arriving: str
@@ -29,7 +29,7 @@ Interval = tuple[float, float]
 
 
 def stalls(run: RunRecord) -> list[Stall]:
-    """For each population that was decoding before another came, and while that one waited."""
+    """Return a stall for each population that decoded before another arrived, and while that one waited."""
     by_population: defaultdict[str, list[RequestRecord]] = defaultdict(list)
     for request in run.requests:
         by_population[request.population].append(request)
@@ -44,7 +44,8 @@ def stalls(run: RunRecord) -> list[Stall]:
 
 
 def waits(requests: Iterable[RequestRecord]) -> list[Interval]:
-    """From each send to the first delta, or to the end where there was none; overlapping ones joined."""
+    """Return the time from each send to the first delta, or to the end without one; overlapping ones are
+    joined."""
     joined: list[Interval] = []
     for start, end in sorted((r.sent_at, r.stamps[0] if r.stamps else r.ended_at) for r in requests):
         if joined and start <= joined[-1][1]:

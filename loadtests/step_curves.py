@@ -1,7 +1,7 @@
-"""How long a decode step takes by rows and shared prefix: Penstock's engine against a bare BatchGenerator.
+"""The time of a decode step by rows and shared prefix: Penstock's engine against a bare BatchGenerator.
 
-`penstock bench steps`: both in processes of their own with the same model and BLAS, in turn at each size; the
-fastest of the steps counts, which other work on the machine can only make slower. Draws the curves.
+`penstock bench steps`: each runs in a process of its own with the same model and BLAS, in turn at each size.
+The fastest of the steps counts, because other work on the machine can only slow a step. Draws the curves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Size:
     prefix_tokens: int
 
     def copied_bytes(self, token_bytes: int) -> int:
-        """What a batch holds that has a copy of the prefix for each row; twice that while it is made."""
+        """Return the bytes of a batch that copies the prefix for each row; twice that while it is built."""
         return self.rows * (self.prefix_tokens + PRIVATE_TOKENS) * token_bytes
 
 
@@ -41,14 +41,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`bare` None: it would have needed more memory than was allowed."""
+    """`bare` is None if it would have needed more memory than allowed."""
 
     ours: Step
     bare: Step | None
 
 
 class StepProcess:
-    """One engine, asked for a size at a time."""
+    """One engine, which measures one size at a time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -65,7 +65,7 @@ class StepProcess:
 
 @contextmanager
 def step_process(kind: str, folder: Path, environment: Mapping[str, str]) -> Iterator[StepProcess]:
-    """`kind`: ours or bare. Ends with the block."""
+    """Start a step process of `kind` ours or bare, and end it after the block."""
     command = [sys.executable, "-m", "loadtests.step_process", kind, str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
@@ -80,7 +80,7 @@ def step_process(kind: str, folder: Path, environment: Mapping[str, str]) -> Ite
 def measure(
     sizes: Sequence[Size], folder: Path, environment: Mapping[str, str], token_bytes: int, most_bytes: int
 ) -> Iterator[Pair]:
-    """One pair after the other, as they are measured."""
+    """Yield pairs as they are measured."""
     with step_process("ours", folder, environment) as ours, step_process("bare", folder, environment) as bare:
         for size in sizes:
             fits = 2 * size.copied_bytes(token_bytes) <= most_bytes
@@ -88,7 +88,7 @@ def measure(
 
 
 def described(pair: Pair) -> str:
-    """One line."""
+    """Return one line."""
     size, ours = pair.ours.size, pair.ours
     text = f"{size.rows:3} rows, prefix {size.prefix_tokens:6}: {ours.seconds * 1000:6.1f} ms, "
     text += f"{ours.kv_bytes / 1e6:7.0f} MB"
@@ -100,7 +100,7 @@ def described(pair: Pair) -> str:
 
 
 def plot(pairs: Sequence[Pair]) -> Plot:
-    """Raises PlotsMissing where matplotlib is not installed."""
+    """Draw the curves. Raise PlotsMissing if matplotlib is not installed."""
     with canvas("steps", 1, 3.6) as drawing:
         axes = drawing.axes[0]
         rows = sorted({pair.ours.size.rows for pair in pairs})
@@ -119,7 +119,7 @@ def plot(pairs: Sequence[Pair]) -> Plot:
                 )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xlabel("tokens that all rows begin with")
+        axes.set_xlabel("tokens of the prefix that all rows share")
         axes.set_ylabel("fastest decode step (ms)")
         drawing.legend()
         return Plot(

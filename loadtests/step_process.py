@@ -1,9 +1,9 @@
 """Decode steps of one engine in a process of its own: ours, or a bare `BatchGenerator`.
 
 `python -m loadtests.step_process ours|bare MODEL_FOLDER` reads a job a line, `{"rows": R, "prefix": P,
-"private": T, "steps": N}`: R rows, all of which begin with the same P tokens and go on with T of their own.
-The answer: seconds of each step, and bytes of keys and values. The bare one computes the prefix once, too,
-and a copy of it for each row, as mlx-lm's batches want it. Two processes, because ours replaces mlx-lm's
+"private": T, "steps": N}`: R rows with the same first P tokens, followed by T of their own. The answer has
+the seconds of each step, and bytes of keys and values. The bare one also computes the prefix once, and copies
+it for each row, as mlx-lm's batches require. They need two processes, because ours replaces mlx-lm's
 attention.
 """
 
@@ -38,8 +38,8 @@ Job = dict[str, int]
 
 def _prompts(job: Job) -> tuple[list[int], list[list[int]]]:
     words = random.Random(json.dumps(job))
-    trunk = [words.randrange(_VOCABULARY) for _ in range(job["prefix"])]
-    return trunk, [[words.randrange(_VOCABULARY) for _ in range(job["private"])] for _ in range(job["rows"])]
+    prefix = [words.randrange(_VOCABULARY) for _ in range(job["prefix"])]
+    return prefix, [[words.randrange(_VOCABULARY) for _ in range(job["private"])] for _ in range(job["rows"])]
 
 
 def _timed(step: Callable[[], object], steps: int) -> list[float]:
@@ -59,19 +59,19 @@ def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
     mx.eval(model.parameters())
 
     def measure(job: Job) -> dict[str, Any]:
-        trunk, rests = _prompts(job)
+        prefix, rests = _prompts(job)
         kept = make_prompt_cache(model)
-        for start in range(0, len(trunk), _CHUNK_TOKENS):
-            model(mx.array([trunk[start : start + _CHUNK_TOKENS]]), cache=kept)
+        for start in range(0, len(prefix), _CHUNK_TOKENS):
+            model(mx.array([prefix[start : start + _CHUNK_TOKENS]]), cache=kept)
             mx.eval([layer.state for layer in kept])
         generator = BatchGenerator(model, completion_batch_size=_MOST_ROWS, prefill_step_size=_CHUNK_TOKENS)
         generator.insert(
             rests,
             max_tokens=[10_000] * len(rests),
-            caches=[copy.deepcopy(kept) for _ in rests] if trunk else None,
+            caches=[copy.deepcopy(kept) for _ in rests] if prefix else None,
         )
         while len(generator.next()[1]) < len(rests):
-            pass  # Until all of them decode.
+            pass  # Until all rows decode.
         seconds = _timed(generator.next, job["steps"])
         held = generator.prompt_cache_nbytes
         generator.close()
@@ -120,7 +120,7 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
 
 
 def _decode_all(backend: Backend, submits: list[Submit]) -> None:
-    """Admit these, and step until each of them has a token in a step."""
+    """Admit these rows, and step until each has a token."""
     rows = [Sequence.of(submit) for submit in submits]
     for row in rows:
         backend.admit(row)

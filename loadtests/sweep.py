@@ -1,7 +1,7 @@
-"""One option of Penstock over several values, under one scenario: what one figure costs in another.
+"""Sweep one option of Penstock over several values, under one scenario: one figure's cost in another.
 
-A default is a choice between two things that nobody can have both of; the curve shows what was chosen. Each
-value gets a server of its own, one after another, so that they do not share the machine.
+A default is a trade-off between two figures; the curve shows it. Each value gets a server of its own, one
+after another, so that they do not share the machine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from loadtests.record import RunRecord
 from loadtests.targets import Launch
 
 DEFAULT = "default"
-"""The value that leaves the option out."""
+"""The value that omits the option."""
 ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A figure of a run: `name`, or `name@population` for what one population had."""
+    """A figure of a run: `name`, or `name@population` for one population's."""
 
     figure: str
 
@@ -35,7 +35,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """None where the run had nothing to compute it from."""
+    """None if the run has no value for it."""
 
     value: str
     x: float | None
@@ -43,14 +43,14 @@ class Point:
 
 
 def launch_of(option: str, value: str) -> Launch:
-    """Penstock with the option at this value."""
+    """Return Penstock with the option at this value."""
     arguments = () if value == DEFAULT else (option, value)
     return Launch(value, PRESETS["penstock"], arguments=arguments)
 
 
 def points(runs: Sequence[RunRecord], x: Axis, y: Axis) -> list[Point]:
-    """One for each value's run. Where a population was also measured alone, x is a multiple of what it had
-    then."""
+    """Return one point for each value's run. If a population was also measured alone, x is a multiple of its
+    value then."""
     unit = next((x.of(run) for run in runs if run.target == ALONE), 1.0)
     found = []
     for run in runs:
@@ -61,7 +61,7 @@ def points(runs: Sequence[RunRecord], x: Axis, y: Axis) -> list[Point]:
 
 
 def plot(found: Sequence[Point], option: str, x_label: str, y_label: str) -> Plot:
-    """Raises PlotsMissing where matplotlib is not installed."""
+    """Draw the curve. Raise PlotsMissing if matplotlib is not installed."""
     drawn = [
         (point.x, point.y, point.value) for point in found if point.x is not None and point.y is not None
     ]
@@ -78,7 +78,7 @@ def plot(found: Sequence[Point], option: str, x_label: str, y_label: str) -> Plo
         drawing.legend()
         return Plot(
             f"{option}: {y_label} against {x_label}",
-            "A point a value, one run each; the diamond is the server's own choice. Nearer to the lower left"
-            " corner is better; along the curve one is bought with the other.",
+            "A point a value, one run each; the diamond is the server's default. Nearer to the lower left"
+            " corner is better; the curve is the trade-off between the two.",
             drawing.svg(),
         )

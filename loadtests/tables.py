@@ -1,4 +1,4 @@
-"""The contents of the report's tables, drawn by the terminal and by the page."""
+"""The contents of the report's tables, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _rounds(found: Sequence[Column]) -> str:
 
 
 def headline(found: Sequence[Column]) -> Grid:
-    """The few figures that the sentence at the top rests on."""
+    """Return the figures on which the summary sentence is based."""
     wanted = (*HEADLINE, "goodput", "slo_attainment")
     names = [figure for figure in figures(found) if figure.name in wanted]
     title = "Who is faster" if len(found) > 1 else "In short"
@@ -74,7 +74,7 @@ def _grid(title: str, note: str, wanted: Sequence[Figure], found: Sequence[Colum
 
 
 _IN_LABELS = frozenset({"tokens/s", "tokens", "requests"})
-"""Units that the row's label or the column's head names already; cells stay narrow without."""
+"""Units that the row's label or the column's head already has; cells omit them to stay narrow."""
 
 
 def _short(text: str, unit: str) -> str:
@@ -82,7 +82,7 @@ def _short(text: str, unit: str) -> str:
 
 
 def _ratio(first: Column, second: Column, figure: Figure) -> str:
-    """Twice as many failures is no finding: counts are read as they are."""
+    """Counts get no ratio: twice as many failures is no finding."""
     if figure.better == "none" or figure.unit == "requests":
         return ""
     return _span(first, second, figure.name)
@@ -96,7 +96,8 @@ def _span(first: Column, second: Column, name: str) -> str:
 
 
 def latencies(found: Sequence[Column], ranges: bool) -> Grid:
-    """A row a family and target, a column a quantile. `ranges` over rounds fit a page, and no terminal."""
+    """Return a row a family and target, a column a quantile. `ranges` over rounds fit a page but no
+    terminal."""
     rows: list[Row] = []
     for family in FAMILIES:
         names = [f"{family.name}_{quantile}" for quantile in QUANTILES]
@@ -117,7 +118,7 @@ def latencies(found: Sequence[Column], ranges: bool) -> Grid:
 
 
 def failures(found: Sequence[Column]) -> Grid:
-    """Every kind that there was, in whole runs and in void ones too."""
+    """Return every kind of failure, in whole runs and in void ones too."""
     rows = []
     for column in found:
         counts: Counter[tuple[str, str]] = Counter()
@@ -130,7 +131,7 @@ def failures(found: Sequence[Column]) -> Grid:
             Row((kind, column.label, population, f"{count} of {sent}", examples[kind, population]), "bad")
             for (kind, population), count in counts.most_common()
         ]
-    head = ("kind", "target", "population", "requests", "the first one says")
+    head = ("kind", "target", "population", "requests", "first error")
     note = "In whole runs and all rounds: warm-up, tail and unmeasured populations included."
     return Grid("Refused and failed", note, head, tuple(rows), words=5)
 
@@ -149,7 +150,7 @@ _POPULATION_FIGURES = {
 
 
 def populations(found: Sequence[Column]) -> Grid:
-    """How each fared, where a scenario sets some against others; empty where there is only one."""
+    """Return each population's figures; empty if there is only one."""
     names = sorted({name for column in found for name in column.shown[0].by_population})
     rows = []
     for name in names if len(names) > 1 else ():
@@ -159,12 +160,12 @@ def populations(found: Sequence[Column]) -> Grid:
                 shown = (of_one[figure] for figure in _POPULATION_FIGURES)
                 cells = (_short(figure.text, figure.unit) for figure in shown)
                 rows.append(Row((name if index == 0 else "", column.label, *cells), "plain", index == 0))
-    note = "The first believed round; unmeasured populations too."
+    note = "The first round that is not void; unmeasured populations too."
     return Grid("By population", note, ("", "target", *_POPULATION_FIGURES.values()), tuple(rows), words=2)
 
 
 def server(found: Sequence[Column]) -> Grid:
-    """The targets' own metrics beside what their clients saw; empty where none was scraped."""
+    """Return the targets' own metrics beside their clients' figures; empty if none was scraped."""
     rows = [
         Row((row.label, column.label, written(row.server, row.unit), written(row.client, row.unit)))
         for column in found
@@ -172,12 +173,12 @@ def server(found: Sequence[Column]) -> Grid:
     ]
     head = ("", "target", "server", "clients")
     return Grid(
-        "The target's own metrics", f"The first believed round. {FORMULA}", head, tuple(rows), words=2
+        "The target's own metrics", f"The first round that is not void. {FORMULA}", head, tuple(rows), words=2
     )
 
 
 def formulas(found: Sequence[Column]) -> list[tuple[str, str]]:
-    """Each family's label and formula, once, of the figures that some column has."""
+    """Return each family's label and formula, once, of the figures that some column has."""
     seen: dict[str, str] = {}
     for figure in figures(found):
         if any(column.across(figure.name) is not None for column in found):

@@ -1,8 +1,8 @@
-"""Targets: who is measured, and how a wish becomes a request that this server understands.
+"""Targets: which server is measured, and how an `Ask` becomes a request that this server supports.
 
-Owns the meaning of `--target` and the body of a request; opens no connection and starts no process
-(`launch.py` does). Fields that a target does not honour are left out, so that no server is slowed or
-refused for what it would not have done anyway; `left_out` says which, for the report.
+It defines `--target` and the body of a request; it opens no connection and starts no process (`launch.py`
+does). Fields that a target does not honour are omitted, so that no server is slowed or fails for a field
+without effect; `left_out` lists them for the report.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _NO_EOS: Final = -100.0
 """OpenAI's own limit: "should result in a ban"."""
 
 _GRAMMAR: Final = (
-    "write NAME=URL, NAME=preset:PRESET (to be launched) or NAME=preset:PRESET:URL, "
+    "write NAME=URL, NAME=preset:PRESET (to launch it) or NAME=preset:PRESET:URL, "
     "with options such as ,model=... after it"
 )
 
 
 class TargetError(Exception):
-    """A `--target` that cannot be understood; the message says what was wrong with it."""
+    """A `--target` is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that can be asked."""
+    """A running server to send requests to."""
 
     name: str
     url: str
@@ -39,27 +39,27 @@ class Target:
     """Empty: the first that it lists (`launch.find_model`)."""
     api_key: str | None = field(default=None, repr=False)
     knows: frozenset[str] = OPENAI
-    """Optional fields of the request that it honours."""
+    """Optional request fields that it honours."""
     metrics_url: str | None = None
     ready_path: str = "/v1/models"
     eos_token_ids: tuple[int, ...] = ()
-    """To be biased away where an exact length is wanted and the target knows no ignore_eos."""
+    """Tokens to bias away if an exact length is wanted and the target does not support ignore_eos."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server that has to be started first."""
+    """A server that is started first."""
 
     name: str
     preset: Preset
     program: Path | None = None
     """Its virtual environment or the program itself; None: the preset's variable, then PATH."""
     arguments: tuple[str, ...] = ()
-    """After the preset's own, so they win."""
+    """Appended to the preset's own, so they win."""
 
 
 class Wish(Protocol):
-    """What of an `Ask` (`workload.py`) goes into a body."""
+    """The fields of an `Ask` (`workload.py`) that go into a body."""
 
     @property
     def messages(self) -> tuple[dict[str, str], ...]: ...
@@ -72,7 +72,7 @@ class Wish(Protocol):
 
 
 def build_body(ask: Wish, target: Target) -> dict[str, Any]:
-    """The body of `POST /v1/chat/completions`, streamed."""
+    """Return the body of `POST /v1/chat/completions`, streamed."""
     body: dict[str, Any] = {
         "model": target.model,
         "messages": list(ask.messages),
@@ -92,12 +92,12 @@ def build_body(ask: Wish, target: Target) -> dict[str, Any]:
 
 
 def left_out(ask: Wish, target: Target) -> tuple[str, ...]:
-    """Fields of this wish that the target would not have honoured."""
+    """Return the fields of this `Ask` that the target would not honour."""
     return tuple(sorted(set(ask.sampling) - target.knows))
 
 
 def exactness(target: Target) -> str:
-    """How a wish for an exact number of tokens is put to this target, for the report."""
+    """Describe how this target gets an exact number of tokens, for the report."""
     if "ignore_eos" in target.knows:
         return "ignore_eos"
     if target.eos_token_ids and "logit_bias" in target.knows:
@@ -106,11 +106,11 @@ def exactness(target: Target) -> str:
 
 
 def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:
-    """One `--target`. Options, each after a comma:
+    """Parse one `--target`. Options, each after a comma:
 
     `model=NAME`, `key_env=VARIABLE` (holds the API key), `knows=all` or `knows=seed+top_k+...`,
-    `metrics=URL`, `eos=ID+ID` for a server that runs; `program=PATH`, `args=...` for one to be launched.
-    Raises TargetError.
+    `metrics=URL`, `eos=ID+ID` for a running server; `program=PATH`, `args=...` for one to be launched.
+    Raise TargetError if it is invalid.
     """
     name, equals, rest = text.partition("=")
     place, *pairs = rest.split(",")
@@ -129,14 +129,14 @@ def parse(text: str, environment: Mapping[str, str]) -> Target | Launch:
         if not url:
             return _launch(text, name, preset, options)
     if not re.match(r"https?://[^/]", url):
-        raise TargetError(f"--target {text}: {url!r} is no http:// or https:// address; {_GRAMMAR}")
+        raise TargetError(f"--target {text}: {url!r} is not an http:// or https:// address; {_GRAMMAR}")
     return _running(text, name, url.rstrip("/").removesuffix("/v1"), preset, options, environment)
 
 
 def _option(text: str, pair: str) -> tuple[str, str]:
     name, equals, value = pair.partition("=")
     if not equals:
-        raise TargetError(f"--target {text}: {pair!r} is no option; {_GRAMMAR}")
+        raise TargetError(f"--target {text}: {pair!r} is not an option; {_GRAMMAR}")
     return name.strip(), value.strip()
 
 
@@ -177,7 +177,7 @@ def _running(
     target = Target(
         name=name,
         url=url,
-        # A server started by hand has its own name for its model, but for the one that takes only this.
+        # A server started by hand has its own name for its model, except the one that accepts only this.
         model=options.pop("model", preset.model if preset and preset.model == "default_model" else ""),
         api_key=api_key,
         knows=knows,

@@ -1,4 +1,4 @@
-"""The figures that are one number a run: rates, shares, indices and counts, with the formula of each."""
+"""The figures that are one number a run, rates, shares, indices and counts, with their formulas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Single:
 
 
 def _answered(view: Window) -> list[RequestRecord]:
-    """Answered to their end inside the window, whenever sent."""
+    """Return the requests that were answered to their end inside the window, whenever sent."""
     return [r for r in view.around if r.outcome is Outcome.OK and view.holds(r.ended_at)]
 
 
@@ -55,7 +55,7 @@ def _attainment(view: Window) -> float | None:
 
 
 def _cached(request: RequestRecord) -> int:
-    """Never more than the prompt, whatever a server claims."""
+    """Cap at the prompt's length, whatever a server reports."""
     return min(max(request.cached_tokens or 0, 0), request.prompt_tokens or 0)
 
 
@@ -76,7 +76,7 @@ def _reports_cached(request: RequestRecord) -> bool:
 
 
 def _cached_most(view: Window) -> float | None:
-    """Of the very requests that the cached share is of, or the two would not compare."""
+    """Over the same requests as the cached share, so that the two compare."""
     silent = not any(map(_reports_cached, view.sent))
     return _share(view, _reusable, lambda request: silent or _reports_cached(request))
 

@@ -1,18 +1,18 @@
-"""Traces: recorded work in the formats that exist, read into sessions that can be asked again.
+"""Traces: recorded requests in common formats, read into sessions that can be replayed.
 
 - `mooncake`: JSON lines of `timestamp` (ms), `input_length`, `output_length` and `hash_ids`, one for each
   512 tokens of the prompt. There is no text; equal ids become equal text, so sharing is as recorded. Each
-  line is a session of one request. Tokens beyond the ids given are the request's own.
+  line is a session of one request. Tokens beyond the given ids are the request's own.
 - `sharegpt`: one JSON list of `{"conversations": [{"from": "human"|"gpt"|"system", "value": text}]}`. The
-  recorded human turns with the target's own answers, which are as long as the recorded ones (estimated at
-  four characters a token).
-- `openai`: JSON lines of `messages`, and where known `time` (seconds), `session`, `max_tokens`. Every
-  request is sent as it was recorded, recorded answers included. Lines of one session follow each other;
-  the gap between two counts from the answer, as the log does not say when that came, so a session is never
-  faster than it was recorded. Tool messages become user messages, since without the calls and the ids that
-  belong to them servers refuse them; content parts other than text are refused here.
+  replay sends the recorded human turns with the target's own answers, which get the recorded lengths
+  (estimated at four characters a token).
+- `openai`: JSON lines of `messages`, and optionally `time` (seconds), `session`, `max_tokens`. Every
+  request is sent as recorded, recorded answers included. Lines of one session follow each other. The gap
+  between two counts from the answer, because the log does not have the answer's time; so a session is never
+  faster than recorded. Tool messages become user messages, because servers refuse them without the calls
+  and ids that belong to them. Content parts other than text are refused.
 
-Other fields are ignored. What cannot be read raises ScenarioError with the file and the line.
+Other fields are ignored. Invalid input raises ScenarioError with the file and the line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loadtests.scenario import Replay, ScenarioError
 MOONCAKE_BLOCK_TOKENS: Final = 512
 CHARACTERS_PER_TOKEN: Final = 4
 DEFAULT_MAX_TOKENS: Final = 256
-"""Of a logged request that set no limit."""
+"""For a logged request without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class RecordedTurn:
 class RecordedSession:
     id: str
     start_seconds: float | None
-    """After the first of the trace; None where no time was recorded."""
+    """Seconds after the first session of the trace; None if no time was recorded."""
     turns: tuple[RecordedTurn, ...]
     whole: bool = False
 
 
 def read(replay: Replay, prompts: Prompts, mark: str = "") -> list[RecordedSession]:
-    """All sessions: those without a time first, the others by their time. `mark` comes before the first
-    words of every recorded text, so that a run can be fresh and its sessions still share what they shared."""
+    """Return all sessions: those without a time first, the others by their time. `mark` is prepended to every
+    recorded text, so that a run can be fresh while its sessions share prefixes as recorded."""
     match replay.format:
         case "mooncake":
             sessions = _mooncake(replay, prompts)
@@ -118,7 +118,7 @@ def _sharegpt(replay: Replay, mark: str) -> list[RecordedSession]:
     try:
         conversations = msgspec.json.decode(data, type=list[_Conversation])
     except msgspec.ValidationError as error:
-        # Its message ends in the place: `$[3].conversations[0].from`.
+        # The message ends in the place: `$[3].conversations[0].from`.
         raise ScenarioError(f"{replay.file}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{replay.file}:{_broken_line(data)}: {error}") from error
@@ -131,8 +131,8 @@ def _sharegpt(replay: Replay, mark: str) -> list[RecordedSession]:
 
 
 def _turns(conversation: _Conversation, replay: Replay, mark: str) -> Iterator[RecordedTurn]:
-    """Either side may speak first: the messages since the last answer are one question; an answer to nothing,
-    or a question without a recorded answer, is left out."""
+    """Group messages into turns. Either side may begin: the messages since the last answer are one question;
+    an answer to nothing, or a question without a recorded answer, is omitted."""
     asked: list[dict[str, str]] = []
     for said in conversation.conversations:
         if said.who in ("human", "user", "system"):
@@ -202,7 +202,7 @@ Line = TypeVar("Line")
 
 
 def _lines(file: str, kind: type[Line]) -> Iterator[tuple[int, Line]]:
-    """The lines that are not blank, with their numbers from 1."""
+    """Return the lines that are not blank, with their numbers from 1."""
     for number, line in enumerate(_bytes(file).split(b"\n"), 1):
         if line.strip():
             try:
@@ -219,7 +219,7 @@ def _bytes(file: str) -> bytes:
 
 
 def _broken_line(data: bytes) -> int:
-    """Where the JSON breaks off; msgspec counts bytes, and people lines."""
+    """Return where the JSON is malformed; msgspec counts bytes, readers count lines."""
     try:
         json.loads(data)
     except json.JSONDecodeError as error:
@@ -234,7 +234,7 @@ def _scaled(tokens: float, replay: Replay) -> int:
 
 
 def _resized(text: str, replay: Replay) -> str:
-    """Fewer of its words, or all and then again from the first."""
+    """Return fewer of its words, or all of them repeated from the first."""
     if replay.token_scale == 1.0 or not text:
         return text
     words = text.split(" ")

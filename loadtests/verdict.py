@@ -1,7 +1,7 @@
-"""Whether runs are as good as a stored baseline says they should be: by ratio, figure by figure.
+"""Compare runs with a stored baseline: by ratio, figure by figure.
 
-A baseline is a JSON file. Ratios between two targets of one comparison hold on any machine; absolute values
-hold on the machine that wrote them, and their tolerances say how far another may be off.
+A baseline is a JSON file. Ratios between two targets of one comparison hold on any machine. Absolute values
+hold on the machine that wrote them; their tolerances bound the deviation of another machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from loadtests.pairs import Column, columns, figures, ratio
 from loadtests.record import RunRecord
 
 TOLERANCE_RATIO = 1.25
-"""What a new baseline allows: a quarter worse."""
+"""The tolerance of a new baseline: a quarter worse."""
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`tolerance_ratio` 1.25 allows a quarter more of what should be less, and a fifth less of what should
-    be more (1/1.25)."""
+    """`tolerance_ratio` 1.25 allows a quarter more of what should be less, and a fifth less of what should be
+    more (1/1.25)."""
 
     value: float
     tolerance_ratio: float = TOLERANCE_RATIO
@@ -38,9 +38,9 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scenario: str
     figures: dict[str, Expected] = {}
-    """Of the first target."""
+    """Figures of the first target."""
     ratios: dict[str, dict[str, Expected]] = {}
-    """`ours/other` to figures of ours divided by the other's."""
+    """`ours/other` to our figures divided by the other's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Finding:
     """One figure against its baseline."""
 
     name: str
-    """With the pair of targets before it, for a ratio."""
+    """Prefixed with the pair of targets, for a ratio."""
     expected: float
     found: float | None
     worse_by: float | None
-    """1.5 is half as bad again, whichever direction is worse; None where there is nothing to compare."""
+    """1.5 is half as bad again, in whichever direction is worse; None if there is nothing to compare."""
     tolerance_ratio: float
     unit: str
 
@@ -73,7 +73,7 @@ class Finding:
 class Verdict:
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
-    """Why there can be no verdict, if so: void runs, another scenario, a target that is missing."""
+    """Why there can be no verdict, if so: void runs, another scenario, a missing target."""
 
     @property
     def regressions(self) -> tuple[Finding, ...]:
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def judge(runs: Sequence[RunRecord], baseline: Baseline) -> Verdict:
-    """The runs of the baseline's scenario; the first target is the one that the figures are of."""
+    """Compare the runs of the baseline's scenario; absolute figures are the first target's."""
     found = columns(run for run in runs if run.scenario == baseline.scenario)
     if not found:
         return Verdict((), (f"there is no run of the scenario {baseline.scenario!r}",))
@@ -125,7 +125,7 @@ def _finding(
 
 
 def _worse_by(expected: float, found: float, better: Better) -> float:
-    """Where neither direction is better, any change is for the worse."""
+    """If neither direction is better, any change counts as worse."""
     if expected == found:
         return 1.0
     more = found / expected if expected > 0 else float("inf")
@@ -143,20 +143,20 @@ STORED = (
     *("output_tokens_per_second", "ttft_p50", "ttft_p95", "itl_p50", "itl_p99", "e2e_p50", "session_p50"),
     *("slo_attainment", "cached_share", "failed"),
 )
-"""What a new baseline holds; edit the file for more."""
+"""The contents of a new baseline; edit the file for more."""
 
 
 def baseline_of(
     runs: Sequence[RunRecord], names: Sequence[str] = STORED, tolerance_ratio: float = TOLERANCE_RATIO
 ) -> Baseline:
-    """From runs of one scenario: the first target's figures, and its ratios to every other target. Raises
-    ValueError where the runs cannot be believed."""
+    """Make a baseline from runs of one scenario: the first target's figures, and its ratios to every other
+    target. Raise ValueError if the runs are void."""
     if len({run.scenario for run in runs}) != 1:
         raise ValueError("a baseline is of exactly one scenario")
     found = columns(runs)
     for column in found:
         if not column.believed:
-            raise ValueError(f"every run of {column.label} is void; no baseline comes of that")
+            raise ValueError(f"every run of {column.label} is void; there is nothing to make a baseline from")
     return Baseline(
         scenario=runs[0].scenario,
         figures={
@@ -177,7 +177,7 @@ def _ratios(first: Column, other: Column, names: Sequence[str], tolerance: float
 
 
 def load(path: Path) -> Baseline:
-    """Raises ValueError naming the file where it is no baseline."""
+    """Raise ValueError naming the file if it is no baseline."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Baseline)
     except msgspec.MsgspecError as error:

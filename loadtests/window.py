@@ -1,4 +1,5 @@
-"""Which requests of a run count, and what one request's stamps say. The ground under every figure."""
+"""Select the requests of a run that count, and compute what one request's timestamps give. All figures use
+it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One run, or some populations of it, seen through its measured window."""
+    """One run, or some of its populations, within its measured window."""
 
     start: float
     end: float
@@ -28,7 +29,7 @@ class Window:
     sent: tuple[RequestRecord, ...]
     """The counted requests."""
     around: tuple[RequestRecord, ...]
-    """The same populations' requests, whenever sent: what arrives inside the window may be theirs."""
+    """The same populations' requests, whenever sent: their tokens may arrive inside the window."""
 
     @property
     def seconds(self) -> float:
@@ -41,7 +42,7 @@ class Window:
         return amount / self.seconds if self.seconds > 0 else None
 
     def good(self, request: RequestRecord) -> bool:
-        """Within both SLOs. One-token answers and answers in one piece have no TPOT to miss."""
+        """Whether it is within both SLOs. One-token answers and answers in one piece have no TPOT to miss."""
         first, pace = ttft(request), tpot(request)
         return (
             request.outcome is Outcome.OK
@@ -52,7 +53,7 @@ class Window:
         )
 
     def sessions(self) -> list[list[RequestRecord]]:
-        """Requests of each session whose first request counts, in order of sending."""
+        """Return the requests of each session whose first request counts, in order of sending."""
         by_name: defaultdict[str, list[RequestRecord]] = defaultdict(list)
         for request in sorted(self.around, key=lambda request: request.sent_at):
             by_name[request.session].append(request)
@@ -61,7 +62,7 @@ class Window:
 
 
 def window(run: RunRecord, populations: frozenset[str] | None = None) -> Window:
-    """Of these populations, or of all measured ones."""
+    """Return the window over these populations, or over all measured ones."""
     start, end = run.warm_up_seconds, min(run.steady_until, run.ended_at)
     unmeasured = frozenset(run.unmeasured)
     around = tuple(
@@ -88,13 +89,13 @@ def gaps(request: RequestRecord) -> list[float]:
 
 
 def output_tokens(request: RequestRecord) -> int:
-    """As the server counts; a delta is taken for a token where it did not say (a cut stream, a peer without
+    """Return the server's count, or one token a delta if it reported none (a cut stream, a peer without
     usage)."""
     return len(request.stamps) if request.output_tokens is None else request.output_tokens
 
 
 def tpot(request: RequestRecord) -> float | None:
-    """None where there is no time between tokens to see: one token, or all of them in one delta."""
+    """Return None if there is no time between tokens: one token, or all of them in one delta."""
     tokens = output_tokens(request)
     if tokens < 2 or len(request.stamps) < 2:
         return None
@@ -102,7 +103,8 @@ def tpot(request: RequestRecord) -> float | None:
 
 
 def tokens_within(request: RequestRecord, start: float, end: float) -> float:
-    """Output tokens that arrived from `start` to `end`, a request's tokens spread evenly over its stamps."""
+    """Return the output tokens that arrived from `start` to `end`; a request's tokens count as evenly spread
+    over its timestamps."""
     if not request.stamps:
         return 0.0
     inside = bisect_right(request.stamps, end) - bisect_left(request.stamps, start)
@@ -110,7 +112,7 @@ def tokens_within(request: RequestRecord, start: float, end: float) -> float:
 
 
 def longest_silence(request: RequestRecord) -> float | None:
-    """Between two deltas, or from the last delta to where a broken stream was given up."""
+    """Return the longest gap between two deltas, or from the last delta to the end of a broken stream."""
     silences = gaps(request)
     if request.stamps and request.outcome in (Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.CUT):
         silences.append(request.ended_at - request.stamps[-1])
@@ -118,7 +120,7 @@ def longest_silence(request: RequestRecord) -> float | None:
 
 
 def complete(session: list[RequestRecord]) -> bool:
-    """Every request answered, and the last turn reached where the record says which that is."""
+    """Whether every request was answered, and the last turn was reached if the record has it."""
     last = max(request.turn for request in session)
     planned = max((request.session_turns or 0 for request in session), default=0)
     return all(request.outcome is Outcome.OK for request in session) and last >= planned

@@ -1,8 +1,8 @@
-"""Workload: what every agent of a scenario asks, turn by turn.
+"""Workload: the requests of every agent of a scenario, turn by turn.
 
-Owns the conversations; knows no target and no clock. All is drawn from (seed, population, session number),
-and texts from the run's salt besides, so a session is the same whatever the others do, and two runs of one
-seed differ in nothing but their words. Called by the driver, which does the waiting and the sending.
+It owns the conversations; it knows no target and no clock. Everything is drawn from (seed, population,
+session number), and texts from the run's salt as well. So a session does not depend on the others, and two
+runs of one seed differ only in their words. The driver calls it, waits and sends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadtests.scenario import Population, Scenario
 from loadtests.traces import RecordedSession
 
 NO_ANSWER: Final = "[no answer]"
-"""Stands in the history for an answer that never came: templates want the roles to take turns."""
+"""Takes the place of a missing answer in the history: chat templates require the roles to alternate."""
 
 _MARK_TOKENS: Final = 8
 _TOKENS_PER_FACT: Final = 64
@@ -32,29 +32,29 @@ _STOPS: Final = ("\n\n", " the", "END", "</tool>")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, free of any target."""
+    """One request, independent of the target."""
 
     messages: tuple[dict[str, str], ...]
     max_tokens: int
     exact: bool
-    """Wants exactly `max_tokens` (ignore_eos)."""
+    """Whether the answer must have exactly `max_tokens` (ignore_eos)."""
     sampling: Mapping[str, Any]
     """Fields of the body: temperature, top_p, seed, stop, ..."""
     reusable_share: float
-    """Of this prompt, at the moment of asking; see reuse.py."""
+    """The reusable share of this prompt when it is sent; see reuse.py."""
     expected: str | None = None
-    """What a right answer contains, where that is known."""
+    """What a right answer contains, if known."""
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
-    """While it waits for the first delta."""
+    """Disconnect after this time without a delta."""
     timeout_seconds: float | None = None
-    """For the whole answer."""
+    """The deadline for the whole answer."""
     read_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one turn says, and how it behaves."""
+    """One turn's messages, and how the client behaves."""
 
     messages: tuple[dict[str, str], ...]
     max_tokens: int
@@ -62,7 +62,7 @@ class Line:
     sampling: Mapping[str, Any]
     expected: str | None = None
     whole: bool = False
-    """`messages` are all of the conversation, and not what follows the last answer."""
+    """Whether `messages` are the whole conversation, and not what follows the last answer."""
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
     timeout_seconds: float | None = None
@@ -70,7 +70,7 @@ class Line:
 
 
 class Script(Protocol):
-    """What a session is going to say; turns count from 1."""
+    """The turns of a session, counted from 1."""
 
     turns: int
 
@@ -80,8 +80,8 @@ class Script(Protocol):
 
 
 class Session:
-    """One agent's conversation; also a subagent's, and a trace's session. Turns are asked in order, once
-    each; an answer is optional, its place in the history is not."""
+    """One agent's conversation, a subagent's, or a session of a trace. Turns run in order, once each; the
+    history keeps a place for an answer that never came."""
 
     def __init__(self, id: str, population: str, tenant: str, script: Script, reuse: ReuseIndex) -> None:
         self.id = id
@@ -94,11 +94,11 @@ class Session:
         self._asked = 0
 
     def gap_before(self, turn: int) -> float:
-        """Seconds to wait before `turn`; 0 before the first."""
+        """Return the seconds to wait before `turn`; 0 before the first."""
         return self._script.gap_before(turn) if turn > 1 else 0.0
 
     def ask(self, turn: int) -> Ask:
-        """The request of this turn, with the answers given so far. From here on its prompt counts as one
+        """Return the request of this turn, with the answers so far. From here on its prompt counts as one
         that the target has seen."""
         assert turn == self._asked + 1, "turns are asked in order, once each"
         self._asked = turn
@@ -122,14 +122,14 @@ class Session:
         )
 
     def answered(self, turn: int, text: str) -> None:
-        """The server's real answer, for the next turn's history."""
-        assert turn == self._asked, "only the turn that was asked last can be answered"
+        """Add the server's answer to the history."""
+        assert turn == self._asked, "only the last turn can be answered"
         assert self._history[-1]["role"] != "assistant", "a turn has one answer"
         self._history.append({"role": "assistant", "content": text})
         self._reuse.add(self._history)
 
     def subagents(self, turn: int) -> tuple[Session, ...]:
-        """To be run, and joined, after this turn and before the next."""
+        """Return the subagents to run, and to wait for, after this turn."""
         return self._script.subagents(turn)
 
 
@@ -143,12 +143,12 @@ class Workload:
         self._reuse = ReuseIndex()
 
     def session(self, population: Population, number: int) -> Session:
-        """The population's session of this number, from 0; the same for the same number."""
+        """Return the population's session of this number, from 0; the same for the same number."""
         return self._agent(population, str(number), None, None)
 
     def trace(self) -> tuple[tuple[float | None, Session], ...]:
-        """The sessions of the scenario's trace with their starts, those without a start first; no more
-        than the run may make requests. Raises ScenarioError."""
+        """Return the sessions of the scenario's trace with their starts, those without a start first; at most
+        the run's bound on requests. Raise ScenarioError if the trace is invalid."""
         replay = self._scenario.replay
         assert replay is not None
         mark = self._prompts.text(_MARK_TOKENS, "mark") if self._scenario.fresh else ""
@@ -159,7 +159,7 @@ class Workload:
         )
 
     def _agent(self, population: Population, key: str, group: int | None, turns: int | None) -> Session:
-        """An agent that draws its group and its turns, or a subagent, which is given them."""
+        """Return an agent that draws its group and its turns, or a subagent with those given."""
         seed = f"{self._scenario.seed}/{population.name}/{key}"
         children: tuple[Session, ...] = ()
         if group is None:
@@ -176,14 +176,14 @@ class Workload:
 
 
 def _group(population: Population, rng: random.Random) -> int:
-    """A few repositories have most of the agents: group g has weight 1 / (g + 1)."""
+    """Draw a group. A few repositories have most of the agents: group g has weight 1 / (g + 1)."""
     groups = range(population.prompt.groups)
     return rng.choices(groups, weights=[1 / (group + 1) for group in groups])[0]
 
 
 class _Agent:
-    """Says what a population's settings describe. Each thing is drawn from a random source of its own, so
-    that another length of the answers, say, leaves the gaps as they are."""
+    """The script of a population's settings. Each value has a random source of its own, so that changing the
+    length of the answers, say, does not change the gaps."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class _Agent:
         return self._children if plan is not None and turn == plan.at_turn else ()
 
     def _opening(self, asked: Fact | None) -> tuple[dict[str, str], ...]:
-        """The three layers, in the order of how many share them: caches keep prefixes."""
+        """Return the three layers, the most shared one first: caches keep prefixes."""
         layers = [self._written(layer, asked is not None) for layer in self._layers()]
         *shared, private = layers
         user = {"role": "user", "content": _asking(private, asked)}
@@ -248,7 +248,7 @@ class _Agent:
         return ({"role": "user", "content": _asking(text, asked)},)
 
     def _layers(self) -> list[_Layer]:
-        """Of the opening; the session's own is the last."""
+        """Return the layers of the opening; the session's own is the last."""
         prompt = self._population.prompt
         group = ("group", prompt.shared_name, self._group)
         layers = [
@@ -273,7 +273,7 @@ class _Agent:
         return self._prompts.facts(layer.kind, layer.first, count, *layer.key)
 
     def _known(self, turn: int) -> list[Fact]:
-        """What may be asked for at this turn: whatever has been stated."""
+        """Return the facts that this turn may ask for: all that were stated so far."""
         layers = [*self._layers(), *(self._grown(earlier) for earlier in range(2, turn + 1))]
         return [fact for layer in layers for fact in self._facts(layer)]
 
@@ -292,15 +292,15 @@ class _Agent:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A part of a prompt, before it is written. `kind`: what its facts, if any, are about."""
+    """A part of a prompt, before its text is generated. `kind` is the subject of its facts, if any."""
 
     kind: str
     tokens: int
     key: tuple[object, ...]
     first: int = 1
-    """The lowest number of such a thing: no two layers of a session speak of the same."""
+    """The lowest number of its facts: no two layers of a session have a fact about the same thing."""
     common: bool = False
-    """Asked for by many sessions."""
+    """Whether many sessions use it."""
 
 
 def _asking(text: str, fact: Fact | None) -> str:
@@ -308,8 +308,8 @@ def _asking(text: str, fact: Fact | None) -> str:
 
 
 def _mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:
-    """One client's own sampling: a temperature always, each other field as often as not. Stop strings only
-    where an answer may end early."""
+    """Draw one client's sampling: always a temperature, each other field with probability one half. Stop
+    strings only if an answer may end early."""
     fields: dict[str, Any] = {"temperature": round(rng.uniform(0.0, 1.5), 2)}
     offers: dict[str, Any] = {
         "top_p": round(rng.uniform(0.5, 1.0), 2),
@@ -331,7 +331,7 @@ def _mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:
 
 
 class _Recording:
-    """Says what a trace holds."""
+    """The script of a recorded session."""
 
     def __init__(self, recorded: RecordedSession) -> None:
         self.turns = len(recorded.turns)

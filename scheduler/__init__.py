@@ -1,1 +1,1 @@
-"""The scheduler: requests in, stream events out. It knows nothing of HTTP."""
+"""The scheduler: it accepts requests and returns stream events. It knows nothing of HTTP."""

@@ -1,6 +1,7 @@
 """The configuration of each stage: frozen, complete, read once at start.
 
-`api/settings.py` has checked the values, so nothing below checks them again or reads an environment variable.
+`api/settings.py` has checked the values; the scheduler neither checks them again nor reads environment
+variables.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SupervisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """When an engine's death is more than a pause. The rules are in `recovery/`."""
+    """Bounds beyond which an engine crash fails requests or stops admission. The rules are in `recovery/`."""
 
     max_request_deaths: int = 2
     """A request that was a suspect at this many deaths in a row, the last time the only one, fails."""
@@ -115,8 +116,8 @@ class IntakeConfig:
     max_running_seconds: float | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
     lookahead: int = 4
-    """Requests beyond the free slots that the engine already has, so that the next step fills a slot that
-    falls free, without a round trip to this process."""
+    """Requests beyond the free slots that the engine already has, so that the next step fills a freed slot
+    without a round trip to this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,6 @@ class SchedulerConfig:
     cache_sharing: Literal["all", "tenant"] = "all"
     """Prefix cache isolation: shared, or per tenant."""
     stall_seconds: float = 120.0
-    """With work on board and no step for this long, the engine counts as hung and is replaced; sooner where
+    """If the engine has work and finishes no step for this long, it is declared hung and replaced; sooner if
     its step durations are known (`recovery/deadlines.py`)."""
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)

@@ -1,4 +1,4 @@
-"""The supervisor's `EngineListener`: what the engine's messages, start and death mean for the requests."""
+"""The supervisor's `EngineListener`: how requests react to the engine's messages, start and death."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class EngineEvents:
         self.kv_cache_share = 1.0
         """The share of the KV budget that the next engine may use."""
         self.budget_inspected = False
-        """Whether this engine was asked for its KV budget."""
+        """Whether this engine's KV budget was inspected."""
 
     def engine_loading(self, stage: str) -> None:
         self._on_loading(stage)
@@ -137,8 +137,8 @@ class EngineEvents:
             _log.warning("kv_budget_lowered", share=self.kv_cache_share, reason=death.detail)
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
-        """Requests on board wait for the next engine, but for a culprit, and for all after too many
-        failures."""
+        """Keep requests on board for the next engine, except a culprit; fail all after too many failed
+        starts."""
         if engine.death_cause is DeathCause.STOPPED:
             self._stages.multiplexer.lose_all()
             return

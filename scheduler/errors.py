@@ -87,7 +87,7 @@ class QueueFull(SchedulerError):
 
 
 class TenantLimit(SchedulerError):
-    """This tenant has as many requests waiting as one tenant may; other tenants are not affected."""
+    """This tenant has reached its bound on waiting requests; other tenants are not affected."""
 
     code = "tenant_limit"
 

@@ -1,4 +1,4 @@
-"""What operators see of the scheduler: reports, gauges, the prefix cache."""
+"""The operators' view of the scheduler: reports, gauges, the prefix cache."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Operations:
         )
 
     def report(self) -> SchedulerReport:
-        """All waiting and running requests, and the bounds. Too expensive to call every second."""
+        """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         return SchedulerReport(
             draining=self._stages.admission.draining,
@@ -79,8 +79,8 @@ class Operations:
         self.metrics.in_engine.set(len(self._stages.multiplexer))
 
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
-        """The content of the prefix cache, at most a second old; with `clear`, after evicting all that no row
-        uses. Raises Unavailable if no engine is running."""
+        """Return the content of the prefix cache, at most a second old; with `clear`, after evicting all that
+        no row uses. Raise Unavailable if no engine is running."""
         if not self._sender.connected:
             raise Unavailable("the engine is not running", retry_after_seconds=1.0)
         return await self._stages.inspections.inspect(self._sender.send, clear, top, head_tokens)

@@ -11,9 +11,9 @@ from scheduler.link.messages import Sampling as Sampling
 from scheduler.structure import Structure
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message as the templates of Hugging Face models take it: `role`, `content` (text),
-`reasoning_content`, `tool_calls` (whose `function.arguments` is an object, not JSON text),
-`tool_call_id`, `name`."""
+"""One chat message in the form that templates of Hugging Face models take: `role`, `content` (text),
+`reasoning_content`, `tool_calls` (whose `function.arguments` is an object, not JSON text), `tool_call_id`,
+`name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A text to be continued: tokenized without a template. The answer is text only."""
+    """A text to continue, tokenized without a template. The answer is text only."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids to be continued."""
+    """Token ids to continue."""
 
     token_ids: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""The scheduler as its users see it: `async with scheduler.stream(request) as stream`.
+"""The scheduler's interface for users: `async with scheduler.stream(request) as stream`.
 
 It connects the stages and has no rules of its own: `intake` admits and orders requests, `recovery` keeps the
 engine alive (`engine_events.py` is its listener), the multiplexer delivers, and `operations` reports.
@@ -131,10 +131,10 @@ class Scheduler:
 
     @asynccontextmanager
     async def stream(self, *requests: GenerationRequest) -> AsyncIterator[RequestStream]:
-        """Accept `requests`, all or none, and stream their events: the choices of the first request are
+        """Accept `requests`, all or none, and stream their events. The choices of the first request are
         numbered first, then those of the second, and so on. Leaving the block early cancels them.
 
-        Raises, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
+        Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
         arrived_at = trio.current_time()
@@ -168,30 +168,30 @@ class Scheduler:
             yield RequestStream(records, doorbell, self._queue.ahead_of)
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
-        """The token ids of `prompt`; nothing is queued. Raises InvalidRequest and its subclasses."""
+        """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
         return await self._off_loop.tokenize(prompt, tenant)
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
-        """The text of these ids. Raises InvalidRequest, of `field`."""
+        """Return the text of these ids. Raise InvalidRequest, of `field`."""
         return await self._off_loop.detokenize(token_ids, field, tenant)
 
     async def wait_ready(self) -> Ready:
-        """Until the engine can take requests."""
+        """Wait until the engine can take requests."""
         while (ready := self._supervisor.statistics().ready) is None:
             await self._change.wait()
         return ready
 
     def start_drain(self) -> None:
-        """Admit no more requests; accepted ones go on."""
+        """Close admission; accepted requests go on."""
         self._admission.close()
 
     async def wait_idle(self) -> None:
-        """Until no request is queued or running."""
+        """Wait until no request is queued or running."""
         while len(self._queue) or len(self._multiplexer):
             await self._change.wait()
 
     def end_all(self) -> None:
-        """Fail every request with a shutdown error, and admit no more."""
+        """Fail every request with a shutdown error, and close admission."""
         self._admission.close()
         error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
         self._fail_queued(error)

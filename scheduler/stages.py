@@ -1,4 +1,4 @@
-"""The stages that a request passes, shared by the service, the engine's events and the operators' reports.
+"""The stages of a request, shared by the service, the engine's events and the operators' reports.
 
 A file of its own because three classes need it and should not see each other.
 """

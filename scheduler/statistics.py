@@ -1,4 +1,4 @@
-"""The scheduler's state at one moment, as frozen records for operators."""
+"""Snapshots of the scheduler's state, as frozen records for operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DeathCause(StrEnum):
     FAULT = "fault"
     """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """By a signal, without a message: from outside, by the kernel for lack of memory, or a crash."""
+    """Killed by a signal, without a message: from outside, by the kernel for lack of memory, or a crash."""
     EXIT = "exit"
     """It exited by itself without a message."""
     HUNG = "hung"
@@ -30,7 +30,7 @@ class DeathCause(StrEnum):
     START = "start"
     """It died before READY, and neither memory nor the device was the reason."""
     STOPPED = "stopped"
-    """We are shutting down."""
+    """The service is shutting down."""
 
 
 class EngineCondition(StrEnum):
@@ -41,7 +41,7 @@ class EngineCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """The supervisor's view of its engine at one moment."""
+    """A snapshot of the supervisor's engine."""
 
     condition: EngineCondition
     restarts: int
@@ -50,8 +50,8 @@ class EngineStatistics:
     last_death: str | None
     ready: Ready | None
     death_cause: DeathCause | None = None
-    """Of the last engine that died. Preliminary (how the link ended) until its process has exited and its
-    stderr is read."""
+    """The cause of the last engine's death. Preliminary (how the link ended) until its process has exited and
+    its stderr is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class FlowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """All queued requests. `bound_*` limit what may wait; None: no such bound."""
+    """All queued requests. `bound_*` are the bounds on waiting requests; None: no such bound."""
 
     requests: int
     prompt_tokens: int
@@ -102,12 +102,12 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
-    """One request that the engine holds. `state` is a `lifecycle.State` in lower case. `age_seconds` counts
-    from arrival, `running_seconds` from the first progress."""
+    """One request in the engine. `state` is a `lifecycle.State` in lower case. `age_seconds` counts from
+    arrival, `running_seconds` from the first progress."""
 
     id: str
     request_id: int
-    """What the engine calls it, in its slots and plans."""
+    """Its id in the engine's slots and plans."""
     tenant: str
     session: str
     priority: int

@@ -12,7 +12,7 @@ else:
     TokenIds = array  # Not subscriptable at run time, where msgspec reads it.
 
 KEY_BYTES = array("I").itemsize
-"""What a token id costs."""
+"""The size of a token id."""
 
 
 def compact(tokens: Sequence[int]) -> TokenIds:
@@ -21,13 +21,13 @@ def compact(tokens: Sequence[int]) -> TokenIds:
 
 
 def common_run(left: array[int], start: int, right: array[int], limit: int) -> int:
-    """How many of the first `limit` tokens of left[start:] and right agree.
+    """Return how many of the first `limit` tokens of left[start:] and right agree.
 
-    Bisection over slices: at most `2 * limit` tokens are touched, all of them in C, in O(log limit) steps.
+    Bisection over slices: at most `2 * limit` tokens are compared, all of them in C, in O(log limit) steps.
     """
     if left[start : start + limit] == right[:limit]:
         return limit
-    agreed, differ = 0, limit  # The first difference lies in [agreed, differ).
+    agreed, differ = 0, limit  # The first difference is in [agreed, differ).
     while differ - agreed > 1:
         middle = (agreed + differ) // 2
         if left[start + agreed : start + middle] == right[agreed:middle]:

@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio.testing
 # These assert outside test modules too; without this their failures would show no values.
 pytest.register_assert_rewrite("tests.contracts", "tests.scheduler.engine.mlx", "tests.scheduler")
 
-# An example that a busy machine makes late is no failure.
+# An example that a busy machine delays is not a failure.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

@@ -1,4 +1,5 @@
-"""Messages as Anthropic's clients write them, and as they send our own answers back: lists of blocks."""
+"""Messages as Anthropic's clients write them, and as they send this server's answers back: lists of
+blocks."""
 
 from __future__ import annotations
 
@@ -134,7 +135,7 @@ class SearchResult(_Block):
 
 
 class Thinking(Body):
-    """What the model thought, sent back. Our signature signs nothing, so none is checked."""
+    """The model's reasoning, sent back. This server's signature signs nothing, so none is checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -142,7 +143,7 @@ class Thinking(Body):
 
 
 class RedactedThinking(Body):
-    """From another provider's turn of this conversation: nobody here can read it."""
+    """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
 
     type: Literal["redacted_thinking"]
     data: Annotated[str, WithoutEffect("only its provider can read it")]
@@ -182,7 +183,7 @@ _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
 class InputMessage(Body):
-    """A turn. Turns of one role that follow each other count as one, as Anthropic's do."""
+    """One message. Consecutive messages of one role count as one turn, as in Anthropic's API."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
@@ -193,7 +194,7 @@ class InputMessage(Body):
 
     @property
     def is_prefill(self) -> bool:
-        """Whether an answer can go on where this message ends."""
+        """Whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 
@@ -202,5 +203,5 @@ def texts(blocks: Sequence[ContentBlock]) -> list[str]:
 
 
 def joined(parts: Any) -> str:
-    """Blocks are paragraphs: clients do not end one with a line break of its own."""
+    """Join blocks as paragraphs: clients do not end them with a line break."""
     return "\n\n".join(parts)

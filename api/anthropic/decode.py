@@ -1,4 +1,4 @@
-"""An Anthropic body to a `GenerationRequest`."""
+"""Decode an Anthropic body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _reasoning(body: CountTokensRequest) -> Reasoning:
 
 
 def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
-    """As templates take them. Neighbours of one role are one turn."""
+    """Return messages as chat templates take them. Consecutive messages of one role become one turn."""
     for role, group in groupby(turns, key=lambda turn: turn.role):
         blocks = [block for turn in group for block in turn.content]
         match role:
@@ -150,7 +150,7 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
 
 
 def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
-    """A tool's result is a message of its own; what the user says around it stays where it was."""
+    """Make each tool result a message of its own; the user's text around it keeps its place."""
     said: list[str] = []
     for block in blocks:
         if isinstance(block, ToolResult):

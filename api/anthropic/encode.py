@@ -1,4 +1,4 @@
-"""Stream events to Anthropic's message events and objects."""
+"""Encode stream events as Anthropic's message events and objects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from scheduler.events import (
 _json = msgspec.json.Encoder()
 
 SIGNATURE = "cGVuc3RvY2s="
-"""Thoughts are not signed here, but clients drop those without a signature when they send a turn back."""
+"""This server does not sign thoughts, but clients drop thoughts without a signature when they send a turn
+back."""
 
 _PING = sse.named(b"ping", b'{"type":"ping"}')
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Anthropic counts what came from the cache apart, and not among the input tokens."""
+    """Return the usage. Anthropic counts cached tokens separately, not among the input tokens."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -55,7 +56,7 @@ def stop_reason(finished: Finished, *, calls: bool = True) -> str:
 
 
 def message_object(public_id: str, model: str, answer: WholeAnswer, *, show_thinking: bool) -> dict[str, Any]:
-    """The whole answer to a request that does not stream."""
+    """Return the whole answer to a request that does not stream."""
     (choice,) = answer.choices
     found = [_content(block, show_thinking) for block in whole_blocks(choice)]
     contents = [content for content in found if content is not None]
@@ -94,7 +95,7 @@ def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
 
 
 class MessageEncoder:
-    """One stream's events, as bytes ready for the wire."""
+    """Encodes one stream's events as bytes ready for the wire."""
 
     def __init__(self, public_id: str, model: str, *, show_thinking: bool) -> None:
         self._public_id = public_id
@@ -106,8 +107,9 @@ class MessageEncoder:
         """Those that can be run."""
 
     def start(self, prompt_tokens: int) -> bytes:
-        """Sent immediately: Anthropic's clients take it as acceptance of the request. How much of the
-        prompt was in the cache is not known yet; the counts of `message_delta` replace these."""
+        """Return the first events. They are sent immediately, because Anthropic's clients take them as
+        acceptance of the request. The number of cached prompt tokens is not known yet; the counts of
+        `message_delta` replace these."""
         message = {
             **_envelope(self._public_id, self._model),
             "content": [],
@@ -152,7 +154,7 @@ class MessageEncoder:
             case TextBlock():
                 return _delta(index, b'"text_delta","text":', text)
             case ReasoningBlock():
-                # A client that wants none still sees that the answer moves.
+                # A client that does not ask for reasoning still sees that the answer makes progress.
                 return _delta(index, b'"thinking_delta","thinking":', text) if self._show_thinking else _PING
             case ToolCallBlock():
                 return _delta(index, b'"input_json_delta","partial_json":', text)
@@ -171,7 +173,7 @@ class MessageEncoder:
         return end + _event("message_stop", {})
 
     def error(self, error: ApiError) -> bytes:
-        """The last event: Anthropic's clients raise it."""
+        """Return the last event, which Anthropic's clients raise as an exception."""
         return sse.named(b"error", _json.encode(error.anthropic_body()))
 
 

@@ -23,7 +23,7 @@ from scheduler.service import Scheduler
 
 
 def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
-    """`anthropic-version` may say what it likes: there is one version of this API, and it is served."""
+    """Return the routes. Any `anthropic-version` is accepted: this API has one version."""
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
     @router.post("/v1/messages", response_model=None, responses=STREAMED)

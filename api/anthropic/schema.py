@@ -1,4 +1,4 @@
-"""The bodies of Anthropic's messages API that we accept. What we do not honour is refused by name."""
+"""The accepted bodies of Anthropic's messages API. Unsupported fields are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Metadata(Body):
 
 
 class CustomTool(Body):
-    """A tool that the client runs. Those that Anthropic runs have other types, and are refused by them."""
+    """A tool that the client runs. Anthropic's server-side tools have other types, and are refused by
+    type."""
 
     type: Annotated[
         Literal["custom"] | None,
@@ -103,13 +104,13 @@ class ClearThinking(Body):
 
 
 class ContextManagement(Body):
-    """Claude Code asks that nothing be removed: that much is true here."""
+    """Accepted with edits that remove nothing, which Claude Code sends."""
 
     edits: Annotated[list[ClearThinking], Field(max_length=16, fail_fast=True)]
 
 
 class CountTokensRequest(Body):
-    """`POST /v1/messages/count_tokens`, and what `POST /v1/messages` has in common with it."""
+    """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
     model: str | None = None
     messages: Listed[InputMessage] = Field(min_length=1)

@@ -1,1 +1,1 @@
-"""OpenAI's completions API: texts and token ids to be continued, with no template."""
+"""OpenAI's completions API: continue texts or token ids, without a chat template."""

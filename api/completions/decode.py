@@ -1,4 +1,4 @@
-"""An OpenAI completions body to one `GenerationRequest` for each of its prompts.
+"""Decode an OpenAI completions body into one `GenerationRequest` for each of its prompts.
 
 A file of its own because every dialect's folder has the same four.
 """

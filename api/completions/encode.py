@@ -1,4 +1,4 @@
-"""Stream events to OpenAI's completion chunks and objects. The answer to a text has text only."""
+"""Encode stream events as OpenAI's completion chunks and objects. Completions contain text only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _json = msgspec.json.Encoder()
 
 
 def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    """The shape from before chat: lists side by side. Among the likeliest is always the chosen token."""
+    """Return the logprobs in the completions API's shape: parallel lists. The top logprobs always include the
+    chosen token."""
     return {
         "tokens": [_name(entry.chosen.data) for entry in entries],
         "token_logprobs": [entry.chosen.logprob for entry in entries],
@@ -105,7 +106,7 @@ def completion_object(
 
 
 class CompletionEncoder:
-    """One stream's chunks, as bytes ready for the wire."""
+    """Encodes one stream's chunks as bytes ready for the wire."""
 
     def __init__(
         self, public_id: str, created: int, model: str, echoes: Sequence[str], *, include_usage: bool
@@ -149,7 +150,7 @@ class CompletionEncoder:
                 return sse.comment(f"prefill {done}/{total}")
 
     def finish(self, usage: Usage) -> bytes:
-        """The usage where asked for, and the end mark."""
+        """Return the usage, if requested, and the end mark."""
         if not self._include_usage:
             return sse.DONE
         return self._head + b'],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE

@@ -63,11 +63,12 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
 
 
 MAX_ECHO_CHARACTERS = 1 << 20
-"""Of all choices together: they are copied into one JSON text on the event loop, 3 ms for each million."""
+"""The limit over all choices: the event loop copies them into one JSON text, 3 ms for each million."""
 
 
 async def _echoes(scheduler: Scheduler, body: CompletionRequest, tenant: str) -> list[str]:
-    """What is said before each choice's answer: its prompt, or nothing. Raises InvalidRequest."""
+    """Return the text before each choice's answer: its prompt, or nothing. Raise InvalidRequest if they are
+    too long."""
     each = body.n or 1
     if not body.echo:
         return [""] * (each * len(body.prompt))

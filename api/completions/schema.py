@@ -1,4 +1,4 @@
-"""The body of OpenAI's completions API that we accept. What we do not honour is refused by name."""
+"""The accepted body of OpenAI's completions API. Unsupported fields are refused by name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from api.openai.schema import MAX_THINKING_TOKENS, SamplingFields
 
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 5
-"""OpenAI's own bound in this interface."""
+"""OpenAI's own bound in this API."""
 
 PromptItem: TypeAlias = str | list[int]
 
 
 def _prompts(value: Any) -> list[PromptItem]:
-    """A text, token ids, or a list of either, distinguished by the first item, as OpenAI does. By hand,
-    because a union's errors would name every member that it is not."""
+    """Validate a text, token ids, or a list of either, distinguished by the first item, as OpenAI does. Not a
+    pydantic union, whose errors would name every member that does not match."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -46,7 +46,7 @@ class CompletionRequest(SamplingFields):
         list[PromptItem],
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
-    # OpenAI's own default, which clients of this old interface rely on.
+    # OpenAI's own default, which clients of this older API rely on.
     max_tokens: int | None = Field(default=16, ge=1)
     echo: StrictBool = False
     logprobs: Annotated[int | None, Partly("not with echo and stream")] = Field(

@@ -1,1 +1,1 @@
-"""The OpenAI dialect: request shapes in, chunks and objects out."""
+"""The OpenAI dialect: request schemas, chunks and objects."""

@@ -1,4 +1,4 @@
-"""An OpenAI body to a `GenerationRequest`."""
+"""Decode an OpenAI body into a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
 
 
 def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
-    """As templates take them: absent fields absent, text parts joined, `developer` named `system`."""
+    """Return messages as chat templates take them: absent fields absent, text parts joined, `developer` named
+    `system`."""
     for message in messages:
         is_system = message.role in ("system", "developer")
         blocks = stable(message.blocks) if is_system else message.blocks
@@ -86,7 +87,7 @@ def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
 
 
 def _message(role: str, content: str, message: ChatMessage) -> Message:
-    # Templates write `message.content`; a tool call without words has none.
+    # Templates write `message.content`; a message with only tool calls has none.
     rendered: dict[str, Any] = {"role": role, "content": content}
     if message.name is not None:
         rendered["name"] = message.name

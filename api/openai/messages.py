@@ -1,4 +1,4 @@
-"""Chat messages as OpenAI's clients write them, and as they send our own answers back."""
+"""Chat messages as OpenAI's clients write them, and as they send this server's answers back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Body(BaseModel):
     )
 
     _names: ClassVar[frozenset[str]]
-    """What its fields are called in a body."""
+    """The names of its fields in a body."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -49,7 +49,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        # Clients that dump their own models send every field that they know.
+        # Clients that dump their own models send null in every field that they know.
         if not isinstance(value, dict):
             return value
         if not cls._names.issuperset(value):
@@ -63,19 +63,20 @@ class Body(BaseModel):
         return {name: given for name, given in value.items() if given is not None}
 
     def release(self) -> None:
-        """Drop the conversation, which the decoded request has by now in its own form: of a body of short
-        messages a model takes 50 bytes for each byte. For bodies that may be large to override."""
+        """Drop the conversation, after the decoded request has its own copy: a body of short messages takes a
+        model 50 bytes for each byte. Bodies that may be large override it."""
 
 
 def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """One unknown name refuses the body. Pydantic would make an error for each, of 800 bytes."""
+    """Keep one unknown name, which is enough to refuse the body. Pydantic would make an error of 800 bytes
+    for each."""
     known = {name: value[name] for name in names if name in value}
     unknown = next(name for name in value if name not in names)
     return {**known, unknown: "unknown" if value[unknown] is None else value[unknown]}
 
 
 class ContentPart(Body):
-    """Text; a `refusal` is what an assistant said, too."""
+    """Text; `refusal` is text of an assistant message too."""
 
     type: Literal["text", "refusal"]
     text: str | None = None
@@ -217,7 +218,7 @@ def not_json(text: str) -> dict[str, str]:
 
 
 def _read_json(value: Any) -> Any:
-    """A call's arguments are JSON text, and templates want the object."""
+    """Parse a call's arguments: clients send JSON text, and chat templates take the object."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -239,7 +240,7 @@ class CalledFunction(Body):
 
 
 class ToolCall(Body):
-    """A call that the assistant made. `index` is left over from a stream's deltas."""
+    """A tool call of an assistant message. `index` is a remnant of a stream's deltas."""
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -248,7 +249,7 @@ class ToolCall(Body):
 
 
 class ChatMessage(Body):
-    """A message as the chat templates take it. `developer` is OpenAI's newer name for `system`."""
+    """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Listed[_Part] | None, BeforeValidator(_in_parts), MEDIA] = None
@@ -257,9 +258,9 @@ class ChatMessage(Body):
     tool_calls: Listed[ToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    """What vLLM calls `reasoning_content` by now."""
+    """vLLM's newer name for `reasoning_content`."""
     refusal: str | None = None
-    # In every message that the official client has parsed, and null there.
+    # The official client adds it, as null, to every message that it parses.
     annotations: Annotated[Listed[Any] | None, Refused("answers here have none", neutral=([],))] = None
     audio: Annotated[Any, Refused("answers here have none")] = None
     provider_specific_fields: Annotated[

@@ -60,13 +60,13 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        """The names that requests may give."""
+        """Return the model names that requests may use."""
         return model.listings()
 
-    # `:path`, because hub ids hold a slash.
+    # `:path`, because hub ids contain a slash.
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
-        """One of them."""
+        """Return one model."""
         model.check(name)
         return model.listing(name)
 

@@ -1,6 +1,5 @@
-"""The bodies of the OpenAI API that we accept. What we do not honour is refused by name; a field whose
-neutral value changes nothing is accepted with that value only.
-"""
+"""The accepted bodies of the OpenAI API. Unsupported fields are refused by name; a field whose neutral value
+has no effect is accepted with that value only."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
 MIN_REPETITION_PENALTY = 0.01
-"""Positive logits are divided by it: 0.01 already makes a hundred of each one."""
+"""Positive logits are divided by it: 0.01 already multiplies each by a hundred."""
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 MAX_THINKING_TOKENS = 2**31 - 1
@@ -48,8 +47,8 @@ _TEMPLATES_OWN = frozenset(
         *("loop", "self", "caller", "varargs", "kwargs"),
     )
 )
-"""What `chat_template_kwargs` may not be named: what the body has fields for or refuses, parameters of
-transformers' `apply_chat_template`, and what templates call. Special tokens end in `_token`."""
+"""Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
+transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
 
 
 class StreamOptions(Body):

@@ -1,4 +1,4 @@
-"""What the text of an answer must be, in OpenAI's spelling and in vLLM's."""
+"""Structured output: constraints on an answer's text, in OpenAI's fields and in vLLM's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRICT = "answers are always held to the schema"
 
 
 def _read_schema(value: Any) -> Any:
-    """vLLM takes a schema's JSON text as well as the schema."""
+    """Accept a schema's JSON text as well as the schema, as vLLM does."""
     if not isinstance(value, str):
         return value
     try:
@@ -63,7 +63,7 @@ class JsonSchemaFormat(Body):
 
 
 class FlatJsonSchemaFormat(NamedSchema):
-    """As the responses API has it."""
+    """The responses API's form."""
 
     type: Literal["json_schema"]
 
@@ -99,7 +99,7 @@ class StructuredOutputs(Body):
 
 
 class StructuredFields(Protocol):
-    """The fields of a body that say it."""
+    """The fields of a body that constrain the answer's text."""
 
     response_format: ResponseFormat | None
     structured_outputs: StructuredOutputs | None
@@ -111,7 +111,7 @@ class StructuredFields(Protocol):
 
 
 def structure(body: StructuredFields) -> Structure | None:
-    """Raises ValueError where a body has it twice."""
+    """Return the constraint. Raise ValueError if a body has more than one."""
     asked = _of_format(body.response_format)
     white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
     if (vllm := body.structured_outputs) is not None:
@@ -160,7 +160,7 @@ def _of_format(asked: ResponseFormat | None) -> list[Structure]:
 
 
 def flat_structure(asked: FlatFormat | None) -> Structure | None:
-    """Of a responses body's `text.format`."""
+    """Return the constraint of a responses body's `text.format`."""
     match asked:
         case JsonObjectFormat():
             return JsonText(ANY_OBJECT, "text.format")

@@ -1,4 +1,4 @@
-"""The tools of an OpenAI body, and which of them may or must be called."""
+"""The tools of an OpenAI body, and the tool choice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FunctionTool(Body):
     function: FunctionDefinition
 
     def neutral(self, place: str) -> Tool:
-        """`place`: where in the body it stands."""
+        """Return the neutral form. `place` is the path in the body, for errors."""
         function = self.function
         return Tool(
             function.name,
@@ -39,7 +39,7 @@ class FunctionTool(Body):
 
 
 class NamedFunction(Body):
-    """In chat completions the name is one level further in than in responses; both are understood."""
+    """Chat completions nest the name one level deeper than responses do; both forms are accepted."""
 
     type: Literal["function"]
     name: str
@@ -70,7 +70,7 @@ CHOICE = Partly("that a tool must be called: where the model writes its calls as
 
 
 def neutral_choice(choice: str | NamedFunction | None) -> tuple[ToolChoice, str | None]:
-    """And the one tool that it names."""
+    """Return the tool choice, and the one tool that it names."""
     if isinstance(choice, NamedFunction):
         return ToolChoice.REQUIRED, choice.name
     return (ToolChoice.AUTO if choice is None else ToolChoice(choice)), None

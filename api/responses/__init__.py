@@ -1,1 +1,1 @@
-"""OpenAI's responses API: answers that the server remembers for a while."""
+"""OpenAI's responses API: the server stores answers for a while."""

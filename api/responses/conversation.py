@@ -1,4 +1,4 @@
-"""Items of a response's input and blocks of its output, as the messages that templates take."""
+"""Convert items of a response's input and blocks of its output to messages for chat templates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.request import Message as TemplateMessage
 
 
 class _Turn:
-    """What the assistant thought, said and called before somebody else came: one message."""
+    """Collects the assistant's reasoning, text and tool calls until another role follows: one message."""
 
     def __init__(self) -> None:
         self._thoughts: list[str] = []
@@ -31,7 +31,7 @@ class _Turn:
         self._calls.append({"id": call_id, "type": "function", "function": function})
 
     def take(self) -> Iterator[TemplateMessage]:
-        """The message, if there is one; the turn is empty afterwards."""
+        """Return the message, if there is one, and clear the turn."""
         thoughts, text, calls = "".join(self._thoughts), "".join(self._text), self._calls
         if thoughts or text or calls:
             message: TemplateMessage = {"role": "assistant", "content": text}
@@ -96,8 +96,8 @@ def output_messages(blocks: Iterable[Block]) -> Iterator[TemplateMessage]:
 def with_instructions(
     instructions: str | None, messages: Sequence[TemplateMessage]
 ) -> tuple[TemplateMessage, ...]:
-    """Instructions are of one response and stand before all else. Many templates take one system message
-    and no more, so those at the beginning become one."""
+    """Prepend the instructions, which belong to one response only. Many templates accept a single system
+    message, so those at the beginning are merged."""
     leading = 0
     while leading < len(messages) and messages[leading]["role"] == "system":
         leading += 1

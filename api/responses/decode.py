@@ -1,4 +1,4 @@
-"""An OpenAI responses body to a `GenerationRequest`.
+"""Decode an OpenAI responses body into a `GenerationRequest`.
 
 A file of its own because every dialect's folder has the same four.
 """

@@ -1,4 +1,4 @@
-"""Stream events to the events of OpenAI's responses API: each item is added, grows, and is done."""
+"""Encode stream events as events of OpenAI's responses API: each item is added, grows and is completed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from scheduler.events import (
 _json = msgspec.json.Encoder()
 
 Remember = Callable[[dict[str, Any], list[Block]], None]
-"""Called with the response when it is over, before its last event is sent."""
+"""Called with the finished response, before its last event is sent."""
 
 
 class ResponseCancelled(SchedulerError):
-    """The client asked for the end of the response."""
+    """The client cancelled the response."""
 
     code = "response_cancelled"
 
 
 class ResponseEncoder:
-    """One stream's events, as bytes ready for the wire."""
+    """Encodes one stream's events as bytes ready for the wire."""
 
     def __init__(self, envelope: Envelope, remember: Remember) -> None:
         self._envelope = envelope
@@ -50,7 +50,7 @@ class ResponseEncoder:
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
         self.response = envelope.response("in_progress")
-        """As it was last sent."""
+        """The response as it was last sent."""
 
     def start(self, prompt_tokens: int) -> bytes:
         created = self._event("response.created", {"response": self.response})
@@ -87,7 +87,7 @@ class ResponseEncoder:
         return added + self._event("response.content_part.added", fields)
 
     def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
-        """From a template: there is one for each piece."""
+        """Frame a delta from a template, because there is one for each piece."""
         self._number += 1
         match block:
             case TextBlock():
@@ -140,7 +140,7 @@ class ResponseEncoder:
         return self._last(f"response.{status}", status, usage)
 
     def error(self, error: ApiError) -> bytes:
-        """What the client itself ended is kept as far as it came; what failed is not."""
+        """Store a cancelled response with its output so far; drop a failed one."""
         if error.code == ResponseCancelled.code:
             return self._close("incomplete") + self._last("response.incomplete", "cancelled", None)
         self.response = self._envelope.response("failed", self._items, error=error.sendable_message)

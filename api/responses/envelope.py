@@ -1,4 +1,4 @@
-"""The response object: what a client asked for, and as much of the answer as there is."""
+"""The response object: the request's parameters and the answer so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What does not change while the answer grows."""
+    """The fields that stay constant while the answer grows."""
 
     public_id: str
     created_at: int
@@ -70,7 +70,7 @@ class Envelope:
         }
 
     def item(self, index: int, block: Block, status: ItemStatus) -> dict[str, Any]:
-        """A block as an output item. Its content is empty until the block is over."""
+        """Return a block as an output item, with empty content until the block is complete."""
         item_id = self.item_id(index, block)
         over = status != "in_progress"
         match block:
@@ -89,17 +89,17 @@ class Envelope:
                 assert_never(block)
 
     def called(self, offered_name: str) -> dict[str, str]:
-        """The fields that name a called function: `name`, and `namespace` where it has one."""
+        """Return the fields that name a called function: `name`, and `namespace` if it has one."""
         namespace, name = self.body.called(offered_name)
         return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
 
     def item_id(self, index: int, block: Block) -> str:
-        """Known to be this response's: its own id, and the item's place."""
+        """Derive the item's id from the response's id and the item's index."""
         kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs", ToolCallBlock: "fc"}
         return f"{kinds[type(block)]}_{self.public_id.removeprefix('resp_')}{index:04}"
 
     def items(self, blocks: Sequence[Block], reason: FinishReason) -> list[dict[str, Any]]:
-        """Of a whole answer. What max_output_tokens cut off was cut in its last item."""
+        """Return the items of a whole answer. If max_output_tokens ended it, its last item is incomplete."""
         last = len(blocks) - 1
         cut = reason is FinishReason.LENGTH
         return [
@@ -146,7 +146,7 @@ def _tool_choice(body: CreateResponse) -> Any:
 
 
 def _tool(tool: AnyTool) -> dict[str, Any]:
-    """As it came; the fields of a function that its model requires are there, if null."""
+    """Return the tool as the client sent it; required fields of a function are present, if null."""
     match tool:
         case FunctionTool():
             fields = tool.model_dump()

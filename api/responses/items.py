@@ -1,4 +1,4 @@
-"""The items of a response's input, as clients write them and as they send our own output back."""
+"""The items of a response's input, as clients write them and as they send this server's output back."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Message(Body):
 
 
 def qualified(namespace: str, name: str) -> str:
-    """A function's two names as one that every model's syntax for calls can write."""
+    """Combine a function's two names into one that every model's tool-call syntax can write."""
     return f"{namespace}__{name}"
 
 
@@ -108,11 +108,11 @@ class FunctionCall(Body):
 
     @property
     def offered_name(self) -> str:
-        """The name under which the model was offered the function."""
+        """Return the name under which the prompt offers the function to the model."""
         return self.name if self.namespace is None else qualified(self.namespace, self.name)
 
     def function(self) -> CalledFunction:
-        """Raises pydantic.ValidationError where the arguments are not the JSON text of an object."""
+        """Raise pydantic.ValidationError if the arguments are not the JSON text of an object."""
         return CalledFunction.model_validate({"name": self.name, "arguments": self.arguments})
 
 
@@ -137,7 +137,7 @@ class ReasoningItem(Body):
 
 
 def _kind(value: Any) -> str:
-    """Messages may leave their type out."""
+    """Return the item's type, which messages may omit."""
     found = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "message")
     return found if isinstance(found, str) else "?"
 
@@ -153,5 +153,5 @@ TaggedItem = Annotated[
 
 
 def as_items(value: Any) -> Any:
-    """A string is short for one message of the user's."""
+    """Accept a string as one user message."""
     return [{"role": "user", "content": value}] if isinstance(value, str) else value

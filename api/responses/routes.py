@@ -1,4 +1,4 @@
-"""`/v1/responses`: create, look up, delete and cancel."""
+"""`/v1/responses`: create, retrieve, delete and cancel."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def responses_routes(
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
-        """Forget a response. Conversations that went on from it keep what was said."""
+        """Delete a response. Conversations that continued it keep its messages."""
         _found(store, caller.tenant, response_id)
         store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel(response_id: str, caller: CallerOf) -> dict[str, Any]:
-        """End a response that is being streamed; it is stored as far as it came."""
+        """Cancel a response that is being streamed, and store its output so far."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
             return await stream.stop()
         _found(store, caller.tenant, response_id)

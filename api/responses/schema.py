@@ -1,4 +1,4 @@
-"""The body of OpenAI's responses API that we accept. What we do not honour is refused by name."""
+"""The accepted body of OpenAI's responses API. Unsupported fields are refused by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FunctionTool(Body):
     output_schema: Annotated[JsonObject | None, WithoutEffect("templates have no place for it")] = None
 
     def neutral(self, place: str) -> Tool:
-        """`place`: where in the body it stands."""
+        """Return the neutral form. `place` is the path in the body, for errors."""
         return Tool(
             self.name,
             self.description or "",
@@ -49,8 +49,8 @@ class FunctionTool(Body):
 
 
 class NamespaceTool(Body):
-    """Functions under a name that they share (Codex groups its own so). Models' templates know functions
-    only, so each is offered with both names in one, and a call of it is reported with the two."""
+    """Functions under a common name (Codex groups its own so). Chat templates know functions only, so the
+    prompt offers each under both names joined, and a call of it is reported with the two."""
 
     type: Literal["namespace"]
     name: str = Field(min_length=1, max_length=256)
@@ -70,8 +70,8 @@ class NamespaceTool(Body):
 
 
 class WebSearch(Body):
-    """OpenAI's own search, which Codex offers to every model by default. To offer is not to ask:
-    a model that never searches keeps the promise, so this one is not offered it."""
+    """OpenAI's own search, which Codex offers to every model by default. The offer does not require its use,
+    so the server accepts it and leaves it out of the prompt."""
 
     type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
     external_web_access: Annotated[StrictBool | None, WithoutEffect(_NO_SEARCH)] = None
@@ -188,13 +188,13 @@ class CreateResponse(DecodingFields):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """How many of the likeliest tokens with each, or None: a number alone requests them, too."""
+        """Return the number of top logprobs for each token, or None. The number alone requests them, too."""
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
 
     @property
     def offered(self) -> list[Tool]:
-        """The tools that the model is offered."""
+        """Return the tools of the prompt."""
         offered: list[Tool] = []
         for i, tool in enumerate(self.tools or ()):
             match tool:
@@ -209,14 +209,14 @@ class CreateResponse(DecodingFields):
         return offered
 
     def chosen(self, name: str) -> str:
-        """The name under which the model is offered what the client calls `name`: within a namespace
-        functions have names of their own, which do where one only has it."""
+        """Return the prompt's name of the tool that the client calls `name`. Functions of a namespace have
+        names of their own, which are enough if only one has it."""
         names = [tool.name for tool in self.offered]
         inner = [whole for whole in names if self.called(whole)[1] == name]
         return inner[0] if name not in names and len(inner) == 1 else name
 
     def called(self, name: str) -> tuple[str | None, str]:
-        """The namespace and the name, as the client knows them, of what the model calls `name`."""
+        """Return the client's namespace and name of the tool that the model calls `name`."""
         for tool in self.tools or ():
             if isinstance(tool, NamespaceTool):
                 for inner in tool.tools:

@@ -1,4 +1,4 @@
-"""A streamed answer that another request may end: `POST /v1/responses/{id}/cancel`."""
+"""A streamed answer that another request may cancel: `POST /v1/responses/{id}/cancel`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.service import RequestStream, Scheduler
 
 
 class RunningResponses:
-    """The streams that can be ended, each tenant's its own."""
+    """The running streams, by tenant."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], StoppableStream] = {}
@@ -59,7 +59,7 @@ class StoppableStream(EventStream):
             self._over.set()
 
     async def stop(self) -> dict[str, Any]:
-        """The response, when the stream has ended. It ends between two events, never inside of one."""
+        """Return the response when the stream has ended. It ends between two events, never within one."""
         self._stopped = True
         self._waiting.cancel()
         await self._over.wait()
@@ -67,7 +67,7 @@ class StoppableStream(EventStream):
 
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         if not self._stopped:
-            # Not under the scope: a cancel at the checkpoint would lose the event that was just taken.
+            # Outside the scope: a cancel at the checkpoint would lose the event that was just taken.
             if (found := stream.take_choice_nowait()) is not None:
                 await trio.lowlevel.checkpoint()
                 return found

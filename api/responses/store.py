@@ -1,4 +1,4 @@
-"""The responses that clients may come back to: in memory, bounded, the longest unused go first."""
+"""The stored responses: in memory, bounded, evicted in order of last use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.request import Message
 _json = msgspec.json.Encoder()
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 64
-"""What the interpreter needs for a response, and for each of its texts, beside the text itself."""
+"""The interpreter's overhead for a response, and for each of its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class StoredResponse:
 
     body_json: bytes
     turns_json: tuple[bytes, ...]
-    """The conversation up to and with this answer, without instructions: lists of messages, one after the
-    other, which the responses before and after share."""
+    """The conversation up to and including this answer, without instructions: lists of messages in order,
+    shared with the responses before and after."""
     charged_bytes: int
-    """Counted in full, though a conversation's responses share most of it: a bound that holds whatever
-    is thrown away first."""
+    """Counted in full, although a conversation's responses share most of it, so that the bound holds in any
+    order of eviction."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response as its client got it, decoded anew."""
+        """Return a decoded copy of the response as its client got it."""
         body: dict[str, Any] = msgspec.json.decode(self.body_json)
         return body
 
     def messages(self) -> list[Message]:
-        """Decoded anew, which takes a second for 100 MB."""
+        """Return decoded messages; 100 MB take a second."""
         return [message for turn in self.turns_json for message in msgspec.json.decode(turn)]
 
 
 def messages_json(messages: Sequence[Message]) -> bytes:
-    """A list of messages as `ResponseStore.put` takes it. Raises InvalidRequest for a lone surrogate, which
-    the text of a call's arguments can spell."""
+    """Return a list of messages in the form for `ResponseStore.put`. Raise InvalidRequest for a lone
+    surrogate, which the text of a call's arguments can contain."""
     try:
         return _encoded(messages)
     except UnicodeEncodeError as error:
@@ -52,12 +52,12 @@ def messages_json(messages: Sequence[Message]) -> bytes:
 
 
 def _encoded(value: Any) -> bytes:
-    """A copy: msgspec leaves the room that its buffer has grown by, up to a half, behind the text."""
+    """Return a copy: msgspec leaves its buffer's spare capacity, up to a half, behind the text."""
     return bytes(memoryview(_json.encode(value)))
 
 
 class ResponseStore:
-    """Each tenant sees its own."""
+    """A store with a view for each tenant."""
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses = max_responses
@@ -79,8 +79,8 @@ class ResponseStore:
         before: StoredResponse | None,
         *turns_json: bytes,
     ) -> None:
-        """`before` is the response that this one goes on from, `turns_json` what came since, each as
-        `messages_json` makes it. One that is larger than the whole store is not kept."""
+        """Store a response. `before` is the response that it continues, `turns_json` the messages since then,
+        each as `messages_json` makes it. A response larger than the whole store is not kept."""
         body_json = _encoded(body)
         turns = (*(() if before is None else before.turns_json), *turns_json)
         texts = (body_json, *turns)
@@ -98,7 +98,7 @@ class ResponseStore:
         return found
 
     def delete(self, tenant: str, response_id: str) -> bool:
-        """Whether it was there. The conversations that went on from it keep what was said."""
+        """Return whether it was there. Conversations that continued it keep its messages."""
         found = self._stored.pop((tenant, response_id), None)
         if found is not None:
             self.bytes -= found.charged_bytes

@@ -1,4 +1,4 @@
-"""The ASGI callables as types, spelled as Starlette spells them: a FastAPI object is an `Application`."""
+"""The ASGI callables as types, named as in Starlette: a FastAPI object is an `Application`."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OnError: TypeAlias = Callable[[BaseException, str], None]
-"""Called with what failed and for which request. It must not raise: nothing above catches it."""
+"""Called with the exception and the request it belongs to. It must not raise: no caller would catch it."""

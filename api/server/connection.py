@@ -1,7 +1,7 @@
-"""One client's connection: request after request until one side has had enough, then the right kind of end.
+"""One client's connection: requests in sequence until one side ends it, then the appropriate close.
 
 It works on any half-closeable stream. The caller of `serve` closes the stream forcefully afterwards, also
-when the connection was cancelled in the middle.
+after cancellation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from api.server.statistics import Tally
 
 
 class Connection:
-    """Reads one request's head after the other and runs an `Exchange` for each, until an error, the client, a
-    timeout or a drain ends it. It owns the parser, both directions of the stream and the counts in the
-    tally."""
+    """Reads request heads in sequence and runs an `Exchange` for each, until an error, the client, a timeout
+    or a drain ends it. It owns the parser, both directions of the stream and its counts in the tally."""
 
     def __init__(
         self,
@@ -44,16 +43,17 @@ class Connection:
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
         self._client, self._server = addresses(stream)
         self._idle: trio.CancelScope | None = None
-        """Entered only while no byte of a request is here."""
+        """Entered only while no byte of a request has arrived."""
         self._is_first_request = True
 
     def close_if_idle(self) -> None:
-        """For a drain. A connection with a request ends by itself after that."""
+        """Close an idle connection for a drain. A connection with a request ends by itself after that
+        request."""
         if self._idle is not None:
             self._idle.cancel()
 
     async def serve(self) -> None:
-        """Returns when the connection is over. A failure here is a bug of the server and is raised."""
+        """Serve until the connection is over. An exception here is a bug of the server."""
         try:
             while (request := await self._next_request()) is not None and await self._exchange(request):
                 self._parser.start_next_cycle()
@@ -65,7 +65,7 @@ class Connection:
     # ---- the request's head
 
     async def _next_request(self) -> h11.Request | None:
-        """None when the client left, or had nothing more to say for too long. Raises Refused."""
+        """Return the next request, or None if the client left or the idle timeout expired. Raise Refused."""
         if not self._has_bytes() and not await self._wait_first_bytes():
             return None
         with trio.move_on_after(self._limits.header_seconds):
@@ -81,7 +81,7 @@ class Connection:
     async def _wait_first_bytes(self) -> bool:
         if self._service.is_draining():
             return False
-        # A new connection is opened to send a request; only after one has it earned a long wait.
+        # A new connection must send a request soon; only after one does it get the longer keep-alive timeout.
         seconds = self._limits.header_seconds if self._is_first_request else self._limits.keep_alive_seconds
         data = b""
         with trio.move_on_after(seconds) as self._idle:
@@ -94,7 +94,7 @@ class Connection:
     async def _read_head(self) -> h11.Request | None:
         try:
             while (event := self._parser.next_event()) is h11.NEED_DATA:
-                # The parser checks its bound only where it lacks bytes, and would let a whole head pass.
+                # The parser checks its bound only when it needs more bytes, and would let a whole head pass.
                 room = self._limits.header_bytes - len(self._parser.trailing_data[0])
                 if room <= 0:
                     raise Refused(Refusal.HEADERS_TOO_LARGE)
@@ -112,7 +112,7 @@ class Connection:
     # ---- the exchange
 
     async def _exchange(self, request: h11.Request) -> bool:
-        """True if another request may follow on this connection."""
+        """Return whether another request may follow on this connection."""
         body = RequestBody(self._parser, self._inbound, self._limits)
         exchange = Exchange(self._service, self._parser, request, body, self._inbound, self._outbound)
         self._tally.requests += 1
@@ -128,7 +128,7 @@ class Connection:
             await self._outbound.abort()
         elif exchange.answerable:
             await self._say_goodbye(exchange.answer(exchange.refused or Refused(Refusal.INTERNAL_ERROR)))
-        # Else nothing: without its end the client sees that the response was cut short.
+        # Otherwise nothing: the missing end tells the client that the response is truncated.
         return False
 
     def _count(self, exchange: Exchange) -> None:
@@ -163,7 +163,7 @@ class Connection:
         await self._linger()
 
     async def _linger(self) -> None:
-        """Ends our side, and drops what the client still sends until it has read that."""
+        """Close the sending side, and drop what the client still sends until it has read the response."""
         await self._outbound.end()
         with trio.move_on_after(self._limits.linger_seconds):
             await self._inbound.discard()
@@ -172,7 +172,7 @@ class Connection:
 async def refuse_connection(
     stream: trio.abc.HalfCloseableStream, limits: Limits, server_name: str | None
 ) -> None:
-    """The answer to one connection too many. The client's request is not read, let alone parsed."""
+    """Answer a connection over the limit, without reading its request."""
     refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
     response = answer(refused, server_name=server_name, retry_after_seconds=limits.retry_after_seconds)
     outbound = Outbound(stream, limits.linger_seconds, limits.write_piece_bytes)
@@ -186,7 +186,7 @@ async def refuse_connection(
 
 
 def _check_head(request: h11.Request, body_bytes: int) -> None:
-    """What h11 lets through and this server does not."""
+    """Refuse what h11 accepts and this server does not support."""
     if not request.http_version.startswith(b"1."):
         raise Refused(Refusal.UNSUPPORTED, 505)
     if request.method == b"CONNECT":
@@ -200,7 +200,7 @@ def _check_head(request: h11.Request, body_bytes: int) -> None:
         elif name == b"transfer-encoding":
             is_chunked = True
     if length is not None and is_chunked:
-        # A proxy in front that believes the other of the two would see another request than we do.
+        # A proxy in front that honours the other header would see a different request (request smuggling).
         raise Refused(Refusal.MALFORMED)
     if length is not None and int(length) > body_bytes:
         raise Refused(Refusal.BODY_TOO_LARGE)

@@ -1,11 +1,11 @@
 """One request and its response: the application's `receive` and `send`, and the one way to cancel it.
 
-While the application runs, a task reads ahead. When the client leaves, is refused, or does not read, the
-application's scope is cancelled: trio.Cancelled at its next checkpoint is all that a handler ever sees, and
-all that it needs to free what it holds. From the last write of a response on, a departure cancels nothing.
+A task reads ahead while the application runs. When the client leaves, is refused, or does not read, the
+application's scope is cancelled: a handler sees only trio.Cancelled at its next checkpoint, and needs nothing
+else to free its resources. From the last write of a response on, a disconnect cancels nothing.
 
-How far the response is, is a `Phase`; `TRANSITIONS` has the only moves between them. What ended the exchange
-before its time is an `End`.
+A `Phase` is the response's progress; `TRANSITIONS` has its only legal moves. An `End` is the reason for an
+early end.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from api.server.request_body import RequestBody
 
 
 class Phase(Enum):
-    """How far the response is."""
+    """The response's progress."""
 
     WAITING = auto()
-    """The application has not started it."""
+    """The application has not started the response."""
     STARTED = auto()
-    """Status and headers are known. No byte has left: the head goes out with the first part of the body."""
+    """Status and headers are known but not sent: the head is sent with the first part of the body."""
     STREAMING = auto()
     """The head and a part of the body are written, or being written."""
     FINISHING = auto()
-    """The last write is under way. A client that leaves now cancels nothing."""
+    """The last write is in progress. A client that leaves now cancels nothing."""
     COMPLETE = auto()
-    """The response left whole."""
+    """The whole response was sent."""
 
 
 class Event(Enum):
-    """What moves a response from one phase to the next."""
+    """An event that moves a response from one phase to the next."""
 
     START = auto()
     """`http.response.start`"""
@@ -64,7 +64,7 @@ TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
 
 
 def after(phase: Phase, event: Event) -> Phase:
-    """The phase after `event`. Raises RuntimeError, to the application, for a message out of order."""
+    """Return the phase after `event`. Raise RuntimeError, to the application, for a message out of order."""
     try:
         return TRANSITIONS[phase, event]
     except KeyError:
@@ -72,7 +72,7 @@ def after(phase: Phase, event: Event) -> Phase:
 
 
 class End(IntEnum):
-    """What ended an exchange before its time. Where several things did, the greatest is counted."""
+    """Why an exchange ended early. If several reasons apply, the greatest counts."""
 
     NONE = 0
     CLIENT_GONE = 1
@@ -98,11 +98,10 @@ class Service:
 
 
 class Exchange:
-    """One request, from its parsed head to the end of its response: `run` it once, then ask what is left to
-    do.
+    """One request, from its parsed head to the end of its response: `run` it once, then read its outcome.
 
     It owns the application's cancel scope. The connection owns the parser, the body and both directions of
-    the stream, and decides what follows: the next request, an answer of its own, a reset, or the end.
+    the stream, and decides what follows: the next request, the server's own answer, a reset, or the end.
     """
 
     def __init__(
@@ -126,21 +125,23 @@ class Exchange:
         self._phase = Phase.WAITING
         self.end = End.NONE
         self.refused: Refused | None = None
-        """The first reason why the request or its client was refused."""
+        """The first refusal of the request or its client."""
 
     @property
     def complete(self) -> bool:
-        """The response left whole."""
+        """Whether the whole response was sent."""
         return self._phase is Phase.COMPLETE
 
     @property
     def answerable(self) -> bool:
-        """The server can still answer by itself: no byte of a response has left, and the client is there."""
+        """Whether the server can still answer by itself: no byte of a response was sent, and the client is
+        connected."""
         return not self._head_written and self._outbound.intact and not self._inbound.ended
 
     @property
     def needs_reset(self) -> bool:
-        """Without a reset the client could take the truncated body for a whole one, or holds unread bytes."""
+        """Whether to reset: otherwise the client could take a truncated body as complete, or leaves bytes
+        unread."""
         stalled = self.refused is not None and self.refused.refusal is Refusal.WRITE_TIMEOUT
         close_delimited = self._head_written and self._request.http_version < b"1.1"
         return not self.complete and (stalled or close_delimited)
@@ -151,11 +152,12 @@ class Exchange:
 
     @property
     def _cancelled(self) -> bool:
-        """The application's scope is cancelled. (To ask the scope itself reads the clock each time.)"""
+        """Whether the application's scope is cancelled. (Reading the scope's own property reads the clock
+        each time.)"""
         return self.end is not End.NONE
 
     async def run(self, scope: Scope) -> None:
-        """Runs the application to its end. After that the properties and `end` describe the outcome."""
+        """Run the application to its end. Then the properties and `end` describe the outcome."""
         self._request_id = scope["request_id"]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
@@ -173,7 +175,7 @@ class Exchange:
         except Exception as error:
             self._report(error)
         except BaseExceptionGroup as group:
-            # A nursery of the application's where something failed while it was being cancelled.
+            # A nursery of the application in which something failed during cancellation.
             errors, rest = group.split(Exception)
             if errors is not None:
                 self._report(errors)
@@ -205,7 +207,7 @@ class Exchange:
         self.end = max(self.end, end)
 
     async def _raise_cancelled(self) -> None:
-        """Raises trio.Cancelled, or, in a part of the application that is shielded from it, returns."""
+        """Raise trio.Cancelled, or return in a part of the application that is shielded from it."""
         await trio.lowlevel.checkpoint()
 
     # ---- receive
@@ -213,8 +215,8 @@ class Exchange:
     async def _receive(self) -> Message:
         if self._parser.they_are_waiting_for_100_continue:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
-        # Also in FINISHING: a watcher inside the application that hears of a disconnect cancels what it
-        # watches, which must not happen in the middle of the last write.
+        # Also in FINISHING: a watcher in the application that receives a disconnect cancels what it watches,
+        # which must not happen during the last write.
         while not (self.complete or self._cancelled):
             try:
                 if self._body.delivered:
@@ -249,9 +251,11 @@ class Exchange:
             raise RuntimeError(f"a server of HTTP cannot send {kind!r}")
 
     def _start_response(self, message: Message) -> None:
-        """Writes nothing: the head leaves with the first of the body, in one packet, as ASGI asks."""
+        """Write nothing yet: the head is sent with the first part of the body, in one packet, as ASGI
+        requires."""
         phase = after(self._phase, Event.START)
-        # A body that is not here when its answer starts is not waited for, so the connection cannot go on.
+        # The server does not wait for the rest of a body once its answer starts, so the connection must
+        # close.
         self._parse_body()
         self._head = response_head(
             self._request,
@@ -270,7 +274,7 @@ class Exchange:
             raise ClientGone("the client has left or is refused")
         data = b"" if self._head_written else self._parser.send(self._head.response)
         if body and self._head.has_body:
-            # By hand 0.1 us, by h11's Data event 2.6; chunks need no state, so h11 misses nothing.
+            # 0.1 us by hand, 2.6 by h11's Data event; chunks need no state, so h11 misses nothing.
             data += (
                 b"%x\r\n%b\r\n" % (len(body), body)
                 if self._head.is_chunked
@@ -295,7 +299,7 @@ class Exchange:
             raise
 
     def answer(self, refused: Refused) -> bytes:
-        """The server's own response to this request, where `answerable`."""
+        """Send the server's own response to this request, if `answerable`."""
         return answer(
             refused,
             server_name=self._service.server_name,

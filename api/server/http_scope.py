@@ -1,4 +1,5 @@
-"""A request's head as an ASGI scope, and the application's response head as h11's event. Plain functions."""
+"""Convert a request's head to an ASGI scope, and the application's response head to h11's event. Plain
+functions."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Address: TypeAlias = tuple[str, int] | None
 def scope_of(request: h11.Request, client: Address, server: Address, state: Mapping[str, Any]) -> Scope:
     authority, target = _split_target(request.target)
     raw_path, _, query = target.partition(b"?")
-    # ASGI wants text whatever the bytes were; what is not UTF-8 matches no route.
+    # ASGI requires text for any bytes; what is not UTF-8 matches no route.
     path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
     return {
         "type": "http",
@@ -44,7 +45,8 @@ def scope_of(request: h11.Request, client: Address, server: Address, state: Mapp
 
 
 def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
-    """Proxies may send `GET http://host/path`; the application must see `/path` either way. None: no host."""
+    """Split a target. Proxies may send `GET http://host/path`; the application must see `/path` either way.
+    The host may be None."""
     if target.startswith(b"/") or b"://" not in target:
         return None, target
     authority_and_path = target.partition(b"://")[2]
@@ -56,7 +58,8 @@ def _split_target(target: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes, bytes]]:
-    """A target's host replaces the header (RFC 9112 3.2.2): a check of one must not be shown the other."""
+    """Return the headers. A target's host replaces the Host header (RFC 9112 3.2.2): a check must see the
+    host that counts."""
     headers = list(request.headers)
     if authority is None:
         return headers
@@ -64,7 +67,7 @@ def _headers(request: h11.Request, authority: bytes | None) -> list[tuple[bytes,
 
 
 def addresses(stream: trio.abc.Stream) -> tuple[Address, Address]:
-    """(client, server). Both are None for what is not TCP, or was reset before anyone could ask."""
+    """Return (client, server). Both are None if the stream is not TCP, or was reset already."""
     if not isinstance(stream, trio.SocketStream):
         return None, None
     try:
@@ -85,7 +88,7 @@ class ResponseHead:
     response: h11.Response
     has_body: bool
     is_chunked: bool
-    """Whether h11 will frame the body in chunks: its `_body_framing` again, and a test compares the two."""
+    """Whether h11 will frame the body in chunks: a copy of its `_body_framing`, which a test compares."""
 
 
 def response_head(
@@ -96,8 +99,8 @@ def response_head(
     close: bool,
     server_name: str | None = None,
 ) -> ResponseHead:
-    """Adds `date` and, if there is a name, `server`, where the application did not set them. Raises
-    h11.LocalProtocolError for what cannot be a response, before any byte of it is written."""
+    """Add `date` and, if there is a name, `server`, unless the application set them. Raise
+    h11.LocalProtocolError for an invalid response, before any byte of it is written."""
     fields = [(bytes(name), bytes(value)) for name, value in headers]
     names = {name.lower() for name, _ in fields}
     if b"date" not in names:
@@ -126,5 +129,5 @@ def date_header() -> bytes:
 
 @lru_cache(maxsize=1)
 def _date_of(second: int) -> bytes:
-    # 3 us to format; every response of one second shares it.
+    # Formatting takes 3 us; every response of one second shares it.
     return formatdate(second, usegmt=True).encode("ascii")

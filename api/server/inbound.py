@@ -1,7 +1,7 @@
-"""The client's bytes, read ahead of the parser up to a bound: so its departure is seen while it is answered.
+"""Read the client's bytes ahead of the parser, up to a bound, to notice a disconnect during a response.
 
-Two readers take turns and never overlap: the connection's loop calls `read` between requests, and `pump` runs
-as a task while a request is answered.
+Two readers alternate and never overlap: the connection's loop calls `read` between requests, and `pump` runs
+as a task during a response.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Inbound:
         self._arrived = trio.lowlevel.ParkingLot()
         self._taken = trio.lowlevel.ParkingLot()
         self.ended = False
-        """The client has closed, reset, or shut down its sending side."""
+        """Whether the client has closed, reset, or shut down its sending side."""
 
     @property
     def has_read_ahead(self) -> bool:
         return bool(self._ahead)
 
     async def read(self, max_bytes: int = _READ_BYTES) -> bytes:
-        """What was read ahead, else what comes next; b"" at the end."""
+        """Return what was read ahead, else what comes next; b"" at the end."""
         if self._ahead:
             taken = bytes(self._ahead[:max_bytes])
             del self._ahead[:max_bytes]
@@ -38,7 +38,7 @@ class Inbound:
         return await self._receive(min(max_bytes, _READ_BYTES))
 
     async def pump(self, on_end: Callable[[], None]) -> None:
-        """Reads until the client ends or the read-ahead is full; goes on when some of it is taken."""
+        """Read until the client ends or the buffer is full; continue when some of it is taken."""
         while not self.ended:
             room = self._read_ahead_bytes - len(self._ahead)
             if room <= 0:
@@ -51,7 +51,7 @@ class Inbound:
             self._arrived.unpark_all()
 
     def take_nowait(self) -> bytes:
-        """All that was read ahead, b"" for nothing."""
+        """Return all that was read ahead, or b""."""
         if not self._ahead:
             return b""
         taken = bytes(self._ahead)
@@ -60,14 +60,15 @@ class Inbound:
         return taken
 
     async def wait_arrival(self) -> None:
-        """Returns when more has come or nothing will, or after `wake`; only while `pump` runs."""
+        """Return when more bytes have arrived, the client has ended, or `wake` was called; only while `pump`
+        runs."""
         await self._arrived.park()
 
     def wake(self) -> None:
         self._arrived.unpark_all()
 
     async def discard(self) -> None:
-        """Reads and drops to the end."""
+        """Read and drop to the end."""
         self._ahead.clear()
         while not self.ended:
             await self._receive(_READ_BYTES)
@@ -78,7 +79,7 @@ class Inbound:
         try:
             data = bytes(await self._stream.receive_some(max_bytes))
         except trio.BrokenResourceError:
-            # A reset is a departure like any other.
+            # A reset is a disconnect like any other.
             data = b""
         self.ended = not data
         return data

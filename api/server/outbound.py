@@ -1,4 +1,4 @@
-"""Writes to the client, each with a deadline; knows whether the stream is still whole after them."""
+"""Write to the client, each piece with a deadline, and track whether the stream is intact."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import trio
 
 
 class ClientGone(OSError):
-    """Nothing can be written any more: the client left, or is being cut. What ASGI 2.4 has `send` raise."""
+    """No more can be written: the client left, or is being disconnected. ASGI 2.4 has `send` raise it."""
 
 
 class WriteStalled(ClientGone):
-    """The client took nothing for as long as one write may take."""
+    """The client read nothing for the write timeout."""
 
 
 class Outbound:
-    """The sending side of one connection. Each piece of a write has `write_seconds`; the first that fails is
-    the last."""
+    """The sending side of one connection. Each piece of a write has `write_seconds`; after one that fails,
+    nothing more is written."""
 
     def __init__(self, stream: trio.abc.HalfCloseableStream, write_seconds: float, piece_bytes: int) -> None:
         self._stream = stream
         self._write_seconds = write_seconds
         self._piece_bytes = piece_bytes
         self.intact = True
-        """False while a write is under way and for ever after one that did not end: how much of it left is
-        unknown, so nothing may follow it."""
+        """False during a write, and after one that did not finish: the number of bytes sent is unknown, so
+        nothing may follow."""
 
     async def write(self, data: bytes) -> None:
-        """Raises WriteStalled or ClientGone."""
+        """Write and return. Raise WriteStalled or ClientGone."""
         if not self.intact:
             raise ClientGone("an earlier write to this client did not end")
         self.intact = False
@@ -52,7 +52,7 @@ class Outbound:
             raise WriteStalled(f"the client took nothing for {self._write_seconds:g} s")
 
     async def end(self) -> None:
-        """Half-closes: nothing follows. The client may still be sending."""
+        """Half-close the stream: nothing follows. The client may still be sending."""
         if self.intact:
             try:
                 await self._stream.send_eof()
@@ -60,15 +60,15 @@ class Outbound:
                 self.intact = False
 
     async def abort(self) -> None:
-        """Reset instead of an orderly end.
+        """Reset the connection instead of closing it in an orderly way.
 
-        An orderly end would leave the kernel holding the unread bytes of a client that does not read, for
-        minutes; and to the reader of a body without length it would mean that the body is whole.
+        After an orderly close the kernel would hold the unread bytes of a client that does not read, for
+        minutes; and a body without a length would look complete.
         """
         self.intact = False
         if isinstance(self._stream, trio.SocketStream):
             # A close with a linger time of zero drops what is queued and sends RST. macOS refuses the option
-            # on a socket that the client has reset already, where there is nothing left to drop.
+            # on a socket that the client has already reset, where nothing is left to drop.
             with suppress(OSError):
                 self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await trio.aclose_forcefully(self._stream)

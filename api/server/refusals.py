@@ -22,7 +22,7 @@ class Refusal(enum.Enum):
     BODY_TOO_LARGE = "body_too_large"
     INTERNAL_ERROR = "internal_error"
     WRITE_TIMEOUT = "write_timeout"
-    """The one without an answer: the client does not read."""
+    """The only one without an answer: the client does not read."""
 
 
 _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
@@ -41,7 +41,7 @@ _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
 
 
 class Refused(Exception):
-    """A request that does not reach the application, or does not go on there."""
+    """The request was refused before it reached the application, or while it was there."""
 
     def __init__(self, refusal: Refusal, status: int | None = None) -> None:
         super().__init__(refusal.value)
@@ -57,8 +57,8 @@ def answer(
     retry_after_seconds: int | None = None,
     request_id: str | None = None,
 ) -> bytes:
-    """The whole response. It ends the connection, so it need not pass through h11's states. `request_id`
-    None: no request was read; the response gets an id all the same, for the client to report."""
+    """Return the whole response. It ends the connection, so it need not pass through h11's states.
+    `request_id` is None if no request was read; the response still gets an id, for the client to report."""
     request_id = request_id or new_request_id()
     usual_status, words = _ANSWERS[refused.refusal]
     status = HTTPStatus(refused.status or usual_status)
@@ -68,7 +68,7 @@ def answer(
         "param": None,
         "code": refused.refusal.value,
     }
-    # `type`, so that Anthropic's clients understand it too: which dialect was meant is not known here.
+    # With `type`, so that Anthropic's clients understand it too: the dialect is not known here.
     content = {"type": "error", "error": error, "request_id": request_id}
     body = json.dumps(content, separators=(",", ":")).encode()
     lines = [

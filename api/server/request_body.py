@@ -1,4 +1,4 @@
-"""One request's body: what has been parsed of it, and how long the client may still take."""
+"""One request's body: the parsed parts, and the deadline for the rest."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ class RequestBody:
         self._bytes = 0
         self._waited_seconds = 0.0
         self.arrived = False
-        """Parsed to its end; the next request's bytes, if any, are not touched."""
+        """Whether it is parsed to its end; bytes of the next request are not touched."""
         self.delivered = False
-        """The application has taken all of it, and knows that nothing follows."""
+        """Whether the application has taken all of it, including the end."""
 
     @property
     def has_parts(self) -> bool:
         return bool(self._parts)
 
     def take_parts(self) -> bytes:
-        """What has been parsed since the last call, for the application."""
+        """Return the parts parsed since the last call."""
         taken = b"".join(self._parts)
         self._parts.clear()
         self.delivered = self.arrived
         return taken
 
     def parse_arrived(self) -> None:
-        """Parses all that was read ahead, which is bounded, so what piles up here is bounded too."""
+        """Parse everything that was read ahead, which is bounded, so that the parsed parts are bounded
+        too."""
         while not self.arrived:
             try:
                 event = self._parser.next_event()
@@ -58,9 +59,9 @@ class RequestBody:
                 self._parser.receive_data(data)
 
     async def wait_more(self) -> None:
-        """Returns when more has come, the client has left, or `Inbound.wake` was called.
+        """Return when more has arrived, the client has left, or `Inbound.wake` was called.
 
-        Only time spent here counts: the client is not to blame while the application does something else.
+        Only time spent here counts: the client is not responsible for the application's own pauses.
         """
         earned = self._bytes / self._limits.body_bytes_per_second
         started = trio.current_time()

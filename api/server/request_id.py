@@ -1,6 +1,6 @@
 """The id of a request in headers, logs and error bodies: the client's own if it is usable, else a new one.
 
-Every response has it, so that a client's report finds our log line.
+Every response has it, so that a client's report leads to the log line.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from api.server.asgi import Application, Message, Receive, Scope, Send
 
 SCOPE_KEY = "request_id"
-"""Where an ASGI scope has it: our own server puts it there, `RequestIds` does for other servers."""
+"""Its key in an ASGI scope: Penstock's server sets it, `RequestIds` does for other servers."""
 HEADER = b"x-request-id"
 ECHOED_IN = (HEADER, b"request-id")
 """OpenAI's clients read the first, Anthropic's the second."""
 MAX_CHARACTERS = 128
 _USABLE = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,%d}" % MAX_CHARACTERS)
-"""Safe in a header, a log line, a label and a URL as it is. Anything else, a line break above all, is
-replaced and not cleaned: half of an id finds nothing."""
+"""Safe in a header, a log line, a label and a URL. Anything else, a line break above all, is replaced and not
+sanitized: half of an id finds nothing."""
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """`headers` as ASGI has them, names in lower case."""
+    """Return the request's id. `headers` are as in ASGI, with names in lower case."""
     given = next((value for name, value in headers if name == HEADER), b"")
     return given.decode("ascii") if _USABLE.fullmatch(given) else new_request_id()
 
@@ -33,7 +33,8 @@ def new_request_id() -> str:
 
 
 def echoed(request_id: str) -> list[tuple[bytes, bytes]]:
-    """The response's headers with the id. `request_id` comes from `request_id_of` or `new_request_id`."""
+    """Return the response's headers with the id. `request_id` comes from `request_id_of` or
+    `new_request_id`."""
     return [(name, request_id.encode("ascii")) for name in ECHOED_IN]
 
 

@@ -1,4 +1,4 @@
-"""The server: listeners in, one task for each connection, and the drain that ends them."""
+"""The server: listeners, one task for each connection, and the drain that ends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from api.server.statistics import ServerStatistics, Tally
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
 _ACCEPT_RETRY_SECONDS = 0.1
 _EPISODE_SECONDS = 10.0
-"""Failures of accept that follow each other sooner are reported once."""
+"""Failures of accept within this time of each other are reported once."""
 
 
 class Server:
@@ -58,7 +58,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[Sequence[trio.abc.Listener[_StreamT]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Owns and closes the listeners. Returns when a drain has ended."""
+        """Own and close the listeners. Return when a drain has ended."""
         assert not self._started, "a server runs once"
         self._started = True
         try:
@@ -72,9 +72,9 @@ class Server:
             self._ended.set()
 
     def start_drain(self, drain_seconds: float) -> None:
-        """Accepts no more, closes idle connections, and after `drain_seconds` everything else.
+        """Stop accepting, close idle connections, and after `drain_seconds` all others.
 
-        A later call can only bring that deadline forward.
+        A later call can only shorten that deadline.
         """
         self._serving.deadline = min(self._serving.deadline, trio.current_time() + drain_seconds)
         if not self._draining:
@@ -84,7 +84,8 @@ class Server:
                 connection.close_if_idle()
 
     async def drain(self, drain_seconds: float) -> None:
-        """`start_drain`, then waits until nothing is left; returns immediately if `run` was never called."""
+        """Call `start_drain`, then wait until nothing is left; return immediately if `run` was never
+        called."""
         self.start_drain(drain_seconds)
         if self._started:
             await self._ended.wait()
@@ -96,7 +97,7 @@ class Server:
         return self._tally.snapshot()
 
     def _accept_failed(self, error: OSError) -> None:
-        """Reports once an episode: accept may fail ten times a second for hours."""
+        """Report once an episode: accept may fail ten times a second for hours."""
         self._tally.accept_failures += 1
         now = trio.current_time()
         if now - self._accept_failed_at > _EPISODE_SECONDS:
@@ -104,7 +105,7 @@ class Server:
         self._accept_failed_at = now
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """One connection, from accept on. Raises only Cancelled; `serve_listeners` closes the stream."""
+        """Serve one connection. Raises only Cancelled; `serve_listeners` closes the stream."""
         try:
             if len(self._connections) < self._limits.connections:
                 await self._serve_connection(stream)
@@ -142,7 +143,7 @@ class Server:
 
 
 class _PatientListener(trio.abc.Listener[_StreamT], Generic[_StreamT]):
-    """Tries again when accept fails, as it does without descriptors or when a client was reset meanwhile.
+    """Retries when accept fails, as it does without descriptors or when a client was reset meanwhile.
 
     trio's own retry logs a traceback each time, ten a second.
     """

@@ -1,4 +1,4 @@
-"""Counts of what the server did: one mutable tally inside it, one frozen snapshot for its readers."""
+"""The server's counts: one mutable tally inside it, one frozen snapshot for readers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from api.server.refusals import Refusal
 class ServerStatistics:
     open_connections: int
     active_requests: int
-    """The application is running for them."""
+    """Requests in the application."""
     accepted_connections_total: int
     requests_total: int
-    """Given to the application, whatever came of it."""
+    """Requests passed to the application, whatever their outcome."""
     disconnects_total: int
-    """Clients that left before their response was whole."""
+    """Clients that disconnected before their response was complete."""
     accept_failures_total: int
-    """Attempts: while there are no descriptors, ten a second."""
+    """Failed attempts: ten a second while there are no descriptors."""
     refusals_total: Mapping[Refusal, int]
-    """One entry for each kind, also where it is 0."""
+    """One entry for each kind, also if it is 0."""
 
 
 class Tally:

@@ -1,1 +1,1 @@
-"""Engines are killed at random moments under a real server, and every answer is compared."""
+"""Chaos tests: kill engines at random moments under a real server, and compare every answer."""

@@ -1,4 +1,4 @@
-"""One question asked, and all that its client saw of the answer."""
+"""Ask one question and record everything that the client received."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from loadtests.client import EventSplitter
 
 @dataclass(slots=True)
 class Answer:
-    """What came. An answer is whole when it has a finish reason, and its stream an end mark behind it."""
+    """One answer. It is whole if it has a finish reason and its stream an end mark."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[str] = field(default_factory=list)
-    """Names and arguments, as they were put together from the stream."""
+    """Names and arguments, assembled from the stream."""
     finish_reason: str | None = None
     output_tokens: int | None = None
     ended: bool = False
@@ -28,12 +28,12 @@ class Answer:
     error: str | None = None
     """The error's code, or what happened to the connection."""
     disorder: str | None = None
-    """What came where nothing may come: after the end, or twice."""
+    """A protocol violation: an event after the end, or one that came twice."""
     longest_pause_seconds: float = 0.0
 
     @property
     def said(self) -> tuple[object, ...]:
-        """What must be the same with and without deaths."""
+        """Return what must be equal with and without engine deaths."""
         calls = tuple(self.calls)
         return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)
 
@@ -43,7 +43,7 @@ class Answer:
         return self.ended and self.error is None
 
     def take(self, chunk: dict[str, Any]) -> None:
-        """One event of a stream, or a whole answer."""
+        """Take one event of a stream, or a whole answer."""
         if chunk.get("error") is not None:
             self.error = str(chunk["error"].get("code") or chunk["error"])
             return
@@ -52,7 +52,7 @@ class Answer:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
             if self.finish_reason is not None:
-                self.disorder = "something came after the finish reason"
+                self.disorder = "an event after the finish reason"
             self.text += delta.get("content") or ""
             self.reasoning += delta.get("reasoning_content") or ""
             for call in delta.get("tool_calls") or ():
@@ -64,7 +64,7 @@ class Answer:
 
 
 async def ask(http: httpx.AsyncClient, url: str, question: Question) -> Answer:
-    """Never raises for what a server does."""
+    """Send the question. Never raises for what a server does."""
     answer = Answer()
     try:
         async with http.stream("POST", f"{url}/v1/chat/completions", json=question.body) as response:
@@ -87,7 +87,7 @@ async def _follow(response: httpx.Response, answer: Answer) -> None:
             answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)
             last = now
             if answer.ended:
-                answer.disorder = "something came after the end mark"
+                answer.disorder = "an event after the end mark"
             if payload == b"[DONE]":
                 answer.ended = True
             else:

@@ -1,6 +1,7 @@
-"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 where something was lost, changed or grew.
+"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 if an answer was lost or changed, or memory
+grew.
 
-A file of its own because the runs are used by tests without a command line.
+A file of its own because tests use the runs without a command line.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("benc
 
 @click.command()
 @click.option("--requests", default=200, show_default=True)
-@click.option("--deaths", default=20, show_default=True, help="Of all kinds in turn, at random moments.")
-@click.option("--seed", default=0, show_default=True, help="Of the questions, and of the deaths' order.")
-@click.option("--poison/--no-poison", default=True, help="Plant a request of which every engine dies.")
+@click.option(
+    "--deaths", default=20, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="Random seed of the questions and of the order of deaths."
+)
+@click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
 def chaos(requests: int, deaths: int, seed: int, poison: bool, out: Path) -> None:
-    """Engines die at random moments; every answer is compared with an undisturbed run's."""
+    """Kill engines at random moments; compare every answer with an undisturbed run's."""
     found = trio.run(run.run, run.Plan(requests, deaths, seed, poison), _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
@@ -34,7 +39,7 @@ def chaos(requests: int, deaths: int, seed: int, poison: bool, out: Path) -> Non
 @click.option("--kill-every-seconds", default=60.0, show_default=True)
 @_OUT
 def long_soak(seconds: float, warm_up_seconds: float, kill_every_seconds: float, out: Path) -> None:
-    """Work without end and an engine killed every minute: nothing may grow (Linux only)."""
+    """Run load for hours and kill an engine every minute: nothing may grow (Linux only)."""
     plan = soak.SoakPlan(seconds, warm_up_seconds, kill_every_seconds)
     found = trio.run(soak.run, plan, _note)
     _tell(out / "long-soak.html", "Soak", list(found.complaints()), list(report.of_soak(found)))

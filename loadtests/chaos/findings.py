@@ -1,4 +1,4 @@
-"""What a run with deaths did to the answers: a comparison with the same questions undisturbed. Pure."""
+"""Compare the answers of a run with engine deaths with those of an undisturbed run. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from loadtests.chaos.answers import Answer
 from loadtests.chaos.questions import Question
 
 SAMPLED_SHARE = 0.03
-"""The share of the sampled answers that may differ from the undisturbed one. Float32 is not exact, and in
-some thousand sampled tokens one stands so near an edge that its neighbours in the batch decide it, with a
-death as without (DESIGN.md). `control`, a second undisturbed run, shows how many do so by themselves."""
+"""The share of sampled answers that may differ from the undisturbed one. Float32 is not exact: one in some
+thousands of sampled tokens is so near an edge that its neighbours in the batch decide it, with a death as
+without (DESIGN.md). `control`, a second undisturbed run, shows how many differ without deaths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Numbers of questions. Greedy and sampled ones are apart because only the greedy must be the same."""
+    """Numbers of questions. Greedy and sampled ones are separate because only greedy answers must be
+    equal."""
 
     asked: int
     greedy: int
     streamed: int
     tokens: int
-    """Of all answers undisturbed."""
+    """Tokens of all undisturbed answers."""
     lost: list[int]
-    """Neither an answer nor an error came to its end."""
+    """Requests that got neither a finish reason nor an error."""
     failed: dict[int, str]
-    """An error that is not the model's own: a call that it writes, and nobody can read, is an answer."""
+    """Requests that failed with an error. A malformed tool call by the model is an answer, not an error."""
     disordered: dict[int, str]
     longer: list[int]
-    """More tokens than were asked for: something was said twice."""
+    """Answers with more tokens than the request allowed: tokens were sent twice."""
     greedy_parted: list[int]
     sampled_parted: list[int]
     control_parted: list[int]
-    """Of either kind, between two undisturbed runs."""
+    """Answers, greedy or sampled, that differ between two undisturbed runs."""
     poison: list[str]
-    """How the planted ones ended."""
+    """How the planted poison requests ended."""
     strikes: dict[str, int] = field(default_factory=dict)
     server: dict[str, float] = field(default_factory=dict)
-    """Its own count of deaths, resumed requests and so on."""
+    """The server's own metrics: deaths, resumed requests and so on."""
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
 
     def complaints(self) -> Iterator[str]:
-        """What must not be; empty for a run that holds."""
+        """Return each violated requirement; empty if the run passed."""
         if self.lost:
             yield f"lost: {self.lost}"
         if self.failed:
@@ -52,15 +53,15 @@ class Findings:
         if self.disordered:
             yield f"out of order: {self.disordered}"
         if self.longer:
-            yield f"said more than was asked: {self.longer}"
+            yield f"answers with too many tokens: {self.longer}"
         if self.greedy_parted:
-            yield f"greedy answers that are not the undisturbed ones: {self.greedy_parted}"
+            yield f"greedy answers that differ from the undisturbed ones: {self.greedy_parted}"
         if len(self.sampled_parted) > max(1.0, SAMPLED_SHARE * (self.asked - self.greedy)):
-            yield f"too many sampled answers that are not the undisturbed ones: {self.sampled_parted}"
+            yield f"too many sampled answers that differ from the undisturbed ones: {self.sampled_parted}"
         if wrong := [end for end in self.poison if end != "poisonous_request"]:
-            yield f"the planted poison ended otherwise: {wrong}"
+            yield f"the planted poison did not fail as expected: {wrong}"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
-            yield "not every strike was a death"
+            yield "not every strike killed an engine"
 
 
 def compare(
@@ -69,7 +70,7 @@ def compare(
     control: Mapping[int, Answer],
     disturbed: Mapping[int, Answer],
 ) -> Findings:
-    """`disturbed` has the poison's answers too; the others have the same questions without it."""
+    """Compare question by question. Only `disturbed` has answers to the poison requests."""
     plain = [question for question in questions if not question.poison]
     got = {question.number: disturbed.get(question.number, Answer()) for question in plain}
     whole = {number: answer for number, answer in got.items() if answer.whole}
@@ -110,5 +111,5 @@ def compare(
 
 
 def count(strikes: Sequence[str]) -> dict[str, int]:
-    """By kind, in the order of the alphabet."""
+    """Return counts by kind, in alphabetical order."""
     return dict(sorted(Counter(strikes).items()))

@@ -1,4 +1,4 @@
-"""What a process holds, looked at again and again: whether it stays level."""
+"""Sample a process's memory, files and threads repeatedly and check whether they stay level."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import mean
 from loadtests.processes import open_files, resident_bytes, threads
 
 _NOISE_SHARE = 0.10
-"""Between two thirds of a run: allocators give back what they please."""
+"""Allowed growth between the two thirds of a run: allocators return memory at their own pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Means over the first and the last third after the warm-up. `slack`: growth up to this is noise."""
+    """Means over the first and the last third after the warm-up. Growth up to `slack` is noise."""
 
     name: str
     first: float
@@ -28,7 +28,7 @@ class Level:
 
 
 def of_process(pid: int) -> dict[str, float]:
-    """Its resident bytes, open files and threads. Raises OSError when it is gone."""
+    """Return the process's resident bytes, open files and threads. Raise OSError if it is gone."""
     return {
         "resident bytes": resident_bytes(pid),
         "open files": open_files(pid),
@@ -37,7 +37,7 @@ def of_process(pid: int) -> dict[str, float]:
 
 
 def levels(samples: Sequence[Mapping[str, float]], slack: Mapping[str, float]) -> list[Level]:
-    """Of each name that the samples have. A sample may lack one: an engine that is loading has no levels."""
+    """Return the level of each name. A sample may lack a name: an engine that is loading has no levels."""
     names = dict.fromkeys(name for sample in samples for name in sample)
     return [
         _level(name, [sample[name] for sample in samples if name in sample], slack.get(name, 0.0))

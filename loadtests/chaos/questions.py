@@ -1,4 +1,4 @@
-"""What is asked, from a seed: greedy and sampled, streamed and whole, with tools and without. Plain data."""
+"""The questions, from a seed: greedy and sampled, streamed and whole, with tools and without. Plain data."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Question:
 
 
 def questions(count: int, seed: int, with_json: bool) -> list[Question]:
-    """`count` questions of all kinds. `with_json`: with structured output among them, where the server has
+    """Return `count` questions of all kinds. `with_json`: include structured output, if the server supports
     it."""
     return [_question(number, random.Random(f"{seed} {number}"), with_json) for number in range(count)]
 
 
 def poison(number: int) -> Question:
-    """The one of which every engine dies."""
+    """Return the request that crashes every engine."""
     messages = [{"role": "user", "content": "the planted poison"}]
     body = {"messages": messages, "max_tokens": POISON_TOKENS, "temperature": 0, "stream": False}
     return Question(number, body, greedy=True, poison=True)

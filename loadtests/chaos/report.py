@@ -11,15 +11,15 @@ from loadtests.chaos.findings import Findings
 from loadtests.chaos.soak import Soak
 
 Section = tuple[str, list[tuple[str, str]]]
-"""A heading, and facts with their names."""
+"""A heading, and named facts."""
 
 
 _HOLDS = {
-    "Chaos": "every answer came, once, and as if nothing had been",
-    "Fuzz": "no engine died, no answer failed, and the event loop was never silent",
-    "Soak": "every answer came and was always the same, and nothing grew",
+    "Chaos": "every answer was delivered once, and equals the undisturbed one",
+    "Fuzz": "no engine died, no answer failed, and the event loop never stalled",
+    "Soak": "every answer was delivered and was always the same, and nothing grew",
 }
-"""What is said of a run without complaints, by its title."""
+"""The sentence for a run without complaints, by title."""
 
 
 def verdict(title: str, complaints: list[str]) -> str:
@@ -38,16 +38,16 @@ def of_chaos(found: Findings) -> Iterator[Section]:
             ("tokens of the undisturbed run", f"{found.tokens:,}"),
             ("lost", f"{len(found.lost)}"),
             ("failed", f"{len(found.failed)}"),
-            ("longer than asked for, or out of order", f"{len(found.longer) + len(found.disordered)}"),
+            ("too many tokens, or out of order", f"{len(found.longer) + len(found.disordered)}"),
             ("greedy answers that differ", f"{len(found.greedy_parted)} of {found.greedy}"),
             ("sampled answers that differ", f"{len(found.sampled_parted)} of {sampled}"),
-            ("of all, between two undisturbed runs", f"{len(found.control_parted)} of {found.asked}"),
+            ("of all answers, between two undisturbed runs", f"{len(found.control_parted)} of {found.asked}"),
             ("longest silence of a stream", f"{found.longest_pause_seconds:.1f} s"),
             ("planted poison", ", ".join(found.poison) or "none"),
         ],
     )
     yield f"Strikes, in {found.seconds:.0f} s", [(kind, str(times)) for kind, times in found.strikes.items()]
-    yield "The server's own account", [(name, f"{value:g}") for name, value in found.server.items()]
+    yield "The server's own metrics", [(name, f"{value:g}") for name, value in found.server.items()]
 
 
 def of_soak(soak: Soak) -> Iterator[Section]:
@@ -57,14 +57,14 @@ def of_soak(soak: Soak) -> Iterator[Section]:
             ("time", f"{soak.seconds:.0f} s"),
             (
                 "answers",
-                f"{soak.answers}, {soak.failed} failed, {soak.parted} not as the first time",
+                f"{soak.answers}, {soak.failed} failed, {soak.parted} different from the first time",
             ),
             ("engines killed", str(soak.kills)),
             ("complaints of the prefix cache's integrity check", f"{soak.integrity_complaints:g}"),
         ],
     )
     yield (
-        "Levels: the first third after the warm-up, the last, and the highest of all",
+        "Levels: mean of the first third after the warm-up, mean of the last, and maximum",
         [
             (level.name, f"{level.first:,.0f} → {level.last:,.0f} ({level.highest:,.0f})")
             for level in soak.levels
@@ -81,7 +81,7 @@ def text(title: str, complaints: list[str], sections: Sequence[Section]) -> str:
 
 
 def write_html(path: Path, title: str, complaints: list[str], sections: Sequence[Section]) -> None:
-    """Raises PlotsMissing where the extra `bench` is not installed."""
+    """Write the HTML file. Raise PlotsMissing if the extra `bench` is not installed."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:

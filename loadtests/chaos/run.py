@@ -1,4 +1,4 @@
-"""The run: the questions undisturbed, twice, and then while engines die."""
+"""The chaos run: ask the questions twice undisturbed, then again while engines die."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ SERVER = (
     *("--max-request-deaths", "6"),
     *("--max-slots", "8"),
 )
-"""A hung engine is found in seconds, and engines may die more often than by default: here an innocent request
-may be alone in the engine, without a token yet, at two deaths in a row, and the default would fail it."""
+"""The server must find a hung engine within seconds and allow more engine deaths than by default. An innocent
+request may be alone in the engine, without a token yet, at two deaths in a row; the default would fail it."""
 _CLIENTS = 12
 _AHEAD = 4
-"""How many questions may be sent ahead of the share of the deaths so far."""
+"""How many questions may be sent ahead of the deaths' progress."""
 _BUSY_SECONDS = 2.5
-"""At most from a death's share of the questions to the death."""
+"""The longest wait from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 20.0
-"""From a strike to the death that it is to be, where nobody is left to ask for a step; then it is killed."""
+"""The longest wait from a strike to the engine's death, if no client requests a step; then the engine is
+killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Equal plans ask the same and strike the same ways; the moments are the machine's."""
+    """Equal plans send the same questions and strike the same ways; only the moments differ."""
 
     requests: int = 200
     deaths: int = 20
     seed: int = 0
     poison: bool = True
     arguments: tuple[str, ...] = ()
-    """More options of the server."""
+    """Further options of the server."""
 
 
 async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
-    """Raises LaunchError where the server does not start."""
+    """Run the plan. Raise LaunchError if the server does not start."""
     timeout = httpx.Timeout(600.0)
     limits = httpx.Limits(max_connections=None)
     async with (
@@ -76,7 +77,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
             for sample, value in sorted(after.items())
             if sample.startswith("penstock_engine_restarts_total") and value
         }
-        counts["share of the KV budget in the end"] = after["penstock_kv_cache_share"]
+        counts["share of the KV budget at the end"] = after["penstock_kv_cache_share"]
         return replace(
             found, strikes=findings.count([kind.value for kind in strikes]), server=counts, seconds=seconds
         )
@@ -84,7 +85,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
 
 _COUNTERS = {
     "deaths": "penstock_engine_deaths_total",
-    "requests that went on with another engine": "penstock_resumed_requests_total",
+    "requests that resumed on another engine": "penstock_resumed_requests_total",
     "requests failed as poison": "penstock_poisonous_requests_total",
     "late tokens dropped": "penstock_late_tokens_total",
 }
@@ -101,7 +102,7 @@ async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
 
 
 class _Crowd:
-    """Clients that ask the questions in their order, each when it is due."""
+    """Clients that send the questions in order, each when it is due."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question]) -> None:
         self._http = http
@@ -109,7 +110,7 @@ class _Crowd:
         self._asked = asked
         self._next = count()
         self.due = len(asked)
-        """How many may have been asked by now."""
+        """How many questions may have been sent by now."""
         self.in_flight = 0
         self.answers: dict[int, Answer] = {}
 
@@ -132,7 +133,7 @@ class _Crowd:
 async def _under_fire(
     plan: Plan, server: Victim, http: httpx.AsyncClient, crowd: _Crowd, note: Callable[[str], None]
 ) -> list[Strike]:
-    """All questions answered, and all deaths died, the ones spread over the others."""
+    """Ask all questions while engines die, with the deaths spread evenly over the questions."""
     chance = random.Random(plan.seed)
     possible = kinds()
     to_come = [possible[number % len(possible)] for number in range(plan.deaths)]
@@ -157,13 +158,13 @@ async def _under_fire(
 
 
 async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: Strike) -> None:
-    """Returns when the engine has died of it and the next one is ready."""
+    """Strike, and return when the engine has died and the next one is ready."""
     while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):  # noqa: ASYNC110
         await trio.sleep(_POLL_SECONDS)
     _try(pid, kind)
     insist_at = trio.current_time() + _DEATH_SECONDS
     while server.engine_pid() == pid or not await _is_ready(http, server.url):
-        # Some kinds need a step to die in, and so somebody who asks for one.
+        # Some kinds take effect in a step, and so need a client that requests one.
         crowd.due += not crowd.in_flight
         if server.engine_pid() == pid and trio.current_time() > insist_at:
             _try(pid, Strike.KILL)
@@ -171,7 +172,7 @@ async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: 
 
 
 def _try(pid: int, kind: Strike) -> None:
-    # It may have died of something else in this moment.
+    # The engine may have died of something else at this moment.
     with suppress(ProcessLookupError):
         strike(pid, kind)
 

@@ -1,4 +1,4 @@
-"""Hours of work in which an engine is killed every minute: nothing may grow, and no answer may change."""
+"""Run load for hours and kill an engine every minute: nothing may grow, and no answer may change."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from loadtests.chaos.strikes import Strike, strike
 from loadtests.chaos.victim import Victim, victim
 
 _QUESTIONS = 200
-"""Asked round and round: each has an answer to be compared with."""
+"""Asked in rotation, so that each has an answer to compare with."""
 _CLIENTS = 8
 _LEAVER_EVERY = 7
-"""In each sequence of this many requests, the client of one leaves in the middle."""
+"""In each sequence of this many requests, one client disconnects in the middle."""
 _LEAVES_AFTER_SECONDS = 0.3
 _PATIENT = ("--stall-seconds", "30")
-"""Engines are killed here, never made to hang: on a busy machine a slow one is not to be taken for that."""
+"""Engines are killed here, never made to hang; a slow engine on a busy machine must not be declared hung."""
 _SAMPLE_SECONDS = 2.0
 _SLACK = {
     "server: resident bytes": 24e6,
@@ -46,12 +46,12 @@ class SoakPlan:
     warm_up_seconds: float = 120.0
     kill_every_seconds: float = 60.0
     kv_cache_bytes: int = 64 << 20
-    """Small, so that it is full after the warm-up and must stay as it is."""
+    """Small, so that the cache is full after the warm-up and must stay so."""
 
 
 @dataclass(slots=True)
 class Soak:
-    """What came of it."""
+    """The result of the soak."""
 
     seconds: float = 0.0
     answers: int = 0
@@ -73,7 +73,7 @@ class Soak:
 
 
 async def run(plan: SoakPlan, note: Callable[[str], None]) -> Soak:
-    """Raises LaunchError where the server does not start."""
+    """Run the soak. Raise LaunchError if the server does not start."""
     soak = Soak()
     arguments = [*SERVER, *_PATIENT, "--kv-cache-bytes", str(plan.kv_cache_bytes)]
     async with (

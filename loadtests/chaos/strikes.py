@@ -1,4 +1,4 @@
-"""The ways in which an engine is made to die."""
+"""The ways in which a run kills an engine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _SIGNALS = {
 
 
 def kinds() -> list[Strike]:
-    """Those that this system can do: Darwin does not enforce the limit that NO_MEMORY sets."""
+    """Return the kinds that this system supports: Darwin does not enforce the limit that NO_MEMORY sets."""
     return [kind for kind in Strike if kind is not Strike.NO_MEMORY or sys.platform == "linux"]
 
 
 def strike(pid: int, how: Strike) -> None:
-    """Some take effect immediately, some at the next step (`saboteur/`). Raises ProcessLookupError."""
+    """Strike the engine. Some kinds take effect immediately, some at the next step (`saboteur/`). Raise
+    ProcessLookupError if it is gone."""
     os.kill(pid, _SIGNALS[how])

@@ -1,4 +1,4 @@
-"""A Penstock of our own, whose engine can be found and looked into."""
+"""A Penstock server under test, with access to its engine process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A server that runs. `log` has all that both processes said."""
+    """A running server. `log` has the output of both processes."""
 
     process: trio.Process
     url: str
@@ -36,19 +36,20 @@ class Victim:
     live: Path
 
     def mlx_bytes(self) -> float | None:
-        """Of the engine's live buffers, as the saboteur saw it within the last second; None until it did."""
+        """Return the bytes of the engine's live buffers within the last second, or None before the first
+        report."""
         try:
             return float(self.live.read_text("utf-8"))
         except (OSError, ValueError):
             return None
 
     def engine_pid(self) -> int | None:
-        """The server's one child; None while there is none."""
+        """Return the server's one child, or None."""
         found = children(self.process.pid)
         return found[0] if found else None
 
     async def metrics(self, http: httpx.AsyncClient) -> dict[str, float]:
-        """Its samples, by name with labels as they are written."""
+        """Return the server's samples, by name with labels as Prometheus writes them."""
         text = (await http.get(f"{self.url}/metrics")).text
         samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples if name}
@@ -56,7 +57,8 @@ class Victim:
 
 @asynccontextmanager
 async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
-    """`penstock serve` with these arguments, ready; ended with the block. Raises LaunchError."""
+    """Start `penstock serve` with these arguments and yield when it is ready; stop it after the block. Raise
+    LaunchError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
         log, live = Path(folder) / "log", Path(folder) / "live"
         with log.open("wb") as output:
@@ -84,7 +86,7 @@ async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
 
 
 def _python_path() -> str:
-    """The saboteur before all, and this checkout, which the engine may not have been installed from."""
+    """The saboteur first, then this checkout, in which the engine may not be installed."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([str(_SABOTEUR), str(_ROOT), *([given] if given else [])])
 

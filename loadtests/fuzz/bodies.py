@@ -1,7 +1,7 @@
-"""Requests with every number at an edge, from a seed: plain data.
+"""Requests with boundary values in every number, from a seed. Plain data.
 
-Each value is one that the schemas take, or took once: subnormal, huge, negative zero, the ends of 32 and 64
-bits. What a server refuses is as good an answer as any; what it accepts, it must survive.
+Each value is one that the schemas accept, or once accepted: subnormal, huge, negative zero, the ends of 32
+and 64 bits. A server may refuse any of them; what it accepts must not crash it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NUMBERS: Final[dict[str, tuple[float, ...]]] = {
 }
 _BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)
 _BEYOND_SHARE = 0.02
-"""Of the fields: more, and hardly a request would be accepted."""
+"""The share of fields beyond a bound: with more, hardly a request would be accepted."""
 
 _TEMPERED: Final = ("temperature", "top_p")
-"""The numbers that every dialect takes."""
+"""The numbers that every dialect has."""
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
@@ -50,7 +50,7 @@ class Body:
 
 
 def bodies(count: int, seed: int, model: str) -> list[Body]:
-    """`count` bodies, of all dialects. `model`: its name, where the dialect requires one."""
+    """Return `count` bodies of all dialects. `model` is the name for dialects that require one."""
     return [_body(random.Random(f"{seed} {number}"), model) for number in range(count)]
 
 
@@ -102,7 +102,7 @@ _SCHEMA: Final = {
 
 
 def _held(chance: random.Random) -> dict[str, Any]:
-    """What the answer is held to; nothing for most."""
+    """Return the constraint on the answer; empty for most."""
     return chance.choice(
         (
             *[{}] * 8,

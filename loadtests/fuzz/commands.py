@@ -1,6 +1,6 @@
-"""`penstock bench fuzz`: exit 1 where an engine died, an answer failed, or the event loop was silent.
+"""`penstock bench fuzz`: exit 1 if an engine died, an answer failed, or the event loop stalled.
 
-A file of its own because the run is used by tests without a command line.
+A file of its own because tests use the run without a command line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _MEGABYTE = 1 << 20
 
 @click.command()
 @click.option("--requests", default=5000, show_default=True)
-@click.option("--seed", default=0, show_default=True, help="Of the bodies.")
-@click.option("--in-flight", default=32, show_default=True, help="Requests at once.")
-@click.option("--seconds", default=1800.0, show_default=True, help="No request is sent after this time.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the bodies.")
+@click.option("--in-flight", default=32, show_default=True, help="Requests in flight.")
+@click.option("--seconds", default=1800.0, show_default=True, help="Send no request after this time.")
 def fuzz(requests: int, seed: int, in_flight: int, seconds: float) -> None:
-    """Bodies with every number at an edge, many at once: no engine may die, no answer may fail."""
+    """Send bodies with boundary values in every number, many at once: no engine may die, no answer may
+    fail."""
     found = trio.run(run.run, FuzzPlan(requests, seed, in_flight, seconds), _note)
     click.echo(report.text("Fuzz", complaints := list(found.complaints()), list(_sections(found))))
     for what, body in found.first_error.items():
@@ -46,8 +47,8 @@ def _sections(found: Fuzzed) -> Iterator[report.Section]:
         "The server",
         [
             ("engines that died", f"{found.deaths:g}"),
-            ("longest silence of the event loop", f"{found.silence.seconds:.3f} s"),
-            ("the same with the machine's noise", f"{found.silence.wall_seconds:.3f} s"),
+            ("longest stall of the event loop", f"{found.silence.seconds:.3f} s"),
+            ("the same including the machine's noise", f"{found.silence.wall_seconds:.3f} s"),
             ("probes", f"{found.silence.probes}"),
             *(
                 (f"{process}: resident MB", f"{before / _MEGABYTE:.0f} → {after / _MEGABYTE:.0f}")

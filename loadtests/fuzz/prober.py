@@ -1,13 +1,13 @@
-"""How long a server's event loop is silent, measured from a process of its own.
+"""Measure how long a server's event loop stalls, from a separate process.
 
-The probing process asks `/health` over one connection, again and again, and times each answer. A machine
-with more work than cores delays answers too, and that is no defect of the server. So the time for which a
-thread of the server, or the prober itself, was ready to run and got no core (`/proc/*/schedstat`) is taken
-off each answer's time; what is left is time in which the server held its event loop. Where the kernel does
-not report it (macOS), nothing is taken off.
+The prober requests `/health` over one connection, again and again, and times each answer. A machine with more
+work than cores delays answers too, which is no defect of the server. So the prober subtracts from each
+answer's time the time in which a thread of the server, or the prober itself, was ready to run and got no core
+(`/proc/*/schedstat`). The rest is time in which the server held its event loop. Where the kernel does not
+report it (macOS), nothing is subtracted.
 
-Run as a program: `python -m loadtests.fuzz.prober PORT PID`. Each line on its stdin is answered with what it
-saw since the last one; it ends with its stdin.
+Run it as a program: `python -m loadtests.fuzz.prober PORT PID`. It answers each line on its stdin with its
+findings since the last one, and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _TIMEOUT_SECONDS = 15.0
 
 @dataclass(slots=True)
 class Silence:
-    """What a prober saw. `seconds`: the longest silence; `wall_seconds`: that with the machine's noise."""
+    """The findings of a prober. `seconds` is the longest stall; `wall_seconds` includes the machine's
+    noise."""
 
     probes: int = 0
     seconds: float = 0.0
@@ -38,7 +39,7 @@ class Silence:
 
 
 class Prober:
-    """A probing process. It probes the server of this port and process id from its start to its `close`."""
+    """A probing process for the server of this port and process id, from its start to its `close`."""
 
     def __init__(self, port: int, pid: int) -> None:
         self._process = subprocess.Popen(
@@ -49,7 +50,7 @@ class Prober:
         )
 
     def silence(self) -> Silence:
-        """Of the time since the last call. Returns when the probe under way is over."""
+        """Return the findings since the last call, when the current probe is over."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -62,8 +63,8 @@ class Prober:
 
 
 def _waits(*pids: int) -> dict[str, int]:
-    """Nanoseconds for which each thread of these processes has waited for a core so far; {} where the kernel
-    does not report it."""
+    """Return nanoseconds for which each thread of these processes has waited for a core so far; {} if the
+    kernel does not report it."""
     waits: dict[str, int] = {}
     for path in (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
         # A thread may have ended.
@@ -73,12 +74,12 @@ def _waits(*pids: int) -> dict[str, int]:
 
 
 def _noise_seconds(before: dict[str, int], after: dict[str, int]) -> float:
-    """A thread that has ended in between takes its past with it, and counts for nothing."""
+    """Return the noise between two readings. A thread that has ended in between counts for nothing."""
     return sum(max(0, wait - before.get(thread, 0)) for thread, wait in after.items()) / 1e9
 
 
 def _probe(connection: HTTPConnection) -> str | None:
-    """What is wrong with one answer, or None."""
+    """Return what is wrong with one answer, or None."""
     try:
         connection.request("GET", "/health")
         answer = connection.getresponse()

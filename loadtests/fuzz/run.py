@@ -1,4 +1,4 @@
-"""The run: thousands of bodies at an edge, many at once, and what they cost a server of our own."""
+"""The fuzz run: send thousands of bodies with boundary values, many at once, and check the server."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _CALM_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FuzzPlan:
-    """Equal plans send the same bodies. `seconds`: what has not been sent by then is not sent."""
+    """Equal plans send the same bodies. After `seconds` nothing more is sent."""
 
     requests: int = 5000
     seed: int = 0
     in_flight: int = 32
     seconds: float = 1800.0
     arguments: tuple[str, ...] = ()
-    """More options of the server."""
+    """Further options of the server."""
 
 
 @dataclass(slots=True)
 class Fuzzed:
-    """What came of it."""
+    """The result of a run."""
 
     seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    """Of 5xx answers and of streams that ended with an error, by code."""
+    """5xx answers and streams that ended with an error, by code."""
     lost: Counter[str] = field(default_factory=Counter)
     """Requests without a whole answer, by what happened to the connection."""
     deaths: float = 0.0
     silence: Silence = field(default_factory=Silence)
     resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Before and after, by process; empty where the system does not report it."""
+    """Before and after, by process; empty if the system does not report it."""
     first_error: dict[str, Body] = field(default_factory=dict)
-    """The first body that got each of `errors` and `lost`."""
+    """The first body with each of `errors` and `lost`."""
 
     def complaints(self) -> Iterator[str]:
         if self.deaths:
@@ -62,15 +62,15 @@ class Fuzzed:
         for what, times in self.lost.items():
             yield f"{times} answers were lost: {what}"
         if self.silence.seconds > MOST_SILENT_SECONDS:
-            yield f"the event loop was silent for {self.silence.seconds:.2f} s"
+            yield f"the event loop stalled for {self.silence.seconds:.2f} s"
         if self.silence.failures:
             yield f"{len(self.silence.failures)} probes failed: {self.silence.failures[0]}"
         if self.statuses[200] < sum(self.statuses.values()) / 3:
-            yield "most bodies were refused: the run says little"
+            yield "most bodies were refused: the run covers little"
 
 
 async def run(plan: FuzzPlan, note: Callable[[str], None]) -> Fuzzed:
-    """Raises LaunchError where the server does not start."""
+    """Run the plan. Raise LaunchError if the server does not start."""
     fuzzed = Fuzzed()
     limits = httpx.Limits(max_connections=None)
     async with (
@@ -133,7 +133,7 @@ async def _send_all(
 
 
 async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -> None:
-    """Never raises for what a server does."""
+    """Send one body. Never raises for what a server does."""
     try:
         response = await http.post(url + body.path, json=body.body)
     except httpx.HTTPError as error:
@@ -148,7 +148,7 @@ async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -
 
 
 def _error_code(response: httpx.Response) -> str | None:
-    """Of an answer that failed; None for one that came, and for a refusal."""
+    """Return the code of a failed answer; None for a success or a refusal."""
     if response.status_code >= 500:
         return _code(response.content) or str(response.status_code)
     if "text/event-stream" not in response.headers.get("content-type", ""):
@@ -158,7 +158,7 @@ def _error_code(response: httpx.Response) -> str | None:
 
 
 def _code(content: bytes) -> str | None:
-    """The error's code, or its type in Anthropic's dialect."""
+    """Return the error's code, or its type in Anthropic's dialect."""
     try:
         parsed = json.loads(content)
     except ValueError:

@@ -1,1 +1,2 @@
-"""The servers that Penstock is compared with: how to install them, and what they honour."""
+"""The servers that Penstock is compared with: how to install them, and the request fields that they
+honour."""

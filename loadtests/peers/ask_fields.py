@@ -1,8 +1,8 @@
-"""What a server honours, found by asking: `python -m loadtests.peers.ask_fields URL [MODEL] [EOS_ID]`.
+"""Test which request fields a server honours: `python -m loadtests.peers.ask_fields URL [MODEL] [EOS_ID]`.
 
-Each optional field is sent alone, with a value that must change (or must not change) the streamed answer;
-what is accepted and ignored is found out so. Prints one line a field and, at the end, the `knows=` for
-`--target`. With the 13M bench model every server answers the same at temperature 0, which this rests on.
+It sends each optional field alone, with a value that must change (or must not change) the streamed answer,
+and so finds fields that are accepted and ignored. It prints one line a field and, at the end, the `knows=`
+for `--target`. It relies on the 13M bench model, with which every server answers alike at temperature 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROMPTS = (
     "nobody waits for the miller, nobody at all",
     "seven stones, one stream",
 )
-"""Several for the penalties: they show only where an answer has something to repeat."""
+"""Several prompts for the penalties, which only change an answer that repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +72,19 @@ class Asker:
 
     def changes(self, **fields: Any) -> bool | str:
         for prompt in _PROMPTS:
-            # After a request without the field: one server keeps what the request before it had.
+            # After a request without the field: one server keeps the previous request's value.
             plain, said = self.say(prompt), self.say(prompt, **fields)
             if said.refusal or said.text != plain.text:
                 return said.refusal or True
         return False
 
     def logit_bias(self) -> bool | str:
-        """One token and no other, from the first to the last: some servers bias the first alone."""
+        """Force one token for the whole answer: some servers bias the first token alone."""
         said = self.say(logit_bias={"500": 100})
         return said.refusal or len(set(said.text.split())) == 1
 
     def greedy(self, **fields: Any) -> bool | str:
-        """Whether the field leaves only the best token, however hot."""
+        """Whether the field leaves only the best token at any temperature."""
         said = self.say(**_HOT, **fields)
         return said.refusal or said.text == self.plain.text
 
@@ -93,13 +93,13 @@ class Asker:
         return first.refusal or (first.text == again.text != other.text)
 
     def stop(self) -> bool | str:
-        """A stop in the middle of the text, across the borders of tokens."""
+        """A stop string in the middle of the text, across token boundaries."""
         middle = len(self.plain.text) // 2
         said = self.say(stop=[self.plain.text[middle : middle + 8]])
         return said.refusal or (said.finish_reason == "stop" and len(said.text) <= middle + 8)
 
     def ignore_eos(self, eos: int) -> bool | str:
-        """Asked to end immediately, and not to."""
+        """Bias the answer towards EOS, and ignore it."""
         biased: dict[str, Any] = {"logit_bias": {str(eos): 100}}
         ends = self.say(**biased)
         if ends.refusal or ends.finish_reason != "stop":
@@ -134,7 +134,7 @@ def main() -> None:
         "logit_bias": asker.logit_bias(),
         "logprobs": asker.logprobs(),
         "top_logprobs": asker.logprobs(top_logprobs=3),
-        # Below neutral: they make a model repeat itself, which shows in any answer.
+        # Below neutral: they make a model repeat itself, which changes any answer.
         "presence_penalty": asker.changes(presence_penalty=-2.0),
         "frequency_penalty": asker.changes(frequency_penalty=-2.0),
         "repetition_penalty": asker.changes(repetition_penalty=0.9),

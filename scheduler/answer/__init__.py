@@ -1,1 +1,1 @@
-"""From token ids to answer events: text, stop strings, reasoning, tool calls."""
+"""Convert token ids to answer events: text, stop strings, reasoning, tool calls."""

@@ -1,4 +1,4 @@
-"""Sections to answer events: text, reasoning and tool calls, in order."""
+"""Convert sections to answer events: text, reasoning and tool calls, in order."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Assembly:
                 self._open(section, cut.mark)
 
     def finish(self, reason: FinishReason, *, cut_by_client: bool) -> Iterator[AnswerPiece]:
-        """The end of the answer. `cut_by_client`: a stop string ended it, perhaps inside a call."""
+        """End the answer. `cut_by_client`: a stop string ended it, perhaps inside a call."""
         section = self._splitter.section
         if rest := self._splitter.finish():
             self._read += len(rest)
@@ -134,7 +134,7 @@ class Assembly:
         return BlockReader(syntax, self._calls)
 
     def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece]:
-        """`section` has ended. In reasoning, a text about a call may turn out not to be a call."""
+        """End `section`. In reasoning, text that looked like a call may turn out not to be one."""
         if (reader := self._reader) is None:
             return
         if not section.in_reasoning:
@@ -189,7 +189,7 @@ class Assembly:
         return TextDelta(text, self._spans.take(end - len(text), end))
 
     def _trim(self, text: str) -> str:
-        """`text` without white space after a mark; trailing white space is held back."""
+        """Return `text` without white space after a mark; hold back trailing white space."""
         if self._edge:
             text = text.lstrip()
             self._edge = not text

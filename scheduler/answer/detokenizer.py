@@ -1,8 +1,8 @@
-"""Token ids to text, piece by piece, holding back incomplete characters.
+"""Decode token ids to text, piece by piece, and hold back incomplete characters.
 
-The pieces join to exactly what the tokenizer decodes from all ids together. The one
-exception is a run of byte-fallback tokens that is not UTF-8 as a whole (an answer cut inside a character):
-tokenizers turns the whole run into U+FFFD, including characters that were streamed already.
+The pieces join to exactly what the tokenizer decodes from all ids together. The one exception is a run of
+byte-fallback tokens that is not UTF-8 as a whole (an answer that ends inside a character): tokenizers turns
+the whole run into U+FFFD, including characters that were streamed already.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Detokenizer(Protocol):
     """Decodes one answer."""
 
     def feed(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete; may be empty."""
+        """Return the text that these tokens complete; it may be empty."""
         ...
 
     def finish(self) -> str:
-        """The held back rest. Nothing may be fed after this."""
+        """Return the text held back. Nothing may be fed after this."""
         ...
 
 

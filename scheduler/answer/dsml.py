@@ -29,7 +29,7 @@ _PARAMETER = re.compile(
 
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
-    """Raises ValueError for an incomplete call or invalid JSON."""
+    """Parse one call. Raise ValueError if it is incomplete or has invalid JSON."""
     if any(
         text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
     ):

@@ -50,7 +50,7 @@ def tool_parser(name: str) -> Any:
     assert name in tool_parser_names()
     package = f"{_PACKAGE}.tool_parsers"
     parser = import_module(f"{package}.{name}")
-    # All loaded ones: some use parts of others.
+    # In all loaded modules: some use parts of others.
     for loaded in [module for key, module in sys.modules.items() if key.startswith(f"{package}.")]:
         limit_module(loaded)
     return parser

@@ -107,7 +107,7 @@ class AnswerPipeline:
             yield from self._pieces(certain)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """The rest, at the end of the answer. A stop string may still match in it."""
+        """Return the rest, at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
             if self._spans is not None:
@@ -128,7 +128,7 @@ class AnswerPipeline:
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Why the answer ended; call it after `finish`. The engine only knows why the row ended."""
+        """Return why the answer ended; call it after `finish`. The engine only knows why the row ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
         if self._assembly is None or not self._assembly.ended_calls:

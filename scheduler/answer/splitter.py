@@ -1,8 +1,8 @@
-"""Cuts a stream of text into sections (text, reasoning, tool call, hidden) at the marks between them.
+"""Cut a stream of text into sections (text, reasoning, tool call, hidden) at the marks between them.
 
-Like mlx-lm's TextStateMachine, on decoded text and not on token ids: a mark's last character may be one
-token with what follows. Text that may begin a mark is held back until it is decided, so the sections do not
-depend on the pieces in which the text arrives.
+It works like mlx-lm's TextStateMachine, but on decoded text: a mark's last character may be one token with
+what follows. Text that may begin a mark is held back until it is decided, so the sections do not depend on
+the pieces in which the text arrives.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Splitter(Protocol):
     def section(self) -> Section: ...
 
     def feed(self, text: str) -> Iterator[Cut]:
-        """Pieces of the current section, and openings of new ones; with their marks they join to `text`.
-        Exhaust the iterator before the next call."""
+        """Yield pieces of the current section, and openings of new ones; with their marks they join to
+        `text`. Exhaust the iterator before the next call."""
         ...
 
     def finish(self) -> str:
-        """The end of the text: the held back rest of the current section."""
+        """Yield the held back rest of the current section at the end of the text."""
         ...
 
     def reopen(self, section: Section) -> None:

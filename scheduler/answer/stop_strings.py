@@ -1,4 +1,4 @@
-"""Finds stop strings in a stream of text, and holds back text that may begin one.
+"""Find stop strings in a stream of text, and hold back text that may begin one.
 
 The answer ends at the same place for any pieces of the text: before the stop string that is complete first
 (of several that end at the same character, before the longest).
@@ -37,7 +37,7 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The end of the answer: the held back text, which was no stop string."""
+        """Return the text held back, at the end of the answer: it was no stop string."""
         held, self._held = self._held, ""
         return held
 

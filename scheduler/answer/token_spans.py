@@ -1,8 +1,9 @@
-"""Maps pieces of the answer's text to its tokens, to attach log-probabilities.
+"""Map pieces of the answer's text to its tokens, to attach log-probabilities.
 
-Text is held back and cut (characters of several tokens, stop strings, marks, white space next to them), at
-other places than tokens end. So each token has an offset in the decoded text, in characters, and goes with
-the first piece that has any part of it. Tokens that do not complete a character go with the token that does.
+The answer holds back and cuts text (characters of several tokens, stop strings, marks, white space next to
+them) at other places than token ends. So each token has an offset in the decoded text, in characters, and
+goes with the first piece that has any part of it. Tokens that do not complete a character go with the token
+that does.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class TokenSpans:
         return TokenLogprobs(self._logprob(token_id, logprobs.chosen), top, self._characters)
 
     def add_text(self, characters: int) -> None:
-        """Held back text of the tokens so far was decoded."""
+        """Count text that the detokenizer held back for the tokens so far."""
         if characters:
             self._characters += characters
             self._spans.append((self._characters, self._waiting))
             self._waiting = []
 
     def take(self, start: int, end: int) -> tuple[TokenLogprobs, ...]:
-        """The tokens of the characters from `start` to `end` that were not taken yet. Tokens before `start`
-        are dropped: they are not answer text."""
+        """Return the tokens of the characters from `start` to `end` that were not taken yet. Tokens before
+        `start` are dropped: they are not answer text."""
         taken: list[TokenLogprobs] = []
         while self._spans:
             span_end, tokens = self._spans[0]
@@ -60,7 +61,7 @@ class TokenSpans:
         return tuple(taken)
 
     def take_waiting(self) -> tuple[TokenLogprobs, ...]:
-        """At the end of the answer: the tokens without text."""
+        """Return the tokens without text, at the end of the answer."""
         taken, self._waiting = tuple(self._waiting), []
         return taken
 

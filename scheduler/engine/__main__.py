@@ -1,6 +1,6 @@
 """The engine process: `python -m scheduler.engine --fd N`, N being its end of the link.
 
-Started by `scheduler/link/process.py` and by nobody else.
+Only `scheduler/link/process.py` starts it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEn
 
 def main() -> NoReturn:
     faulthandler.enable()
-    # Ctrl-C reaches the whole foreground group; when to stop is the parent's decision alone.
+    # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     arguments = argparse.ArgumentParser(prog="python -m scheduler.engine")
     arguments.add_argument("--fd", type=int, required=True)
     link = socket.socket(fileno=arguments.parse_args().fd)
-    # A library's stray print must not look like ours: standard output is the parent's. Both the object,
-    # which is line-buffered (the other would keep its lines until it is full), and what C code writes to.
+    # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
+    # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
+    # that C code writes to.
     parents, sys.stdout = sys.stdout, sys.stderr
     os.dup2(sys.stderr.fileno(), parents.fileno())
     inbox = Inbox(link)
@@ -42,8 +43,8 @@ def main() -> NoReturn:
     try:
         command = _expect_load(inbox.wait())
         backend = _make_backend(command, inbox)
-        # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a
-        # step. Here and not in `load`: only who owns the process may decide that for all of it.
+        # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
+        # Here and not in `load`: only the owner of the process may decide it for the whole process.
         gc.collect()
         gc.freeze()
         inbox.send(backend.describe())
@@ -82,7 +83,7 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
             )
         case "mlx":
             inbox.send(Loading("importing mlx"))
-            # Here and not above: a scripted engine starts without the 2 seconds of this import.
+            # Imported here: a scripted engine starts without the 2 seconds of this import.
             with _file_limits_kept():
                 from scheduler.engine.mlx import loading as model_loading
 
@@ -91,8 +92,9 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
 
 @contextmanager
 def _file_limits_kept() -> Iterator[None]:
-    """mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises ValueError where the hard
-    limit is lower. The engine needs a dozen files, and the parent has raised the soft limit already."""
+    """Restore the limits: mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises
+    ValueError where the hard limit is lower. The engine needs a dozen files, and the parent has raised the
+    soft limit already."""
     set_limit = resource.setrlimit
     resource.setrlimit = lambda *limits: None
     try:
@@ -102,7 +104,7 @@ def _file_limits_kept() -> Iterator[None]:
 
 
 def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
-    """Ends with the process: when the parent closes the link, the inbox thread leaves for all."""
+    """Run until the process ends: when the parent closes the link, the inbox thread exits the process."""
     while True:
         if loop.resting:
             commands = inbox.wait_burst()

@@ -1,4 +1,4 @@
-"""What the engine reports of the prefix cache: counters with every step, all of it on `Inspect`."""
+"""The engine's reports of the prefix cache: counters with every step, the content on `Inspect`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scheduler.link.messages import CacheCounters, Inspect, Inspection
 from scheduler.link.reports import CacheReport, DiskReport, PrefixReport
 
 _CHECK_SECONDS = 30.0
-"""Between two integrity checks, which walk all nodes; only an idle engine runs them."""
+"""The interval of integrity checks, which walk all nodes; only an idle engine runs them."""
 _MAX_REPORTED_COMPLAINTS = 20
 
 
 class CacheWatch:
-    """Counts, and checks the tree periodically: a violated invariant is an alarm, never a crash."""
+    """Counts, and checks the tree periodically: a violated invariant raises an alarm, never a crash."""
 
     def __init__(
         self, prefixes: PrefixCache[Any, Any] | None, disk: DiskWatch | None, clock: Callable[[], float]
@@ -65,8 +65,8 @@ class CacheWatch:
         )
 
     def inspect(self, command: Inspect, running_bytes: int) -> Inspection:
-        """Carry out `command` and answer it. Complaints are those of the last check, so that no request waits
-        for one."""
+        """Carry out `command` and return its answer. Complaints are those of the last check, so that no
+        request waits for one."""
         prefixes = self._prefixes
         if prefixes is None:
             return Inspection(command.query, 0, None)

@@ -23,8 +23,8 @@ built."""
 _LONGEST_CUT_TOKENS = 3
 """A character has at most four bytes, so a cut one at most three tokens."""
 MAX_SLOW_MASKS = 8
-"""In one answer; then the row fails, and has delayed the others by about half a second. Building an automaton
-takes a few."""
+"""Bound on slow masks in one answer; then the row fails, and has delayed the others by about half a second.
+Building an automaton takes a few."""
 
 
 class Constraint:
@@ -48,7 +48,7 @@ class Constraint:
         self._clock = clock
         self._slow_masks = 0
         self.failure: str | None = None
-        """Why the answer cannot continue; masks are invalid from then on."""
+        """Why the answer cannot continue; its masks are invalid after it."""
         try:
             if output and not self._consume(list(output)):
                 self._fail("the answer so far is not in its grammar")

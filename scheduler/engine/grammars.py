@@ -1,5 +1,5 @@
-"""Compiles grammars to matchers, on a thread of its own: a large grammar takes a second, and every stream
-would wait for it. The library releases the GIL while it works."""
+"""Compile grammars to matchers on a separate thread: a large grammar takes a second, and every stream would
+wait for it. The library releases the GIL while it works."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Grammars:
 
     @property
     def compiled(self) -> int:
-        """How many are kept or being compiled."""
+        """The number of grammars kept or being compiled."""
         return len(self._compiled)
 
     def preparing(self, submit: Submit) -> bool:
@@ -53,17 +53,17 @@ class Grammars:
         return not self._awaited[submit.request_id].done()
 
     def forget(self, request_id: int) -> None:
-        """A request was admitted, cancelled or refused. A compilation that no other request awaits and that
-        has not begun is dropped: later requests would wait seconds for it, and the watchdog would take the
-        engine for hung."""
+        """A request was admitted, cancelled or refused. Drop a compilation that no other request awaits and
+        that has not begun: later requests would wait seconds for it, and the watchdog would declare the
+        engine hung."""
         awaited = self._awaited.pop(request_id, None)
         if awaited is not None and awaited not in self._awaited.values() and awaited.cancel():
             for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
                 del self._compiled[grammar]
 
     def constraint(self, sequence: Sequence) -> Constraint | None:
-        """The constraint of a request about to run, advanced by its answer so far; None without a grammar.
-        Raises RequestRefused."""
+        """Return the constraint of a request about to run, advanced by its answer so far; None without a
+        grammar. Raise RequestRefused."""
         submit = sequence.submit
         if not submit.grammar:
             return None
@@ -77,7 +77,7 @@ class Grammars:
         return Constraint(matcher, sequence.answer(), self._clock, cut_by)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
-        """Raises RequestRefused for any exception of the compilation, which must not end the engine."""
+        """Raise RequestRefused for any exception of the compilation, which must not end the engine."""
         try:
             return compiled.result().deep_copy()
         except BaseException as error:

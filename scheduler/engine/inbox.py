@@ -1,7 +1,7 @@
-"""The engine's end of the link: a thread that reads, and a send.
+"""The engine's end of the link: a thread that reads, and a method that sends.
 
-A thread, so that the parent's death ends this process immediately, also in the middle of a long step: an
-orphan would hold the model's memory. It uses no MLX; only the main thread does.
+Reading in a thread ends this process immediately when the parent dies, also in the middle of a long step: an
+orphan would hold the model's memory. The thread uses no MLX; only the main thread does.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Inbox:
         self._thread.start()
 
     def wait(self) -> ToEngine:
-        """The next command, without a time limit; if the parent dies, so does the process."""
+        """Return the next command, without a time limit; if the parent dies, so does the process."""
         return self._commands.get()
 
     def wait_burst(self) -> list[ToEngine]:
-        """The next command, and those that follow within 2 ms of each other.
+        """Return the next command, and those that follow within 2 ms of each other.
 
-        For an idle engine: agents send bursts, and a first step with one row of thirty-two makes the others
-        wait for its prefill and fragments every later batch (7 % of the throughput of 32 short requests). A
-        lone request waits for the 2 ms of silence after it.
+        For an idle engine: agents send bursts. If the first step had one row of thirty-two, the others would
+        wait for its prefill, and every later batch would be fragmented (7 % of the throughput of 32 short
+        requests). A lone request waits for the 2 ms of silence after it.
         """
         commands = [self._commands.get()]
         last_call = time.monotonic() + _BURST_SECONDS
@@ -57,7 +57,7 @@ class Inbox:
         return commands
 
     def wait_briefly(self) -> list[ToEngine]:
-        """Commands that arrive within 2 ms: for an engine without rows that has background work."""
+        """Return commands that arrive within 2 ms: for an engine without rows that has background work."""
         try:
             first = self._commands.get(timeout=_SILENCE_SECONDS)
         except queue.Empty:
@@ -65,7 +65,7 @@ class Inbox:
         return [first, *self.drain_nowait()]
 
     def drain_nowait(self) -> list[ToEngine]:
-        """All commands that have arrived."""
+        """Return all commands that have arrived."""
         commands: list[ToEngine] = []
         while True:
             try:

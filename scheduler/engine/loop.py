@@ -146,7 +146,7 @@ class EngineLoop:
         return self._last_plan
 
     def _ready(self) -> list[Sequence]:
-        """The waiting sequences whose prerequisites are done."""
+        """Return the waiting sequences whose prerequisites are done."""
         ready: list[Sequence] = []
         for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
             try:
@@ -190,7 +190,7 @@ class EngineLoop:
         return result
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Keep what it has computed as far as there is room, and put it first in the queue."""
+        """Preempt a row: keep what it has computed if there is room, and put it first in the queue."""
         self._backend.remove(sequence.request_id)
         self._slots.release(sequence.request_id)
         sequence.requeue()
@@ -309,7 +309,7 @@ class StepMeter:
     _ended_at: float | None = None
 
     def idle(self) -> None:
-        """There are no rows: the time until the next step does not count as between steps."""
+        """The engine has no rows: the time until the next step does not count as between steps."""
         self._ended_at = None
 
     def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:

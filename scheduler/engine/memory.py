@@ -1,8 +1,8 @@
 """The KV cache's memory: its budget, which sequences fit into it, and which are preempted. Plain arithmetic.
 
-A row is charged what it holds for itself (what it shares is in the prefix cache, which is charged as pinned)
-and a part of its remaining answer: a reserve for every row's full max_tokens would leave most of the memory
-idle (vLLM reserves nothing and preempts more, SGLang reserves a clipped share as here).
+A row is charged its own bytes (what it shares is in the prefix cache, which is charged as pinned) and a part
+of its remaining answer. A reserve for every row's full max_tokens would leave most of the memory idle (vLLM
+reserves nothing and preempts more, SGLang reserves a clipped share as here).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LEAST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Memory:
-    """The budget for kept prefixes and running rows together, and what of it is in use before a step.
+    """The budget for cached prefixes and running rows together, and its use before a step.
 
     `kept_bytes`: everything in the prefix cache. `count_pinned_bytes`: the part of it that running rows lease
     and that cannot be evicted; a walk over all leases, so it is called at most once a plan and only if the
-    plan depends on it. `share`: `budget_bytes` as a fraction of what the operator allowed, less than 1 after
-    an engine ran out of memory.
+    plan depends on it. `share`: `budget_bytes` as a fraction of the operator's value, less than 1 after an
+    engine ran out of memory.
     """
 
     budget_bytes: int
@@ -52,11 +52,12 @@ class Memory:
         return self.count_pinned_bytes()
 
     def refusal(self, sequence: Sequence) -> str | None:
-        """Why this request can never run here, or None."""
+        """Return why this request can never run here, or None."""
         # Without the answer so far: a resumed request was accepted before.
         prompt_tokens = sequence.asked_tokens
         needed = self.row_bytes.held(prompt_tokens)
-        # By the whole budget, under which it may have been accepted: alone it runs even with a smaller share.
+        # Against the whole budget, under which it may have been accepted: alone it runs even with a smaller
+        # share.
         if needed <= (whole_bytes := round(self.budget_bytes / self.share)):
             return None
         return (
@@ -65,15 +66,15 @@ class Memory:
         )
 
     def room_bytes(self, running: Iterable[Sequence]) -> int:
-        """What these rows leave of the budget; negative if they have outgrown it."""
+        """Return what these rows leave of the budget; negative if they have outgrown it."""
         return (
             self.budget_bytes - self.pinned_bytes - sum(charged_bytes(row, self.row_bytes) for row in running)
         )
 
     def coming_bytes(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> int:
-        """What a sequence with a prefix hit of `known_tokens` takes of the room beside these rows: its own
-        charge, and what is pinned for it alone. It attends in place to what another row shares, and copies
-        the rest of the hit."""
+        """Return what a sequence with a prefix hit of `known_tokens` adds beside these rows: its own charge,
+        and what is pinned for it alone. It attends in place to what another row shares, and copies the rest
+        of the hit."""
         in_place = pinned = 0
         for row in running:
             shared = min(known_tokens, sequence.shared_with(row))
@@ -82,11 +83,11 @@ class Memory:
         return own + (in_place - pinned) * (self.row_bytes.token_bytes + KEY_BYTES)
 
     def victims(self, running: Collection[Sequence]) -> list[Sequence]:
-        """Which rows to preempt, in this order, until the others fit: the fewest generated tokens first, so
-        that the least is computed again, and the younger of two. One row always stays."""
+        """Return the rows to preempt, in this order, until the others fit: the fewest generated tokens first,
+        to minimize recomputation, and the younger of two. One row always stays."""
         held_bytes = sum(charged_bytes(row, self.row_bytes) for row in running)
         if held_bytes + self.kept_bytes <= self.budget_bytes:
-            return []  # Runs every step: kept >= pinned, and kept takes no walk.
+            return []  # This runs every step; kept >= pinned, and kept needs no walk.
         excess = held_bytes + self.pinned_bytes - self.budget_bytes
         movable = [row for row in running if row.preemptions < MOST_PREEMPTIONS]
         movable.sort(key=lambda row: (row.generated_tokens, -row.request_id))
@@ -100,12 +101,12 @@ class Memory:
 
 
 def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:
-    """The part of a prefix hit that a sequence will probably attend to in place beside these rows."""
+    """Return the part of a prefix hit that a sequence will probably attend to in place beside these rows."""
     return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 
 def charged_bytes(sequence: Sequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:
-    """What a running row holds for itself, with its reserve. `in_place_tokens` overrides the sequence's."""
+    """Return a running row's own bytes, with its reserve. `in_place_tokens` overrides the sequence's."""
     in_place = sequence.in_place_tokens if in_place_tokens is None else in_place_tokens
     still = min(sequence.submit.max_tokens - sequence.generated_tokens + sequence.new_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.new_tokens + 1)
@@ -113,9 +114,9 @@ def charged_bytes(sequence: Sequence, row_bytes: RowBytes, in_place_tokens: int 
 
 
 def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_bytes: int) -> int:
-    """The budget where the operator sets none. `device`: MLX's device_info() with the weights on the device;
-    `memory_bytes`: the machine's. Metal's recommendation, or CUDA's total and free memory, bounds the budget
-    (we have run neither); on a CPU the machine's memory does."""
+    """Return the budget if the operator sets none. `device`: MLX's device_info() with the weights on the
+    device; `memory_bytes`: the machine's. Metal's recommendation, or CUDA's total and free memory, bounds the
+    budget (we have run neither); on a CPU the machine's memory does."""
     recommended = recommended_bytes(device)
     room = int(recommended * _OF_DEVICE) if recommended else int(memory_bytes * _OF_MACHINE)
     budget = room - weights_bytes
@@ -125,7 +126,7 @@ def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_b
 
 
 def recommended_bytes(device: Mapping[str, Any]) -> int:
-    """What a process should not exceed on the device; 0 if MLX does not report it. Metal has a
+    """Return the recommended bound on memory of the device; 0 if MLX does not report it. Metal has a
     recommendation, CUDA only the device's total (`total_memory`)."""
     for key in ("max_recommended_working_set_size", "memory_size", "total_memory"):
         if size := int(device.get(key) or 0):
@@ -134,7 +135,7 @@ def recommended_bytes(device: Mapping[str, Any]) -> int:
 
 
 def machine_memory_bytes(root: Path = Path("/")) -> int:
-    """Physical memory, or the container's limit where that is less."""
+    """Return physical memory, or the container's limit if it is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
     for name in limits:

@@ -1,7 +1,8 @@
-"""How many prompt tokens a step may compute: what fits between two tokens of those who decode.
+"""The prefill budget: how many prompt tokens a step may compute without exceeding the ITL target of decoding
+rows.
 
-Learnt from the running engine, never configured: seconds of a decode step by its rows, and of a prefill chunk
-by its tokens and the context they are read in, each a line fitted through the latest steps.
+Learned from the running engine, never configured: seconds of a decode step by its rows, and of a prefill
+chunk by its tokens and their context, each a line fitted to the latest steps.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _SWEEPS = 20
 
 class _Line:
     """seconds = sum of terms * factors, terms >= 0: least squares of the relative errors, by coordinate
-    descent from the last solution. A table by sizes would not do: with small chunks only at some context,
-    tokens would seem slow there, and chunks would stay small; and it would know nothing of larger batches.
+    descent from the last solution. A table by sizes fails: if only small chunks were observed at some
+    context, tokens would seem slow there, and chunks would stay small; and it cannot predict larger batches.
 
-    Ambiguous time is attributed to the first term that can explain it."""
+    Ambiguous time is attributed to the first term that can explain it.
+    """
 
     def __init__(self, terms: int) -> None:
         self._squares = [[0.0] * terms for _ in range(terms)]
@@ -68,7 +70,7 @@ def _chunk(tokens: int, context: int) -> tuple[float, ...]:
 
 BudgetReason: TypeAlias = Literal["no_decode", "unknown_speed", "within_target", "least_tokens"]
 """What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
-the inter-token target; or the floor of LEAST_TOKENS, where the target leaves less."""
+the ITL target; or the floor of LEAST_TOKENS, if the target leaves less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,8 @@ class PrefillPace:
     _prefill: _Line = field(default_factory=lambda: _Line(3))
 
     def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
-        """The next step's budget, with `decoding` rows and `prefilling` prompts, of which the furthest has
-        `context` tokens in its cache."""
+        """Return the next step's budget, with `decoding` rows and `prefilling` prompts, of which the furthest
+        has `context` tokens in its cache."""
         if decoding == 0:
             return PrefillBudget(self.most_tokens, "no_decode")
         target = self._target_seconds(decoding + prefilling)
@@ -113,7 +115,7 @@ class PrefillPace:
         return AUTOMATIC_RATIO * self._decode.seconds(_rows(rows))
 
     def step_seconds(self, decoding: int, chunk_tokens: int, context: int) -> float | None:
-        """The predicted time of a step with this many rows and prompt tokens; None while unknown."""
+        """Return the predicted time of a step with this many rows and prompt tokens; None while unknown."""
         if (decoding and not self._decode) or (chunk_tokens and not self._prefill):
             return None
         seconds = self._decode.seconds(_rows(decoding)) if decoding else 0.0
@@ -129,11 +131,11 @@ class PrefillPace:
             self._prefill.learn(seconds, _chunk(tokens, context))
 
     def decode_seconds(self, decoding: int) -> float | None:
-        """The predicted time of a step that only decodes; None while unknown."""
+        """Return the predicted time of a step that only decodes; None while unknown."""
         return self.step_seconds(decoding, 0, 0)
 
     def speeds(self) -> dict[str, float]:
-        """Tokens per second by "chunk/context", for operators."""
+        """Return tokens per second by "chunk/context", for operators."""
         if not self._prefill:
             return {}
         return {

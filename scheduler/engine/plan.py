@@ -1,4 +1,4 @@
-"""Plans the next step: a pure function of what waits, what runs and what is cached.
+"""Plan the next step: a pure function of the waiting and running sequences and the prefix cache.
 
 Three decisions, in this order: which sequences to preempt (`memory.py`), which to admit (below), and which
 prompt tokens to compute (`pace.py`, `prefill.py`). Sequences are admitted in order of arrival, but none
@@ -20,8 +20,7 @@ from scheduler.engine.prefill import Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
-"""Where a cached prefix can be continued: after any token, where a state was kept, or nowhere (no prefix
-cache)."""
+"""Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""
 StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "emit_pending", "idle"]
 """Why the step takes as long as it does: a budget's reason, or no prefill, or the chunks' floor
 (LEAST_CHUNK_TOKENS a row) exceeds the budget, or the model does not run."""
@@ -29,7 +28,7 @@ StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "em
 PATIENCE_SECONDS = 10.0
 """How long smaller sequences may pass one that does not fit yet."""
 CHECKPOINT_EVERY_TOKENS = 2048
-"""In a long stretch without a boundary: the most that a branch inside it computes again."""
+"""In a long stretch without a boundary: the bound on what a branch inside it recomputes."""
 SCAFFOLD_TOKENS = 16
 """All prompts of one chat template begin alike; a shorter shared prefix is not worth a pause or a wait."""
 LEAST_GAP_TOKENS = 256
@@ -38,10 +37,10 @@ LEAST_GAP_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The input of a plan. `waiting`: in order of arrival, those whose grammar and disk reads are done.
-    `running`: in order of admission, those whose prefill has begun in `begun`. `cached_tokens`: the length of
-    a sequence's prefix hit. `memory` None: slots alone bind. `has_pending`: the back end has sampled tokens
-    that it has not returned yet."""
+    """The input of a plan. `waiting`: in order of arrival, sequences whose grammar and disk reads are done.
+    `running`: in order of admission; those whose prefill has begun are in `begun`. `cached_tokens`: the
+    length of a sequence's prefix hit. `memory` None: only slots bound admission. `has_pending`: the back end
+    has sampled tokens that it has not returned yet."""
 
     waiting: abc.Sequence[Sequence]
     running: abc.Sequence[Sequence]
@@ -77,7 +76,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Carried out in the order of its fields. `emit_pending`: the model does not run; the step returns the
+    """Executed in the order of its fields. `emit_pending`: the model does not run; the step returns the
     tokens that are already sampled, so that they do not wait for the prefill of the next step.
     `predicted_seconds` None: not known yet. `target_seconds` None: no token waits for this step."""
 
@@ -95,7 +94,7 @@ class StepPlan:
 
 
 def plan(state: EngineState, now: float) -> StepPlan:
-    """The next step. Changes nothing."""
+    """Return the next step's plan. Changes nothing."""
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
     admissions = _admissions(state, running, state.free_slots + len(preempt), now)
@@ -131,7 +130,7 @@ def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequ
 
 
 def _as_admitted(admit: Admit, admission: int) -> Sequence:
-    """A copy of the sequence as it will be after admission, for arithmetic."""
+    """Return a copy of the sequence as it will be after admission, for arithmetic."""
     return replace(
         admit.sequence,
         computed_tokens=admit.cached_tokens,
@@ -143,7 +142,7 @@ def _as_admitted(admit: Admit, admission: int) -> Sequence:
 
 @dataclass(slots=True)
 class _Admissions:
-    """`rows`: running ones, then the admitted as they will be. `keep`: tokens by request id."""
+    """`rows`: running rows, then the admitted ones as they will be. `keep`: tokens by request id."""
 
     rows: list[Sequence]
     admit: list[Admit] = field(default_factory=list)
@@ -155,7 +154,8 @@ class _Admissions:
 
 
 def _admissions(state: EngineState, running: list[Sequence], free_slots: int, now: float) -> _Admissions:
-    """Which sequences to admit beside these rows, and what the rows must put into the prefix cache before."""
+    """Return which sequences to admit beside these rows, and what the rows must put into the prefix cache
+    before."""
     found = _Admissions(list(running))
     if free_slots <= 0 or not state.waiting:
         return found
@@ -197,12 +197,12 @@ def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) ->
 def checkpoints_of(
     boundaries: abc.Sequence[int], shared: Iterable[int], start: int, length: int
 ) -> tuple[int, ...]:
-    """Where the prefill of a model with states pauses, so that the state there can be kept (SGLang, too,
-    calls such Mamba states checkpoints): positions in (start, length), ascending.
+    """Where the prefill of a model with states pauses to keep the state (SGLang, too, calls such Mamba states
+    checkpoints): positions in (start, length), ascending.
 
-    The first boundary (where the system prompt ends), the last (where the next turn goes on) and what
-    other prompts are known to share are always among them; other boundaries only LEAST_GAP_TOKENS apart.
-    The position before the last token needs none: every row's state is kept there.
+    They always include the first boundary (the end of the system prompt), the last (where the next turn
+    continues) and the known ends of shared prefixes; other boundaries only LEAST_GAP_TOKENS apart. The
+    position before the last token needs none: every row's state is kept there.
     """
     inside = sorted({position for position in boundaries if start < position < length})
     sure = {*inside[:1], *inside[-1:], *_clusters(position for position in shared if position > start)}
@@ -218,7 +218,8 @@ def checkpoints_of(
 
 
 def _clusters(positions: Iterable[int]) -> set[int]:
-    """The first of each group of close positions: behind one prefix, prompts part within some tokens."""
+    """Return the first of each group of close positions: behind one prefix, prompts diverge within some
+    tokens."""
     firsts: list[int] = []
     for position in sorted(positions):
         if not firsts or position - firsts[-1] >= SCAFFOLD_TOKENS:
@@ -229,8 +230,7 @@ def _clusters(positions: Iterable[int]) -> set[int]:
 def _best_leader(
     sequence: Sequence, rows: Iterable[Sequence], restorable: Restorable
 ) -> tuple[Sequence | None, int]:
-    """Of the rows in prefill the one that shares most of this prompt, and how much of that can be
-    continued."""
+    """Return the row in prefill that shares most of this prompt, and how much of that can be continued."""
     best: Sequence | None = None
     most = 0
     for row in rows:

@@ -2,9 +2,9 @@
 
 A step's chunks form one batch, a row for each prompt, padded to the longest: chunks of equal length cost
 least. Few prompts share a small budget, because a prompt that waits is prefilled sooner, on average, than one
-that shares every step with seven others. Shortest remaining prompt first, but a bounded number may pass each
-prompt. In addition to those that have begun, prompts are prefilled that finish within this step or have at
-most a quarter of the others' remaining tokens. So a short prompt passes any number of long ones, and none
+that shares every step with seven others. The order is shortest remaining prompt first, but a bounded number
+may pass each prompt. Besides the prompts that have begun, a step prefills those that finish within it or have
+at most a quarter of the others' remaining tokens. So a short prompt passes any number of long ones, and none
 starves.
 """
 
@@ -48,9 +48,9 @@ class Chunk:
 def share(
     rows: Iterable[Sequence], begun: Container[int], budget_tokens: int, limits: PrefillLimits
 ) -> tuple[Chunk, ...]:
-    """The chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, except for the
-    floor of LEAST_CHUNK_TOKENS a row. `begun`: request ids of the rows in the middle of their prefill, which
-    must take part in every step."""
+    """Return the chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, except for
+    the floor of LEAST_CHUNK_TOKENS a row. `begun`: request ids of the rows in the middle of their prefill,
+    which must take part in every step."""
     prompts = [row for row in rows if row.chunkable_tokens]
     chosen = [row for row in prompts if row.request_id in begun]
     waiting = [row for row in prompts if row.request_id not in begun]
@@ -64,7 +64,7 @@ def share(
 
 
 def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
-    """Tokens that the device computes for them."""
+    """Return the tokens that the device computes for them."""
     return len(chunks) * max((chunk.tokens for chunk in chunks), default=0)
 
 

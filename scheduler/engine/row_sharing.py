@@ -1,7 +1,7 @@
-"""Which runs of kept tokens live rows attend to in place: a plain function of who stands on what.
+"""Which cached runs the running rows attend to in place: a pure function of the rows' paths.
 
-Two reasons to leave a run where it is: several rows begin with it, and it would be copied (and read) once for
-each; or one row is much longer than the others, and all of them would be padded to its length.
+There are two reasons to leave a run in place. If several rows begin with it, it would be copied (and read)
+once for each. If one row is much longer than the others, all of them would be padded to its length.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 """(segment, tokens taken of it) pairs from position 0."""
 
 GROUP_COST_TOKENS = 512
-"""What one more group costs a step, in tokens of keys and values that need not be read: its operations in
+"""The cost of one more group in a step, in tokens of keys and values that it must save: its operations in
 every layer (measured with the 13M model on a CPU, where they weigh most)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPath:
-    """What is kept of a row's tokens, and how many it has in all."""
+    """The cached segments of a row's prefix, and its total number of tokens."""
 
     runs: Runs
     tokens: int
 
 
 def runs_in_place(paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_COST_TOKENS) -> dict[int, int]:
-    """How many leading runs of each row's path are worth leaving in place; rows are known by any number.
+    """Return how many leading runs of each row's path are worth leaving in place; rows are known by any
+    number.
 
-    What is in place is the beginning of a path: deeper runs never have more rows than those above them.
+    In place are the beginnings of paths: deeper runs never have more rows than those above them.
     """
     users = Counter(run for path in paths.values() for run in path.runs)
     depths = {row: _best_depth(path.runs, users, group_cost_tokens) for row, path in paths.items()}
@@ -42,7 +43,7 @@ def runs_in_place(paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_C
         next_longest = max(tokens for row, tokens in private.items() if row != longest)
         runs, begun = paths[longest].runs, depths[longest]
         best = taken = 0
-        # All the way down: a few tokens that everybody begins with stand before the rest, and save nothing.
+        # Check all depths: a few tokens that all rows begin with come before the rest, and save nothing.
         for depth, (_, tokens) in enumerate(runs[begun:], begun + 1):
             taken += tokens
             saved = min(taken, private[longest] - next_longest) * (len(private) - 1)

@@ -51,8 +51,9 @@ def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
 
 
 def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> LogprobsOut:
-    """The likeliest token has half of all probability, the next one half of the rest, and so on; which of the
-    first four `token` is depends on its position, and their ids follow each other."""
+    """Return log-probabilities: the likeliest token has half of all probability, the next one half of the
+    rest, and so on; which of the first four `token` is depends on its position, and their ids are
+    consecutive."""
     rank = position % 4
     best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
     return LogprobsOut(best[rank][1], tuple(best[:top]))
@@ -64,7 +65,7 @@ def digest(prompt: abc.Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRun:
-    """What is kept of consecutive tokens here: how many they are."""
+    """A cached run: only its number of tokens."""
 
     tokens: int
 
@@ -85,7 +86,7 @@ class _Row:
 
 
 class ScriptedBackend:
-    """`sleep` is how a step takes its time; the in-process tests pass one that does not wait."""
+    """`sleep` passes a step's time; the in-process tests pass one that does not wait."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class ScriptedBackend:
 
     @property
     def begun(self) -> Container[int]:
-        return ()  # Its prefill can pause anywhere.
+        return ()  # Prefill can pause anywhere.
 
     @property
     def has_pending(self) -> bool:
@@ -151,8 +152,8 @@ class ScriptedBackend:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
         check_marks(submit.thinking, self._plan.vocabulary)
         if submit.grammar:
-            # Its tokens are arithmetic, and no vocabulary says what they are the text of.
-            raise RequestRefused("the scripted engine cannot hold an answer to a grammar")
+            # Its tokens are arithmetic, and no vocabulary maps them to text.
+            raise RequestRefused("the scripted engine does not support grammars")
 
     def preparing(self, sequence: Sequence) -> bool:
         return False
@@ -305,7 +306,7 @@ class ScriptedBackend:
         return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
     def memory(self) -> DeviceMemory:
-        """There is no device: what it keeps, of what a test may take for one."""
+        """Return fixed figures in place of a device's, for tests."""
         active = self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
         self._peak_bytes = max(self._peak_bytes, active)
         return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)

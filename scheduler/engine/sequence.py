@@ -160,7 +160,7 @@ class Slots:
         self._by_request[sequence.request_id] = sequence
 
     def release(self, request_id: int) -> Sequence | None:
-        """The sequence that left, or None where it had no slot."""
+        """Return the sequence that left, or None if it had no slot."""
         return self._by_request.pop(request_id, None)
 
     def __getitem__(self, request_id: int) -> Sequence:

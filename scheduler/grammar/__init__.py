@@ -1,1 +1,1 @@
-"""What answers are held to: from a client's words to a grammar of the whole answer."""
+"""Structured output: compile a client's constraints into a grammar of the whole answer."""

@@ -26,7 +26,7 @@ from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
 from scheduler.structure import ANY_OBJECT, JsonText
 
 MAX_CALLS = 16
-"""In one answer: otherwise a weak model that must call would call until max_tokens."""
+"""The bound in one answer: otherwise a weak model that must call a tool would call until max_tokens."""
 
 
 class GrammarTokenizer(Protocol):
@@ -91,7 +91,7 @@ class AnswerGrammars:
         return text
 
     def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """Why no grammar can be used for this request; None: one can."""
+        """Return why no grammar can be used for this request; None: one can."""
         if self._vocabulary is None:
             return UnsupportedParameter(
                 f"{place}: the grammar library does not support this model's tokenizer", param=place
@@ -114,8 +114,8 @@ class AnswerGrammars:
 
 
 def _asked(request: GenerationRequest) -> tuple[str, bool] | None:
-    """The request field that needs a grammar, and whether a grammar is mandatory. It is not for strict tools:
-    many clients set `strict` by default and do not expect an error."""
+    """Return the request field that needs a grammar, and whether a grammar is mandatory. It is not for strict
+    tools: many clients set `strict` by default and do not expect an error."""
     if isinstance(request.prompt, ChatPrompt) and request.prompt.tool_choice is ToolChoice.REQUIRED:
         return "tool_choice", True
     if request.structure is not None:
@@ -145,7 +145,7 @@ class _Draft:
     def write(
         self, request: GenerationRequest, prompt: ChatPrompt | None, place: str, in_reasoning: bool
     ) -> bool:
-        """Returns whether the answer is constrained at all."""
+        """Write the rules. Return whether the answer is constrained at all."""
         body = None
         if request.structure is not None:
             self.inner.append({"name": "body", **self.parts.checked(request.structure)})
@@ -198,8 +198,8 @@ class _Draft:
         return "calls"
 
     def _arguments(self, tool: Tool) -> dict[str, Any]:
-        """The schema of a tool's arguments: the whole schema for a strict tool; otherwise as much of it as
-        the library supports, or any object."""
+        """Return the schema of a tool's arguments: the whole schema for a strict tool; otherwise as much of
+        it as the library supports, or any object."""
         schema = {**ANY_OBJECT, **tool.parameters}
         if tool.strict:
             inner: dict[str, Any] = self.parts.checked(JsonText(schema, tool.place))["json_schema"]

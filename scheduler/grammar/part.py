@@ -30,7 +30,7 @@ class Parts:
         """The error of a grammar, or None. `Verdicts.of` or `Verdicts.known`."""
 
     def complaint(self, part: dict[str, Any]) -> str | None:
-        """The error of one part, or None."""
+        """Return the error of one part, or None."""
         return self.verdict(json.dumps({"grammars": [part]}, ensure_ascii=False))
 
     def checked(self, structure: Structure) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
 
 
 def short_complaint(complaint: str | None) -> str | None:
-    """In one line, without the library's source excerpt."""
+    """Return the error in one line, without the library's source excerpt."""
     if complaint is None:
         return None
     complaint = re.sub(r"\n\s*\d+ \|.*", "", complaint, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Locates the error in an invalid JSON schema, for the client's error message."""
+"""Locate the error in an invalid JSON schema, for the client's error message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_fault(
     complaint_of: Callable[[Any], str | None],
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[tuple[str, ...], str]:
-    """The path to the error, and its message. `complaint` is the library's error of the whole schema;
+    """Return the path to the error, and its message. `complaint` is the library's error of the whole schema;
     `complaint_of` gives the error of a part."""
     if len(json.dumps(schema)) > LOCATED_BYTES:
         return (), complaint
@@ -47,7 +47,7 @@ def _deepest(
     complaint_of: Callable[[Any], str | None],
     has_time: Callable[[], bool],
 ) -> tuple[str, ...]:
-    """The path of the innermost part with the same error by itself (with the root's definitions)."""
+    """Return the path of the innermost part with the same error by itself (with the root's definitions)."""
     path: tuple[str, ...] = ()
     schema = root
     definitions = {name: root[name] for name in _DEFINITIONS if name in root}
@@ -64,7 +64,7 @@ def _deepest(
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The direct subschemas, definitions first: a reference to a bad one is not the fault."""
+    """Return the direct subschemas, definitions first: a reference to a bad one is not the fault."""
     for keyword in _NAMED:
         inside = schema.get(keyword)
         if isinstance(inside, dict):

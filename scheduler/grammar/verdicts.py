@@ -43,7 +43,7 @@ class Verdicts:
             return self._known[grammar]
 
     def of(self, grammar: str) -> str | None:
-        """The error, or None if the grammar is valid; compiled if it is not cached."""
+        """Return the error, or None if the grammar is valid; compile it if it is not cached."""
         try:
             return self.known(grammar)
         except UnknownVerdict:

@@ -1,1 +1,1 @@
-"""Before a request reaches the engine: admission, the queue, deadlines, the dispatcher."""
+"""The stages before the engine: admission, the queue, deadlines, the dispatcher."""

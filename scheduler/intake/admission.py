@@ -1,4 +1,4 @@
-"""Whether a request may enter the queue, and if not, when to retry.
+"""Admission: whether a request may enter the queue, and if not, when to retry.
 
 Pure: `now` is an argument.
 """
@@ -38,15 +38,15 @@ class Admission:
         return self._draining
 
     def blocked(self, now: float) -> str | None:
-        """Why nothing is admitted at present; None: admission is open."""
+        """Why admission is closed; None: it is open."""
         return self._blocked if now < self._blocked_until else None
 
     def close(self) -> None:
-        """Admit nothing more: the service is shutting down."""
+        """Close admission: the service is shutting down."""
         self._draining = True
 
     def block(self, reason: str, until: float = math.inf) -> None:
-        """Admit nothing before `until` or `unblock`."""
+        """Close admission until `until` or `unblock`."""
         self._blocked = reason
         self._blocked_until = until
 
@@ -125,7 +125,7 @@ class Admission:
             self._check_deadline(request, deadline, now, waits, requests)
 
     def unblock_seconds(self, now: float) -> float:
-        """When to retry: a whole number of seconds, a guess if the end of the block is not known."""
+        """Return when to retry: a whole number of seconds, a guess if the end of the block is not known."""
         left = self._blocked_until - now
         return float(max(1, math.ceil(left))) if math.isfinite(left) else _BLOCKED_RETRY_SECONDS
 
@@ -144,7 +144,7 @@ class Admission:
         self, request: GenerationRequest, deadline: float, now: float, waits: bool, requests: int
     ) -> None:
         seconds = 0.0
-        # Do not reject by a guess.
+        # Do not reject on the basis of a guess.
         if waits and self.rate.is_known:
             # Its wait in the queue, and then its own running time: as long as it takes for as many requests
             # to leave as are running now (Little's law), or less if its answer must be shorter than theirs.
@@ -159,6 +159,6 @@ class Admission:
             )
 
     def retry_seconds(self, now: float) -> float:
-        """When there will be room for another request."""
+        """Return when there will be room for another request."""
         # After an eighth of the queue: a client that retries then finds room, not a race for one place.
         return self.rate.seconds_until(max(1, len(self._queue) // 8), now)

@@ -60,7 +60,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else math.inf
 
     def take_expired(self, now: float) -> list[tuple[StreamRecord, Limit]]:
-        """Requests whose deadline has passed; they are no longer watched."""
+        """Return requests whose deadline has passed; they are no longer watched."""
         expired = []
         while self.next_at <= now:
             _, request_id = heapq.heappop(self._heap)

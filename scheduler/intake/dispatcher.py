@@ -1,4 +1,4 @@
-"""Sends requests to the engine while it has room: those to resume first, then the queue's.
+"""Send requests to the engine while it has room: those to resume first, then the queue's.
 
 It has no task: the service calls it when a request arrives or retires, or the engine becomes ready.
 """
@@ -32,12 +32,12 @@ class Dispatcher:
 
     @property
     def room(self) -> int:
-        """How many requests that arrive now go straight to the engine."""
+        """Return how many requests that arrive now go straight to the engine."""
         return self.credits - len(self._multiplexer) if self.has_room else 0
 
     def pump(self, now: float) -> list[StreamRecord]:
         """Resume requests that await an engine (they have credits and are charged already), then submit
-        queued ones while there are credits. Returns the latter."""
+        queued ones while there are credits. Return the latter."""
         if self.engine_ready and self._multiplexer.awaiting_engine:
             for record in to_resume(self._multiplexer, self._slots):
                 self._multiplexer.resubmit(record)

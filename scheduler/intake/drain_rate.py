@@ -1,4 +1,4 @@
-"""How fast requests leave the engine, and so when there will be room. Pure: `now` is an argument."""
+"""How fast requests leave the engine, to predict when there will be room. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ class DrainRate:
         return self._seen >= _ENOUGH_DEPARTURES
 
     def gap_seconds(self, now: float) -> float:
-        """Seconds between two departures; longer while the next one is overdue, as if it happened now."""
+        """Return the seconds between two departures; longer while the next one is overdue, as if it happened
+        now."""
         silence = self._silence(now)
         weight = math.exp2(-silence / _HALF_LIFE_SECONDS)
         overdue = (self._seconds * weight + silence) / (self._departures * weight + 1.0)
         return max(self._seconds / self._departures, overdue)
 
     def wait_seconds(self, departures: float, now: float) -> float:
-        """Seconds until this many requests have left. The time since the last departure counts once, not for
-        each of them: when a whole batch leaves together, it is long before all of them."""
+        """Return the seconds until this many requests have left. The time since the last departure counts
+        once, not for each of them: when a whole batch leaves together, it is long before all of them."""
         return max(departures * self.gap_seconds(now), self._silence(now))
 
     def _silence(self, now: float) -> float:
@@ -77,6 +78,6 @@ class DrainRate:
         return 1.0 / max(self.gap_seconds(now), 1e-6) if self.is_known else None
 
     def seconds_until(self, departures: int, now: float) -> float:
-        """A whole number of seconds, at least 1: what a `Retry-After` header can carry."""
+        """Return a whole number of seconds, at least 1, as a `Retry-After` header requires."""
         wait = self.wait_seconds(departures, now)
         return float(math.ceil(min(max(wait, 1.0), _LONGEST_RETRY_SECONDS)))

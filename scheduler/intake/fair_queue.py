@@ -37,7 +37,7 @@ class Band:
         return len(self._by_arrival)
 
     def age_seconds(self, now: float) -> float:
-        """Of its oldest request."""
+        """The age of its oldest request."""
         return now - next(iter(self._by_arrival.values())).queued_at
 
     def push(self, ticket: Ticket) -> None:
@@ -80,12 +80,12 @@ class Band:
             del self._tenants[ticket.tenant]
 
     def places_before(self, ticket: Ticket, now: float) -> int:
-        """How many requests of this band go before a waiting one, if every request costs the same."""
+        """Return how many requests of this band go before a waiting one, if every request costs the same."""
         session = self._tenants[ticket.tenant].sessions[ticket.session]
         return self._places(ticket.tenant, ticket.session, session.earlier_arrivals(ticket), now)
 
     def places_before_next(self, tenant: str, session: str, now: float) -> int:
-        """The same for a request that arrives now."""
+        """Return the same for a request that arrives now."""
         flow = self._tenants.get(tenant)
         queue = None if flow is None else flow.sessions.get(session)
         return self._places(tenant, session, 0 if queue is None else queue.length, now)
@@ -115,7 +115,7 @@ class Band:
 
 
 class FairQueue:
-    """Unbounded; the caller bounds how much may wait."""
+    """Unbounded; the caller bounds the number of waiting requests."""
 
     def __init__(self, config: FairnessConfig) -> None:
         self._config = config
@@ -162,21 +162,21 @@ class FairQueue:
         self._bands[ticket.priority].ledger.charge_actual(ticket, uncached_tokens, output_tokens, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
-        """How many requests will be served before this one, if none arrives and every request costs the
-        same; None if it is not here."""
+        """Return how many requests will be served before this one, if none arrives and every request costs
+        the same; None if it is not here."""
         ticket = self._tickets.get(request_id)
         if ticket is None:
             return None
         return self._ahead(ticket.priority, self._bands[ticket.priority].places_before(ticket, now), now)
 
     def ahead_of_next(self, tenant: str, session: str, priority: int, now: float) -> int:
-        """The same for a request that arrives now."""
+        """Return the same for a request that arrives now."""
         band = self._bands.get(priority)
         place = 0 if band is None else band.places_before_next(tenant, session, now)
         return self._ahead(priority, place, now)
 
     def statistics(self, now: float) -> tuple[FlowStatistics, ...]:
-        """Every backlogged flow, by priority."""
+        """Return every backlogged flow, by priority."""
         return tuple(
             flow
             for priority in sorted(self._waiting())
@@ -189,7 +189,8 @@ class FairQueue:
         return [priority for priority, band in self._bands.items() if len(band)]
 
     def _competing(self, now: float) -> list[int]:
-        """The best band that has requests and those that have aged up to it; the first is served next."""
+        """Return the best band that has requests and those that have aged up to it; the first is served
+        next."""
         waiting = self._waiting()
         best = min(waiting)
         return [
@@ -199,7 +200,8 @@ class FairQueue:
         ]
 
     def _ahead(self, priority: int, place: int, now: float) -> int:
-        """`place` requests of the same band go before; adds those of other bands."""
+        """Return `place`, the number of requests of the same band that go before, plus those of other
+        bands."""
         waiting = self._waiting()
         if not waiting or priority < min(waiting):
             return place

@@ -65,7 +65,7 @@ class SessionFlow(Flow):
         return max((head for head in heads if head[1] < oldest + window), key=response_ratio)[2]
 
     def earlier_arrivals(self, ticket: Ticket) -> int:
-        """How many requests arrived before a waiting one. O(length)."""
+        """Return how many requests arrived before a waiting one. O(length)."""
         own = self.size_classes[_size_class(ticket)][ticket.request_id][0]
         return sum(arrival < own for queue in self.size_classes.values() for arrival, _ in queue.values())
 
@@ -123,7 +123,7 @@ class FlowLevel(Generic[_F]):
         self._flows[name] = flow
 
     def serve_next(self, patience_seconds: float, now: float) -> tuple[_F, Contenders]:
-        """The flow that is served now, and the service of all that competed. O(flows)."""
+        """Return the flow to serve now, and the service of all that competed. O(flows)."""
         services = self._services()
         ranks = self._ranks(patience_seconds, now)
         name = next(islice(self._flows, ranks.index(min(ranks)), None))
@@ -134,8 +134,8 @@ class FlowLevel(Generic[_F]):
     def places_ahead(
         self, name: str, place: int, arriving_service: float, patience_seconds: float, now: float
     ) -> int:
-        """How many requests of other flows are served before the request at `place` of the named flow, if
-        every request costs the same: flows then alternate in the order in which `serve_next` ranks them. A
+        """Return how many requests of other flows are served before the request at `place` of the named flow,
+        if every request costs the same: flows then alternate in the order in which `serve_next` ranks them. A
         flow that is not here yet would arrive last, with `arriving_service`. O(flows)."""
         names, ranks = list(self._flows), self._ranks(patience_seconds, now)
         own = names.index(name) if name in self._flows else len(names)
@@ -148,7 +148,7 @@ class FlowLevel(Generic[_F]):
         return ahead
 
     def _ranks(self, patience_seconds: float, now: float) -> list[float]:
-        """The lowest is served next; of equals, the first."""
+        """The rank of a flow; the lowest is served next, of equals the first."""
         ranks = self._services()
         for index, flow in enumerate(self._flows.values()):
             if now - flow.waiting_since < patience_seconds:

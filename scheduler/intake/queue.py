@@ -42,12 +42,12 @@ class IntakeQueue:
 
     @property
     def room(self) -> int:
-        """How many more may enter."""
+        """Return how many more may enter."""
         return self._config.max_queue - len(self._waiting)
 
     @property
     def most_per_client(self) -> int:
-        """How many requests one client may queue if the queue is empty."""
+        """Return how many requests one client may queue if the queue is empty."""
         per_tenant = self._config.max_queue_per_tenant
         return self._config.max_queue if per_tenant is None else min(self._config.max_queue, per_tenant)
 
@@ -67,14 +67,15 @@ class IntakeQueue:
         return len(self._dispatched)
 
     def relative_length(self, max_tokens: int | None) -> float:
-        """Expected length of an answer of at most `max_tokens`, relative to the recent mean; at most 1."""
+        """Return the expected length of an answer of at most `max_tokens`, relative to the recent mean; at
+        most 1."""
         return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
 
     def waiting_of(self, tenant: str) -> int:
         return self._per_tenant.get(tenant, 0)
 
     def room_of(self, tenant: str) -> int | None:
-        """How many more of this tenant may enter; None where tenants have no bound."""
+        """Return how many more of this tenant may enter; None if tenants have no bound."""
         limit = self._config.max_queue_per_tenant
         return None if limit is None else limit - self.waiting_of(tenant)
 
@@ -119,7 +120,7 @@ class IntakeQueue:
         return None if ticket is None else self._take_out(ticket)
 
     def remove_all(self, now: float) -> list[StreamRecord]:
-        """In order of arrival."""
+        """Remove all requests. Return them in order of arrival."""
         waiting = list(self._waiting)
         return [record for request_id in waiting if (record := self.remove(request_id, now))]
 
@@ -152,12 +153,12 @@ class IntakeQueue:
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
-        """How many requests will be served before this one, if none arrives; None if it is not here.
+        """Return how many requests will be served before this one, if none arrives; None if it is not here.
         O(queue)."""
         return self._fair.ahead_of(request_id, now)
 
     def ahead_of_next(self, request: GenerationRequest, now: float) -> int:
-        """The same for a request that is pushed now."""
+        """Return the same for a request that is pushed now."""
         return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
 
     def oldest_seconds(self, now: float) -> float:
@@ -183,7 +184,7 @@ class IntakeQueue:
 
 
 MOST_BLOCKS = 65_536
-"""16.8 million tokens, in about 8 MB."""
+"""The bound on hashes: 16.8 million tokens, in about 8 MB."""
 
 
 class PrefixEstimate:

@@ -41,7 +41,7 @@ class Ticket:
     request_id: int
     tenant: str
     session: str
-    """Empty where no header names one: all such requests are one session, or each would get a share."""
+    """Empty if no header names one: all such requests are one session, or each would get a share."""
     priority: int
     prompt_tokens: int
     uncached_tokens: int
@@ -100,13 +100,13 @@ class ServiceLedger:
         return _lifted(tenant_account, self._root), _lifted(session_account, tenant_account)
 
     def attained_tokens(self, account: Account, now: float) -> float:
-        """Decayed service, in tokens as of `now`; after a lift it is at least virtual time."""
+        """Return decayed service, in tokens as of `now`; after a lift it is at least virtual time."""
         return account.service / self._scale(now)
 
     # --- a request's life
 
     def arrive(self, ticket: Ticket) -> tuple[Account, Account]:
-        """The accounts of its tenant and session, lifted where this is their first waiting request."""
+        """Return the accounts of its tenant and session, lifted if this is their first waiting request."""
         tenant = self._root.sessions.setdefault(ticket.tenant, Account())
         session = tenant.sessions.setdefault(ticket.session, Account())
         self._idle.pop((ticket.tenant, ticket.session), None)

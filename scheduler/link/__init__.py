@@ -1,1 +1,1 @@
-"""The two processes' link: messages, framing, the channel, the child process and its supervision."""
+"""The link between the two processes: messages, framing, the channel, and the child process."""

@@ -40,7 +40,8 @@ class Channel:
         self._wake_writer.set()
 
     async def receive(self) -> FromEngine:
-        """The next message. Raises EngineGone at end of file, LinkError for bytes that are not a message."""
+        """Return the next message. Raise EngineGone at end of file, LinkError for bytes that are not a
+        message."""
         while not self._received:
             try:
                 data = await self._stream.receive_some(_READ_BYTES)

@@ -1,4 +1,4 @@
-"""Messages to frames and back, without I/O: a four-byte big-endian length, then msgpack.
+"""Encode messages as frames and decode them, without I/O: a four-byte big-endian length, then msgpack.
 
 Used by both processes. Feed bytes in pieces of any size; whole messages come out.
 """
@@ -41,7 +41,7 @@ _Incoming = TypeVar("_Incoming")
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:
-    """One frame. Raises LinkError for a message above MAX_FRAME_BYTES."""
+    """Return one frame. Raise LinkError for a message above MAX_FRAME_BYTES."""
     frame = bytearray(_LENGTH_BYTES)
     _encoder.encode_into(message, frame, _LENGTH_BYTES)
     length = len(frame) - _LENGTH_BYTES
@@ -59,7 +59,7 @@ class FrameReader(Generic[_Incoming]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[_Incoming]:
-        """The messages that `data` completes. Raises LinkError, after which the link is unusable."""
+        """Return the messages that `data` completes. Raise LinkError, after which the link is unusable."""
         self._buffer += data
         start = 0
         try:

@@ -17,5 +17,5 @@ pass."""
 
 
 def parser_limits() -> LLParserLimits:
-    """For every matcher, in both processes."""
+    """Return the limits of every matcher, in both processes."""
     return LLParserLimits(step_max_items=STEP_MAX_ITEMS, verbose_errors=False)

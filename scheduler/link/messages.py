@@ -151,14 +151,14 @@ class Cancel(_Message, frozen=True, tag="cancel"):
 
 
 class Inspect(_Message, frozen=True, tag="inspect"):
-    """Report the content of the prefix cache, with `clear` after evicting what no row uses. Answered by one
+    """Report the content of the prefix cache; with `clear`, after evicting what no row uses. Answered by one
     Inspection with the same `query`."""
 
     query: int
     clear: bool = False
     top: int = 10
     head_tokens: int = 0
-    """How many first token ids of a trunk to report; 0 reports nothing of any prompt."""
+    """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
 
 
 class Loading(_Message, frozen=True, tag="loading"):

@@ -15,8 +15,8 @@ from scheduler.link.reports import CacheReport, PrefixReport
 _REPLY_SECONDS = 30.0
 """The engine replies between two steps, and a step of a large prefill takes seconds."""
 _SHARED_SECONDS = 1.0
-"""How old a reply may be that another caller gets. Each costs the engine time between two steps, and one with
-trunks a walk of the prefix tree: 43 ms at 15,000 nodes."""
+"""The maximum age of a reply that another caller gets. Each costs the engine time between two steps, and one
+with shared prefixes costs a walk of the prefix tree: 43 ms at 15,000 nodes."""
 
 
 class _Query:
@@ -42,8 +42,8 @@ class PendingInspections:
     async def inspect(
         self, send: Callable[[Inspect], None], clear: bool, top: int, head_tokens: int
     ) -> Inspection:
-        """What the engine holds, at most a second ago; with `clear`, after it. Raises Unavailable if no reply
-        arrives."""
+        """Return the engine's contents, at most a second old; with `clear`, after evicting. Raise Unavailable
+        if no reply arrives."""
         if clear:
             self._shared = None
             return await self._wait(self._send_query(send, clear=True, top=top, head_tokens=head_tokens))

@@ -1,4 +1,4 @@
-"""Starts an engine process, runs one session with it, and always ends it.
+"""Start an engine process, run one session with it, and always end it.
 
 End of file on the socket pair signals death, in both directions. PR_SET_PDEATHSIG is not used: it follows the
 parent's *thread*, and the trio worker thread that started the child expires after ten seconds, which would
@@ -25,9 +25,9 @@ _log = structlog.get_logger("engine")
 _STDERR_LINES_KEPT = 64
 """Enough for a deep traceback with its header, which is needed to find the exception line."""
 _DUMP_SECONDS = 1.0
-"""For a hung engine to write its stacks."""
+"""Time for a hung engine to write its stacks."""
 _LAST_WORDS_SECONDS = 1.0
-"""For reading a dead engine's stderr; end of file may never come if it left a child process."""
+"""Time to read a dead engine's stderr; end of file may never come if it left a child process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ProcessLauncher:
         return Exit(process.returncode, tuple(last_stderr))
 
     async def _launch(self) -> tuple[trio.Process, socket.socket]:
-        """The process, and our end of its link."""
+        """Start the process. Return it and the parent's end of its link."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:

@@ -1,1 +1,1 @@
-"""The models that Penstock brings itself: the embedded one, and random ones for tests and figures."""
+"""The models that Penstock ships or generates: the embedded one, and random ones for tests and benchmarks."""

@@ -1,4 +1,4 @@
-"""Where the model lies that `penstock serve` serves without `--model`. How it was made: `training/`."""
+"""The folder of the model that `penstock serve` uses without `--model`. `training/` has how it was made."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ from pathlib import Path
 from typing import Final
 
 EMBEDDED_FOLDER: Final = Path(__file__).parent / "embedded"
-"""Part of the package, and served from there: nothing is downloaded, made or copied at the first start."""
+"""Part of the package, and served from there: nothing is downloaded, generated or copied at the first
+start."""

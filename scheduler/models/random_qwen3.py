@@ -1,12 +1,11 @@
 """Qwen3 models with random weights: a tiny one for tests, and the bench model that issues call "13M".
 
-Owns the shapes, the weights and the folders that hold them; knows nothing of MLX, so the parent and
-the tests of the parent may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER`
-writes the bench model.
+This module owns the shapes, the weights and the folders of the models. It knows nothing of MLX, so the parent
+and its tests may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER` writes the bench model.
 
-What the weights must do, though they mean nothing: vary. With tied embeddings and the usual small
-initial values a greedy answer repeats its last token for ever, and a test that compares such
-answers passes whatever the cache holds. See the constants below.
+The weights mean nothing, but answers must vary. With tied embeddings and the usual small initial values a
+greedy answer repeats its last token forever, and a test that compares such answers passes whatever the cache
+holds. See the constants below.
 """
 
 from __future__ import annotations
@@ -38,33 +37,34 @@ EOS_TOKEN_ID: Final = 8185
 FIRST_ADDED_TOKEN_ID: Final = 8183
 
 FORMAT_VERSION: Final = 1
-"""Raise it with any change to the files or the weights: old cached folders are then not read."""
+"""Raise it with any change to the files or the weights: old cached folders are then ignored."""
 
 MANIFEST: Final = "penstock.json"
-"""Written last: the digest of what made the folder, and the size of every file in it."""
+"""Written last: the digest of the folder's inputs, and the size of every file in it."""
 
 _EMBEDDING_SCALE = 0.05
-"""Small against what the blocks add: with tied embeddings, what is left of a token votes for itself."""
+"""Small against the blocks' output: with tied embeddings, a token's remaining embedding votes for the token
+itself."""
 
 _ATTENTION_SCALE = 1.5
-"""In the first layer times the embedding's scale. More there, and after a long prompt the average of the
-context drowns the token at hand: answers to 800 tokens fell into loops of a few tokens."""
+"""Times the embedding's scale in the first layer. With more, after a long prompt the average of the context
+outweighs the current token: answers to 800 tokens fell into loops of a few tokens."""
 
 _FEED_FORWARD_SCALE = 3.0
 _FOCUS = 1.8
-"""Of query and key norms. Scores deviate by its square, so attention looks at some tokens, not at their
-average; at 1.5, with attention at 1.0, a word changed early in 3600 tokens left the answer as it was."""
+"""The scale of query and key norms. Scores deviate by its square, so attention selects some tokens, not their
+average; at 1.5, with attention at 1.0, a word changed early in 3600 tokens left the answer unchanged."""
 
 _LOGIT_DEVIATION = 3.0
 """The best token then has a probability near 0.15, and leads by 0.5 in the median, by 0.01 in 99 of 100."""
 
 _ADDED_TOKEN_SCALE = 0.02
-"""End-of-turn, <think> and <tool_call> must not come by chance: their logits are next to nothing."""
+"""End-of-turn, <think> and <tool_call> must not occur by chance: their logits are close to zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of one Qwen3 model, and the seed of its weights: equal shapes are equal models."""
+    """The sizes of one Qwen3 model, and the seed of its weights: equal shapes give equal models."""
 
     hidden: int
     layers: int
@@ -78,7 +78,7 @@ class Shape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token in all layers, in float32."""
+        """The bytes of keys and values of one token in all layers, in float32."""
         return 2 * 4 * self.layers * self.kv_heads * self.head_dim
 
 
@@ -87,7 +87,7 @@ BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64,
 
 
 def user_cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where this user's caches go on this platform. Makes nothing."""
+    """Return the folder for this user's caches on this platform. Creates nothing."""
     if xdg := environment.get("XDG_CACHE_HOME"):
         return Path(xdg) / "penstock"
     home = Path(environment.get("HOME") or os.path.expanduser("~"))
@@ -97,10 +97,10 @@ def user_cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
-    """The folder of this model in the cache, made if it is not there or not whole.
+    """Return the folder of this model in the cache; make it if it does not exist or is incomplete.
 
-    Any number of processes may ask at once; one makes it, under a lock that the system releases
-    when its holder dies. Raises OSError when the cache cannot be written.
+    Any number of processes may ask at once; one makes it, under a lock that the system releases when its
+    holder dies. Raise OSError if the cache cannot be written.
     """
     digest = model_digest(shape)
     folder = cache_folder / f"{name}-{digest[:16]}"
@@ -118,10 +118,10 @@ def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Writes the model; `folder` appears whole or not at all, even if others write it at the same time.
+    """Write the model; `folder` appears whole or not at all, even if others write it at the same time.
 
-    An empty folder is taken, and one that already holds this very model is left as it is. Raises
-    FileExistsError for a folder that holds anything else, OSError when it cannot be written.
+    An empty folder is used, and one that already holds this very model is left unchanged. Raise
+    FileExistsError for a folder that holds anything else, OSError if it cannot be written.
     """
     digest = model_digest(shape)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def write_model(shape: Shape, folder: Path) -> None:
 
 
 def model_digest(shape: Shape) -> str:
-    """Changes with anything that changes a file of the model."""
+    """Return a digest that changes with anything that changes a file of the model."""
     digest = hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(shape)], sort_keys=True).encode())
     for name in TOKENIZER_FILES:
         digest.update((TOKENIZER_FOLDER / name).read_bytes())
@@ -150,10 +150,10 @@ def model_digest(shape: Shape) -> str:
 
 
 def random_weights(shape: Shape) -> Weights:
-    """The model's tensors under their Hugging Face names; the same bits on every platform.
+    """Return the model's tensors under their Hugging Face names; the same bits on every platform.
 
     They come from PCG64's raw integers by one exact conversion and one multiplication. NumPy's own
-    distributions promise no such thing: they call the platform's `log` and may change by release.
+    distributions do not guarantee that: they call the platform's `log` and may change by release.
     """
     bits = np.random.PCG64(shape.seed)
 
@@ -232,7 +232,7 @@ def _write_json(path: Path, value: object) -> None:
 
 
 def _is_whole(folder: Path, digest: str) -> bool:
-    """Whether every file is there in its size: cleaners of temporary folders take single files."""
+    """Whether every file exists in its size: cleaners of temporary folders delete single files."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sizes: dict[str, int] = manifest["file_bytes"]

@@ -1,10 +1,10 @@
-"""Makes `tokenizer/tokenizer.json` again: `python -m scheduler.models.train_tokenizer [FILE]`.
+"""Regenerate `tokenizer/tokenizer.json`: `python -m scheduler.models.train_tokenizer [FILE]`.
 
-A byte-level BPE of exactly 8192 tokens, built as Qwen builds its own (NFC, its pre-tokeniser's
-expression, nine added tokens at the end), learnt from text that every Python installation carries:
-the manual's topics and the standard library's docstrings and sources. That text differs between
-Python versions, so another version learns other merges: **the committed file is the truth**, and
-every cached model carries its digest. Nothing at run time imports this module.
+A byte-level BPE of exactly 8192 tokens, built as Qwen builds its own (NFC, its pre-tokeniser's expression,
+nine added tokens at the end), learned from text of every Python installation: the manual's topics and the
+standard library's docstrings and sources. That text differs between Python versions, so another version
+learns other merges: **the committed file is the truth**, and every cached model contains its digest. Nothing
+at run time imports this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 VOCABULARY = 8192
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Added but not special, as Qwen3 has them: they survive `skip_special_tokens`, so parsers see them."""
+"""Added but not special, as in Qwen3: they survive `skip_special_tokens`, so parsers see them."""
 
 TOKENIZER_FILE = Path(__file__).parent / "tokenizer" / "tokenizer.json"
 
@@ -30,7 +30,7 @@ _QWEN_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _PROSE_REPEATS = 4
-"""English is the smaller part of a standard library; without more weight, merges go to code."""
+"""English is the smaller part of a standard library; without more weight, merges would go to code."""
 
 _SOURCE_CHARACTERS = 400_000
 _CHAT_LINES = (
@@ -50,7 +50,7 @@ _CHAT_LINES = (
 
 
 def train() -> Tokenizer:
-    """The tokenizer learnt on this installation; the same on every run of one Python version."""
+    """Return the tokenizer learned on this installation; the same on every run of one Python version."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
@@ -73,7 +73,7 @@ def train() -> Tokenizer:
 
 
 def corpus() -> Iterator[str]:
-    """The training text, in an order that does not depend on the file system."""
+    """Return the training text, in an order that does not depend on the file system."""
     for _ in range(_PROSE_REPEATS):
         yield from (topics[name] for name in sorted(topics))
         yield from _CHAT_LINES * 10

@@ -1,1 +1,1 @@
-"""From messages to token ids: the model folder, its chat template, its tokenizer."""
+"""Convert messages to token ids: the model folder, its chat template, its tokenizer."""

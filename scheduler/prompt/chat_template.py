@@ -1,4 +1,4 @@
-"""Renders a conversation: by the model's Jinja template, or by mlx-lm's program for models without one."""
+"""Render a conversation: by the model's Jinja template, or by mlx-lm's program for models without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Renderer = Callable[[ChatPrompt], str]
 
 
 def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
-    """The renderer of this model's conversations; None if it has no template."""
+    """Return the renderer of this model's conversations; None if it has no template."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
         program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
@@ -55,7 +55,7 @@ def _apply(tokenizer: Any, prompt: ChatPrompt, messages: Sequence[Message]) -> s
 
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
-    """Under the names that templates use; a template ignores unknown ones."""
+    """Return the options under the names that templates use; a template ignores unknown ones."""
     options: dict[str, Any] = {}
     if reasoning.enabled is not None:
         # The first for Qwen, GLM and most others, the second for DeepSeek, Granite and Kimi.
@@ -88,7 +88,7 @@ def _with_json_arguments(message: Message) -> Message:
 
 
 def failed(error: Exception) -> TemplateFailed:
-    """A template is a program and may raise anything; only this request fails."""
+    """Convert the exception. A template is a program and may raise anything; only this request fails."""
     return TemplateFailed(
         f"the model's chat template does not accept these messages: {error}", param="messages"
     )
@@ -98,13 +98,13 @@ _JOINT = "\n\n"
 
 
 def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages in the order that the strictest templates accept: one system message, first, then
+    """Return the messages in the order that the strictest templates accept: one system message, first, then
     alternation.
 
     Leading system messages are joined; later ones become the user's; neighbouring user messages are joined.
     Agents need this: Claude Code puts a system message after the first question, Codex sends two
-    instructions, OpenCode asks twice in a row. Qwen3.5's template raises on the first two, Gemma's and
-    Mistral's on the last. The text and its order stay; only roles change.
+    instructions, OpenCode sends two questions in a row. Qwen3.5's template raises on the first two, Gemma's
+    and Mistral's on the last. The text and its order stay; only roles change.
     """
     leading = 0
     while leading < len(messages) and messages[leading]["role"] == "system":

@@ -30,7 +30,7 @@ _KEEPING_PRE_TOKENIZERS = ("ByteLevel", "Metaspace", "Digits", "Sequence")
 
 
 def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -> int | None:
-    """The most counted letters in one token; None: unknown.
+    """Return the most counted letters in one token; None: unknown.
 
     `tokenizer`: the content of its `tokenizer.json`. `normalized`: its normalizer.
     """
@@ -51,7 +51,7 @@ def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -
 
 
 def fewest_tokens(text: str, longest: int) -> int:
-    """The least number of tokens of `text` if a token has at most `longest` letters. 20 ms for 10 MB.
+    """Return the least number of tokens of `text` if a token has at most `longest` letters. 20 ms for 10 MB.
 
     Normalizers remove a letter only by combining it with an accent after it. Accents are not counted, so at
     most as many letters disappear as there are other characters beyond ASCII.
@@ -63,7 +63,7 @@ def fewest_tokens(text: str, longest: int) -> int:
 
 
 def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A component and, of a sequence, all its parts."""
+    """Return a component and, of a sequence, all its parts."""
     if component is None:
         return
     yield component
@@ -86,7 +86,7 @@ def _keeps_letters(part: dict[str, Any]) -> bool:
 
 
 def _spellings(model: dict[str, Any], parts: list[dict[str, Any]]) -> set[str]:
-    """The tokens that a vocabulary needs so that no counted letter is unknown."""
+    """Return the tokens that a vocabulary needs so that no counted letter is unknown."""
     if any(part["type"] == "ByteLevel" for part in parts):
         return {*_ASCII_LETTERS, *_IDEOGRAPH_LETTERS}
     # In a vocabulary of characters an ideograph is one token, or three of these.

@@ -33,9 +33,9 @@ class ModelFolder:
 
 
 def find(model: str) -> Path:
-    """The folder of `model`: itself if it is a folder, else a snapshot from the Hugging Face hub.
+    """Return the folder of `model`: itself if it is a folder, else a snapshot from the Hugging Face hub.
 
-    Shows the hub's progress bars on standard error while it downloads. Raises StartupError.
+    Shows the hub's progress bars on standard error while it downloads. Raise StartupError if there is none.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -52,7 +52,7 @@ def find(model: str) -> Path:
 
 
 def inspect(path: Path) -> ModelFolder:
-    """Read the configuration of the model in `path`. Raises StartupError."""
+    """Read the configuration of the model in `path`. Raise StartupError if it is invalid."""
     config = _read_json(path / "config.json")
     if config is None:
         raise StartupError(f"--model: {path} holds no config.json")

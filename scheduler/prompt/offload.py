@@ -69,8 +69,8 @@ class PreparationOffLoop:
 
 
 LARGE_CHARACTERS = 1 << 18
-"""Tokenizing takes 100 to 200 bytes for each byte of text. Up to here every core may have one at a time;
-beyond it, only one runs at a time."""
+"""Tokenizing takes 100 to 200 bytes for each byte of text. Up to this size every core may tokenize one prompt
+at a time; beyond it, only one prompt is tokenized at a time."""
 
 
 QUICK_VALUES = 2048

@@ -12,7 +12,7 @@ BLOCK_TOKENS = 256
 
 
 def block_hashes(prompt: Sequence[int], salt: str) -> tuple[int, ...]:
-    """One hash for each whole block, of all tokens up to its end. About 1 ms for 100,000 tokens."""
+    """Return one hash for each whole block, of all tokens up to its end. About 1 ms for 100,000 tokens."""
     hashes = []
     chained = hash(salt)
     for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):

@@ -1,4 +1,4 @@
-"""Renders, tokenizes and checks a request before it is queued."""
+"""Render, tokenize and check a request before it is queued."""
 
 from __future__ import annotations
 
@@ -149,20 +149,20 @@ class Preparation:
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """The token ids of `prompt`, of any number. As slow as `prepare`.
+        """Return the token ids of `prompt`, in any number. As slow as `prepare`.
 
-        Raises TemplateFailed, InvalidRequest.
+        Raise TemplateFailed or InvalidRequest.
         """
         self._check_tools(prompt)
         return self._token_ids(prompt, must_fit=False)[0]
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
-        """The text of these ids. Raises InvalidRequest for an id outside the vocabulary."""
+        """Return the text of these ids. Raise InvalidRequest for an id outside the vocabulary."""
         self._check_vocabulary(token_ids, field)
         return self.tokenizer.decode(token_ids)
 
     def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
-        """A new pipeline from this answer's token ids to its events; one for each choice."""
+        """Return a new pipeline from this answer's token ids to its events; one for each choice."""
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
@@ -204,7 +204,7 @@ class Preparation:
         return text.rstrip().endswith(reasoning.start)
 
     def _token_ids(self, prompt: Prompt, *, must_fit: bool) -> tuple[list[int], bool]:
-        """The token ids, and whether the answer begins inside reasoning. With `must_fit` a prompt that
+        """Return the token ids, and whether the answer begins inside reasoning. With `must_fit` a prompt that
         certainly does not fit is rejected before tokenizing, which would take much memory."""
         match prompt:
             case ChatPrompt():
@@ -267,7 +267,7 @@ class Preparation:
 
 
 def _field(prompt: Prompt) -> str:
-    """The request field of the prompt, for error messages."""
+    """Return the request field of the prompt, for error messages."""
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
 
 
@@ -288,15 +288,15 @@ def _is_unicode(text: str) -> bool:
 
 
 MOST_BOUNDARIES = 256
-"""Of a prompt with thousands of turns the first and the latest ones matter."""
+"""The bound: of a prompt with thousands of turns the first and the latest ones matter."""
 
 
 def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, ...]:
-    """Positions before each run of special tokens, ascending, without 0: the end of the system prompt, of
-    each message, and last the point before the generation prompt.
+    """Return positions before each run of special tokens, ascending, without 0: the end of the system prompt,
+    of each message, and last the point before the generation prompt.
 
-    Templates mark turns with special tokens, which differ between models; that a run of them begins where a
-    text ends does not. So no template is parsed and nothing is rendered twice.
+    Templates mark turns with special tokens, which differ between models, but in every model a run of them
+    begins where a text ends. So no template is parsed and nothing is rendered twice.
     """
     positions = [
         position

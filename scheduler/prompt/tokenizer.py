@@ -1,4 +1,4 @@
-"""The tokenizer protocol, and its implementation: what transformers loads from a folder.
+"""The tokenizer protocol, and its implementation with transformers.
 
 This runs in the parent process, without MLX.
 """

@@ -1,4 +1,4 @@
-"""Drops header blocks from system prompts: they change with every request and are not for the model.
+"""Drop header blocks from system prompts: they change with every request and are not for the model.
 
 Agents send lines like `x-anthropic-billing-header: cc_version=...; cch=...` before their system prompt, as a
 block of their own. If kept, no two requests would share a prefix. A block is dropped or kept whole, never
@@ -27,5 +27,5 @@ def is_volatile(block: str) -> bool:
 
 
 def stable(blocks: Iterable[str]) -> list[str]:
-    """The blocks of a system message without header blocks."""
+    """Return the blocks of a system message without header blocks."""
     return [block for block in blocks if not is_volatile(block)]

@@ -1,4 +1,4 @@
-"""How long a step may take before the engine counts as hung: learnt from earlier steps.
+"""How long a step may take before the engine is declared hung: learned from earlier steps.
 
 The limit is a multiple of the slowest recent step of the same kind, between a floor and the operator's
 ceiling (`--stall-seconds`). Killing a healthy engine costs a load, minutes for a large model; waiting for a
@@ -44,7 +44,7 @@ class Step:
 
 
 def next_step(on_board: Iterable[StreamRecord]) -> Step:
-    """The largest step that the engine may be computing for these requests."""
+    """Return the largest step that the engine may be computing for these requests."""
     prefilling = decoding = False
     context = 0
     for record in on_board:
@@ -78,7 +78,7 @@ class StepDeadlines:
         self._recent.setdefault(key, deque(maxlen=_RECENT)).append(seconds)
 
     def limit_seconds(self, step: Step) -> float:
-        """How long a step of this kind may take."""
+        """Return how long a step of this kind may take."""
         if self._steps < _ENOUGH:
             return self._ceiling_seconds
         # A step of a longer context takes at least as long, so its duration bounds shorter ones too.

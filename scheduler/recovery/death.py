@@ -45,8 +45,9 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
-    """The cause of a death that we did not cause, from the last `lines` of stderr and the exit status
-    (negative for a signal). The latest line that matches decides: errors above it were survived."""
+    """Return the cause of a death that this process did not cause, from the last `lines` of stderr and the
+    exit status (negative for a signal). The latest line that matches decides: the engine survived the errors
+    above it."""
     for line in reversed(lines):
         for cause, mark in _MARKS:
             if mark.search(line):
@@ -57,9 +58,9 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
 
 
 def conclude(seen: DeathCause, lines: Sequence[str], returncode: int | None) -> Death:
-    """`seen` is the supervisor's view: how the exchange with the engine ended. Causes of our own making
-    (HUNG, STOPPED) stay; otherwise a memory or device error on stderr is more precise than EXIT, FAULT or
-    START."""
+    """Combine the causes. `seen` is the supervisor's view: how the exchange with the engine ended. The
+    supervisor's own causes (HUNG, STOPPED) stay; otherwise a memory or device error on stderr is more precise
+    than EXIT, FAULT or START."""
     read = read_stderr(lines, returncode)
     match seen:
         case DeathCause.EXIT:
@@ -72,7 +73,7 @@ def conclude(seen: DeathCause, lines: Sequence[str], returncode: int | None) -> 
 
 
 def _last_exception(lines: Sequence[str]) -> str | None:
-    """The exception line of the last traceback: its first line that is not indented."""
+    """Return the exception line of the last traceback: its first line that is not indented."""
     starts = [place for place, line in enumerate(lines) if line.strip() == _TRACEBACK]
     if not starts:
         return None
@@ -85,7 +86,7 @@ _LEAST_SHARE = 0.25
 
 
 def lowered_share(share: float) -> float:
-    """The share of the KV budget for the next engine, after one ran out of memory with `share`."""
+    """Return the share of the KV budget for the next engine, after one ran out of memory with `share`."""
     return max(_LEAST_SHARE, share * _SHARE_STEP)
 
 
@@ -100,7 +101,7 @@ class CrashLoopBreaker:
         self._deaths.append(now)
 
     def reason(self, now: float) -> str | None:
-        """Why nothing is admitted; None: admission is open."""
+        """Why admission is closed; None: it is open."""
         window, bound = self._config.death_window_seconds, self._config.max_engine_deaths
         if len(self._deaths) < bound or now - self._deaths[0] > window:
             return None

@@ -1,4 +1,4 @@
-"""What an engine's death means for the requests on board. Pure: `now` is an argument.
+"""The effect of an engine's death on the requests on board. Pure: `now` is an argument.
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
 all trusted requests resume together on the next engine. The others are suspects: a request that crashes the
@@ -17,7 +17,7 @@ from scheduler.requests.record import StreamRecord
 
 
 def count_death(on_board: Iterable[StreamRecord], limit: int) -> StreamRecord | None:
-    """Count the death in every record. Returns the only suspect if it has reached `limit` deaths."""
+    """Count the death in every record. Return the only suspect if it has reached `limit` deaths."""
     suspects = []
     for record in on_board:
         record.suspect = not record.trusted
@@ -29,7 +29,7 @@ def count_death(on_board: Iterable[StreamRecord], limit: int) -> StreamRecord | 
 
 
 def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
-    """The final error of the culprit."""
+    """Return the culprit's final error."""
     return PoisonousRequest(
         f"the engine died {record.deaths} times with request {record.prepared.request.public_id} on board,"
         f" the last time ({cause}) as the only suspect: do not resend it unchanged"
@@ -37,7 +37,7 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
 
 
 def to_resume(records: Iterable[StreamRecord], slots: int) -> list[StreamRecord]:
-    """The requests awaiting an engine that may be sent to the new one now."""
+    """Return the requests awaiting an engine that may be sent to the new one now."""
     awaiting: list[StreamRecord] = []
     on_board: list[StreamRecord] = []
     for record in records:

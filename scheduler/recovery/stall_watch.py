@@ -1,6 +1,6 @@
-"""Kills a hung engine: one that has work and makes no step.
+"""Kill a hung engine: one that has work and makes no step.
 
-`look` decides, for the time that it is given; `run` sleeps between the looks.
+`look` decides, for the given time; `run` sleeps between the looks.
 """
 
 from __future__ import annotations

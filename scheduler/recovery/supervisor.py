@@ -1,4 +1,4 @@
-"""Keeps one engine alive: start it, wait for READY, deliver its messages, restart it with backoff.
+"""Keep one engine alive: start it, wait for READY, deliver its messages, restart it with backoff.
 
 Restarting is a state of the service, not an exception in another task. The listener (`engine_events.py`)
 decides what an engine's death means for the requests on board.
@@ -201,10 +201,10 @@ class Supervisor:
             life.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
             life.death, life.reported_fault = DeathCause.FAULT, True
         finally:
-            # Also when cancelled: requests on board must not wait for this engine any longer.
+            # Also after cancellation: requests on board must not wait for this engine any longer.
             self._life = None
             if life.became_ready_at is None:
-                # Before the report: the listener decides by this number.
+                # Before the report: the listener reads this number.
                 self._failed_starts += 1
                 if life.death is not DeathCause.STOPPED:
                     life.death = DeathCause.START

@@ -36,7 +36,7 @@ class Doorbell:
         self._rung.set()
 
     async def wait(self) -> None:
-        """Until the next ring. There must be no checkpoint between the caller's look and this call."""
+        """Wait until the next ring. There must be no checkpoint between the caller's check and this call."""
         self._rung = trio.Event()
         await self._rung.wait()
 
@@ -73,7 +73,7 @@ class Mailbox:
         self._doorbell.ring()
 
     def take_nowait(self) -> StreamEvent | None:
-        """The next event in order (progress, pieces, final), or None if there is none."""
+        """Return the next event in order (progress, pieces, final), or None if there is none."""
         if self._runs:
             # Prefill progress is out of date once the answer has begun.
             self._progress = None
@@ -87,7 +87,7 @@ class Mailbox:
         return None
 
     async def receive(self) -> StreamEvent:
-        """The next event. Raises trio.EndOfChannel after the final one."""
+        """Return the next event. Raise trio.EndOfChannel after the final one."""
         while (event := self.take_nowait()) is None:
             if self.ended:
                 raise trio.EndOfChannel

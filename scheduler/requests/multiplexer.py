@@ -1,4 +1,4 @@
-"""Routes the engine's output to the requests, and forgets a request when it retires.
+"""Route the engine's output to the requests, and forget a request when it retires.
 
 All of it is synchronous and runs in the task that reads the link. An id leaves the table on `Retired`, or
 when no engine holds it. When the engine dies, requests without a final event stay in the table for the next
@@ -107,7 +107,7 @@ class Multiplexer:
             self._drop(record, Event.RETIRE)
 
     def cancel(self, record: StreamRecord) -> None:
-        """Stop a request whose answer nobody reads any more. It leaves the table when its Retired arrives."""
+        """Cancel a request that no reader waits for. It leaves the table when its Retired arrives."""
         if record.state is State.AWAITING_ENGINE:
             self._drop(record, Event.CANCEL)
         elif record.state not in (State.CANCELLING, State.RETIRED):
@@ -116,8 +116,8 @@ class Multiplexer:
             self._send(Cancel(record.request_id))
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> bool:
-        """A deadline passed: `error` is the final event, and the engine is to stop. False if the request has
-        its final event already."""
+        """A deadline passed: deliver `error` as the final event, and cancel the request in the engine. Return
+        False if it has its final event already."""
         if not record.listening:
             return False
         record.fail(error)
@@ -127,7 +127,7 @@ class Multiplexer:
     def route(self, output: StepOutput) -> None:
         """Deliver one step. A failure in one request's text ends that request and no other.
 
-        Raises LinkError for output that a working engine cannot send.
+        Raise LinkError for output that a working engine cannot send.
         """
         now = self._clock()
         ends = {retired.request_id: retired for retired in output.retired}
@@ -186,7 +186,7 @@ class Multiplexer:
         if record.listening:
             try:
                 self._finish(record, retired)
-            except Exception as error:  # In text that was held back until now.
+            except Exception as error:  # In text held back until now.
                 self._fail_answer(record, error)
         record.move(Event.RETIRE)
         self._on_retired(record)
@@ -211,7 +211,7 @@ class Multiplexer:
             case "failed":
                 record.fail(RequestFailed(retired.detail))
             case "cancelled":
-                record.fail(RequestFailed("the engine cancelled a request that nobody had cancelled"))
+                record.fail(RequestFailed("the engine cancelled a request without a Cancel"))
             case _:
                 assert_never(retired.reason)
 
@@ -230,7 +230,7 @@ class Multiplexer:
     def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
         try:
             record.finish(ending)
-        except Exception as error:  # In text that was held back until now.
+        except Exception as error:  # In text held back until now.
             self._fail_answer(record, error)
         self._drop(record, Event.RETIRE)
 

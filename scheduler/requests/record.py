@@ -1,4 +1,4 @@
-"""All that the parent knows about one accepted request: one record, one state, one owner of each fact."""
+"""The parent's one record of an accepted request: one state, and one owner of each fact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4
-"""More than one step yields, and more than can have been in flight when an engine died."""
+"""More tokens than one step yields, and more than can have been in flight when an engine died."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: seeds of different requests' choices do not collide."""
 
@@ -102,13 +102,13 @@ class StreamRecord:
 
     @property
     def ending(self) -> FinishReason | None:
-        """The finish reason of an answer that is complete, and only its Retired was lost; else None."""
+        """The finish reason of a complete answer whose Retired was lost; else None."""
         if self.emitted and self.emitted[-1] in self.prepared.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.output_tokens >= self.prepared.max_tokens else None
 
     def resubmit_message(self) -> Submit:
-        """To resume it on another engine, after the tokens that it has."""
+        """Return the message that resumes it on another engine, after the tokens that it has."""
         self.resumed += 1
         self.resumed_tokens = self.output_tokens
         if self.pipeline.prompt is not None:
@@ -156,8 +156,8 @@ class StreamRecord:
             self.mailbox.put_progress(Prefilling(done, total))
 
     def put_tokens(self, tokens: Sequence[int], now: float, logprobs: Sequence[LogprobsOut] = ()) -> None:
-        """Tokens of the answer, with their log-probabilities if requested. Afterwards `pipeline.stopped` is
-        whether a stop string matched."""
+        """Add tokens of the answer, with their log-probabilities if requested. Afterwards `pipeline.stopped`
+        is whether a stop string matched."""
         for token in tokens:
             self.count_token(token, now)
         for piece in self.pipeline.feed(tokens, logprobs):
@@ -178,7 +178,7 @@ class StreamRecord:
         self.last_token_at = now
 
     def finish(self, by_engine: FinishReason) -> None:
-        """The answer is complete. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
+        """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
             self.mailbox.put(piece)
@@ -237,7 +237,7 @@ def records_of(
     arrived_at: float,
     doorbell: Doorbell,
 ) -> list[StreamRecord]:
-    """One record for each choice: the engine sees independent requests with the same prompt."""
+    """Return one record for each choice: the engine sees independent requests with the same prompt."""
     return [
         StreamRecord(
             request_id=next(ids),

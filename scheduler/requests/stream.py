@@ -1,4 +1,4 @@
-"""An accepted request as its reader sees it: the events of its choices, in order of arrival."""
+"""An accepted request for its reader: the events of its choices, in order of arrival."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class RequestStream:
 
     @property
     def progress(self) -> Progress:
-        """Queue position or prefill progress, for keep-alive comments."""
+        """Return queue position or prefill progress, for keep-alive comments."""
         record = self._records[0]
         if record.state is State.QUEUED:
             return Queued(self._ahead_of(record.request_id, trio.current_time()) or 0)
         return Prefilling(record.reported_prefill, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:
-        """The next event of any choice, with the choice's number, or None if there is none."""
+        """Return the next event of any choice, with the choice's number, or None if there is none."""
         count = len(self._records)
         # Round robin: otherwise a choice that never pauses would starve the others.
         for offset in range(1, count + 1):
@@ -60,7 +60,7 @@ class RequestStream:
         return None
 
     async def receive_choice(self) -> tuple[int, StreamEvent]:
-        """The next event of any choice. Raises trio.EndOfChannel after the final event of each."""
+        """Return the next event of any choice. Raise trio.EndOfChannel after the final event of each."""
         while (found := self.take_choice_nowait()) is None:
             if all(record.mailbox.ended for record in self._records):
                 raise trio.EndOfChannel
@@ -68,7 +68,7 @@ class RequestStream:
         return found
 
     async def receive(self) -> StreamEvent:
-        """The next event of the only choice. Raises trio.EndOfChannel after the final one."""
+        """Return the next event of the only choice. Raise trio.EndOfChannel after the final one."""
         assert len(self._records) == 1, "use receive_choice for several choices"
         return (await self.receive_choice())[1]
 

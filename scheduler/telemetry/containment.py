@@ -1,4 +1,4 @@
-"""A fault in telemetry costs a sample, a log line or a span, and never a stream.
+"""Contain faults in telemetry: they cost a sample, a log line or a span, and never a stream.
 
 Telemetry runs in the task that reads the link and in requests' own tasks. An exception there would end every
 stream, or the request that it describes.
@@ -31,7 +31,7 @@ class Containment:
         try:
             work(*args, **options)
         except Exception as error:
-            # The metric or the log may be what failed.
+            # The failure may be in the metric or the log itself.
             with suppress(Exception):
                 self._metrics.telemetry_failures.labels(part).inc()
             with suppress(Exception):

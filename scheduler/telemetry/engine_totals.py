@@ -1,4 +1,4 @@
-"""Turns an engine's totals into increments of the service's counters, which a restart must not reset."""
+"""Convert an engine's totals to increments of the service's counters, which a restart must not reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""structlog's configuration, once, at the start of the program.
+"""Configure structlog, once, at the start of the program.
 
 A file of its own because nothing else here may log before it has run.
 """

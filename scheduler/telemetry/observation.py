@@ -1,4 +1,4 @@
-"""The one place that turns requests and gauges into samples."""
+"""Convert requests and gauges to samples; only this module does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FINISHED = tuple(reason.value for reason in FinishReason)
 
 
 def exemplar(record: StreamRecord) -> dict[str, str]:
-    """The request id of a sample, as the client knows it, to look up a slow one."""
+    """Return the request id of a sample, as the client knows it, to look up a slow one."""
     request = record.prepared.request
     return {"request_id": (request.origin.request_id or request.public_id)[:EXEMPLAR_CHARACTERS]}
 
@@ -113,7 +113,7 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
 
 
 def observe_refusal(metrics: Metrics, outcome: str, error: BaseException) -> None:
-    """A request was rejected, or its client left, before it was accepted."""
+    """A request was rejected, or its client disconnected, before it was accepted."""
     metrics.requests.labels(outcome).inc()
     if outcome == "rejected":
         metrics.rejections.labels(rejection_reason(error)).inc()
@@ -132,7 +132,7 @@ def outcome_before_acceptance(error: BaseException) -> str:
 
 
 def rejection_reason(error: BaseException) -> str:
-    """The metric label of a rejection."""
+    """Return the metric label of a rejection."""
     match error:
         case QueueFull():
             return "queue_full"
@@ -147,7 +147,7 @@ def rejection_reason(error: BaseException) -> str:
 
 
 def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:
-    """The queue by band and by tenant. O(flows): for a scrape, not for every request."""
+    """Sample the queue by band and by tenant. O(flows): for a scrape, not for every request."""
     depth, tokens, oldest = Counter[str](), Counter[str](), defaultdict[str, float](float)
     tenant_depth, tenant_oldest = Counter[str](), defaultdict[str, float](float)
     service = defaultdict[int, dict[str, float]](dict)

@@ -6,13 +6,13 @@ from prometheus_client import Counter, Gauge, Histogram
 
 
 def value_of(instrument: Counter | Gauge) -> float:
-    """The value of an instrument without labels."""
+    """Return the value of an instrument without labels."""
     (family,) = instrument.collect()
     return float(family.samples[0].value)
 
 
 def buckets_of(histogram: Histogram) -> tuple[dict[str, float], float]:
-    """Cumulative counts by upper edge, and the sum of observations, over all labels."""
+    """Return cumulative counts by upper edge, and the sum of observations, over all labels."""
     counts: dict[str, float] = {}
     total = 0.0
     (family,) = histogram.collect()

@@ -32,13 +32,13 @@ class RequestRecorder:
         self._containment = Containment(metrics)
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
-        """It was rejected before it was accepted."""
+        """The request was rejected before it was accepted."""
         outcome = outcome_before_acceptance(error)
         self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
         self._containment.run("log", log_refusal, request, outcome, error)
 
     def ended(self, record: StreamRecord, now: float) -> None:
-        """It has retired, with an outcome."""
+        """The request has retired, with an outcome."""
         self._containment.run("samples", observe_end, self._metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
         self._containment.run("log", log_request, record, now)
@@ -50,7 +50,7 @@ _log = structlog.get_logger("request")
 
 
 def log_request(record: StreamRecord, now: float) -> None:
-    """The log line: ids, counts, seconds and the outcome; never text of the prompt or the answer.
+    """Write the log line: ids, counts, seconds and the outcome; never text of the prompt or the answer.
 
     `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
     from arrival to the engine, so it includes tokenizing.
@@ -75,7 +75,7 @@ def log_request(record: StreamRecord, now: float) -> None:
 
 
 def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) -> None:
-    """The log line of a request that was never queued."""
+    """Write the log line of a request that was never queued."""
     _log.info(
         "request",
         **_identity(request),
@@ -148,5 +148,5 @@ class RecentRequests:
         )
 
     def since(self, number: int) -> list[RecentRequest]:
-        """Requests after `number`, the oldest first."""
+        """Return requests after `number`, the oldest first."""
         return [one for one in self._kept if one.number > number]

@@ -109,12 +109,12 @@ class RequestSpans:
 
 
 def _parent(traceparent: str | None) -> Context:
-    """The client's span; an invalid header starts a new trace."""
+    """Return the client's span; an invalid header starts a new trace."""
     return _propagator.extract({} if traceparent is None else {"traceparent": traceparent}, Context())
 
 
 def _phases(record: StreamRecord, now: float) -> list[tuple[str, float, float]]:
-    """Name, start and end of each phase that began; the last one ends with the request."""
+    """Return name, start and end of each phase that began; the last one ends with the request."""
     starts = (
         ("queue", record.arrived_at),
         ("prefill", record.dispatched_at),

@@ -1,1 +1,1 @@
-"""Tests of the HTTP face."""
+"""Tests of the HTTP API."""

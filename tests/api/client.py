@@ -1,4 +1,4 @@
-"""The application over an in-process scheduler, as an httpx client sees it. No socket, virtual time."""
+"""An httpx client for the application over an in-process scheduler. No socket, virtual time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def client_of(
 
 
 def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """A body with one user message."""
+    """Return a body with one user message."""
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **fields}
 
 
 def events(body: str) -> list[Any]:
-    """The data of a stream's events, decoded; `[DONE]` stays text. Comments are left out."""
+    """Return the decoded data of a stream's events; `[DONE]` stays text. Comments are omitted."""
     found: list[Any] = []
     for block in body.split("\n\n"):
         if block.startswith("data: "):

@@ -1,4 +1,4 @@
-"""The tables of fields in `api/README.md`, made from the schemas: `python -m tests.api.field_table`.
+"""The tables of fields in `api/README.md`, generated from the schemas: `python -m tests.api.field_table`.
 
 What the official client can send is in a schema, if only to be refused by name.
 """
@@ -29,7 +29,7 @@ README = Path(__file__).parents[2] / "api" / "README.md"
 
 @dataclass(frozen=True)
 class Dialect:
-    """One table: its heading, its schema, and what the official client may send."""
+    """One table: its heading, its schema, and the fields that the official client may send."""
 
     heading: str
     schema: type[BaseModel]
@@ -81,11 +81,11 @@ def _rows(schema: type[BaseModel], prefix: str) -> Iterator[str]:
         path = prefix + (field.alias or name)
         yield f"| `{path}` | {_standing(field.metadata)} |"
         if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
-            # What is inside of nothing is nothing.
+            # An absent value has no members.
             continue
         found = list(_models(field.annotation, ""))
         for model, suffix in found:
-            # Of several kinds, each by the type that chooses it: `content[text]`.
+            # If there are several kinds, each by the type that selects it: `content[text]`.
             inside = suffix if len(found) == 1 else suffix.removesuffix("[]") + f"[{_tag(model)}]"
             yield from _rows(model, f"{path}{inside}.")
 
@@ -108,7 +108,7 @@ def _standing(metadata: Sequence[Any]) -> str:
 
 
 def _models(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that a field's value is made of, and how the way there is written."""
+    """Return the models of a field's value, and how the path to each is written."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, suffix
     for argument in get_args(annotation):
@@ -124,14 +124,14 @@ def _is_list(annotation: Any) -> bool:
 
 
 def rewrite(text: str) -> str:
-    """`text` with every table as the schemas have it now."""
+    """Return `text` with every table as the schemas have it now."""
     for dialect in DIALECTS:
         text = replace_table(text, dialect.heading + "\n", table(dialect))
     return text
 
 
 def replace_table(text: str, start: str, table: str) -> str:
-    """`text` with `table` instead of what is there from `start` to the next blank line."""
+    """Return `text` with `table` in place of the lines from `start` to the next blank line."""
     before, found, rest = text.partition(start)
     assert found, f"api/README.md has no {start!r}"
     _, blank, after = rest.partition("\n\n")

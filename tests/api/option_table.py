@@ -1,4 +1,4 @@
-"""The table of options in `api/README.md`, made from the settings: `python -m tests.api.option_table`.
+"""The table of options in `api/README.md`, generated from the settings: `python -m tests.api.option_table`.
 
 A file of its own because it is also a program.
 """

@@ -1,7 +1,8 @@
-"""What agents really send: the last request of a run in which each of them used a tool (aider has none).
+"""Captured requests of real agents: the last request of a run in which each of them used a tool (aider has
+none).
 
-Captured by a server whose model asked them to read a file (`agents/`, with texts cut and ids replaced); how
-each of them is pointed at a server is in `api/AGENTS.md`.
+A server captured them whose model asked the agents to read a file (`agents/`, with shortened texts and
+replaced ids). `api/AGENTS.md` describes how to configure each agent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def captured(agent: str) -> Any:
 
 
 async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback, httpx.Response]:
-    """The request sent again, to a model that says `text`."""
+    """Send the request again, to a model that answers `text`."""
     sent = captured(agent)
     launcher = Playback(text)
     scheduler = make_scheduler(launcher, answer_format=HERMES)
@@ -48,7 +49,7 @@ async def replay(agent: str, text: str = SAID, **changed: Any) -> tuple[Playback
 
 
 def final_text(path: str, body: str) -> str:
-    """What the agent shows, from the stream that it reads."""
+    """Return what the agent shows, from the stream that it reads."""
     match path:
         case "/v1/messages":
             (block,) = message_of(named_events(body))["content"]
@@ -64,7 +65,7 @@ def final_text(path: str, body: str) -> str:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agents_own_request_is_answered(agent: str) -> None:
-    """Nothing in it is refused, and its stream ends with the model's words."""
+    """No field is refused, and its stream ends with the model's text."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
@@ -79,7 +80,7 @@ def test_an_agents_own_request_is_answered(agent: str) -> None:
 
 @pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
 def test_an_agents_requests_are_one_session(agent: str) -> None:
-    """Named in a header of its own; the planner keeps its turns together by that."""
+    """Each agent names it in a header of its own; the fair queue groups its turns by it."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
@@ -93,7 +94,7 @@ def test_an_agents_requests_are_one_session(agent: str) -> None:
 async def test_claude_codes_billing_header_never_reaches_the_model(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It changes with every request, and would be the end of every prefix."""
+    """It changes with every request, and would prevent every prefix hit."""
     launcher, _ = await replay("claude_code")
     assert "x-anthropic-billing-header" in json.dumps(captured("claude_code"))
     assert b"x-anthropic-billing-header" not in bytes(launcher.submits[0].prompt.tolist())
@@ -101,7 +102,7 @@ async def test_claude_codes_billing_header_never_reaches_the_model(
 
 @trio_test
 async def test_claude_code_finds_somebody_at_the_root(autojump_clock: trio.testing.MockClock) -> None:
-    """`HEAD /` is the first thing that it asks."""
+    """`HEAD /` is its first request."""
     scheduler = make_scheduler(Playback(SAID))
     async with running(scheduler), client_of(scheduler) as client:
         assert (await client.head("/")).status_code == 200
@@ -139,7 +140,7 @@ NAMED = ("close_agent", "multi_agent_v1__close_agent")
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str) -> None:
-    """By its own name or by both; the grammar knows it as the model does, the answer has it as it came."""
+    """By its own name or by both; the grammar has the prompt's name, the answer the client's."""
 
     @trio_test
     async def check() -> None:
@@ -162,7 +163,7 @@ def test_a_function_in_a_namespace_can_be_the_one_that_must_be_called(name: str)
 async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """And a choice of a name that two namespaces have is of neither."""
+    """A name that two namespaces have is refused as a tool choice."""
     bad = {
         "type": "function",
         "name": "f",
@@ -187,7 +188,7 @@ async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
 async def test_tools_that_run_at_openai_are_refused_by_their_type(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Other than the search that Codex always offers, nobody sends them without wanting them."""
+    """Except the search that Codex always offers: clients that send others want them to run."""
     for kind in ("code_interpreter", "file_search", "image_generation", "custom"):
         _, response = await replay("codex", tools=[{"type": kind, "name": "x"}])
         error = response.json()["error"]

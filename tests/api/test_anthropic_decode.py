@@ -1,4 +1,4 @@
-"""What an Anthropic body becomes before the scheduler sees it."""
+"""Decoding of Anthropic bodies to neutral requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def prompt_of(**fields: Any) -> Any:
 
 
 def test_messages_become_what_templates_take() -> None:
-    """System blocks joined, thoughts beside the text, calls with their input as an object, results as
-    messages of their own, neighbours of one role as one turn."""
+    """System blocks joined, reasoning beside the text, calls with their input as an object, results as
+    messages of their own, consecutive messages of one role as one turn."""
     prompt = prompt_of(
         system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
         messages=[

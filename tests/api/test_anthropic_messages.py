@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: what Anthropic's clients read, whole and streamed."""
+"""`POST /v1/messages`: whole and streamed answers for Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ask_for(text: str = "hello", **fields: Any) -> dict[str, Any]:
 
 
 async def ask(*texts: str, answer_format: AnswerFormat = PLAIN, **fields: Any) -> Any:
-    """The answer of an engine that says `texts`: a message, or a stream's events."""
+    """Return the answer of an engine that writes `texts`: a message, or a stream's events."""
     scheduler = make_scheduler(Playback(*texts), answer_format=answer_format)
     body = ask_for(**fields)
     async with running(scheduler), client_of(scheduler) as client:
@@ -62,7 +62,7 @@ async def test_a_whole_message_has_thoughts_text_and_calls(autojump_clock: trio.
 
 @trio_test
 async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
-    """Event by event: what thinks, says and calls, and how each block begins and ends."""
+    """Event by event: reasoning, text and calls, and how each block begins and ends."""
     events = await ask(SAID, answer_format=HERMES, tools=TOOLS, stream=True)
     kinds: list[str] = []
     for event in events:
@@ -139,7 +139,7 @@ def test_cached_tokens_are_not_input_tokens() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_stop_sequence_that_matched_is_named(stream: bool) -> None:
-    """The true one of several; without one it is the end of the turn, or max_tokens."""
+    """The one that matched, of several; otherwise the end of the turn, or max_tokens."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
@@ -161,14 +161,14 @@ def test_the_stop_sequence_that_matched_is_named(stream: bool) -> None:
 async def test_a_call_that_max_tokens_cut_in_two_is_not_in_a_whole_message(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Nobody can run half a call."""
+    """A client cannot run half a call."""
     message = await ask(SAID, answer_format=HERMES, tools=TOOLS, max_tokens=len(SAID) - 30)
     assert [block["type"] for block in message["content"]] == ["thinking", "text"]
     assert message["stop_reason"] == "max_tokens"
 
 
 def test_a_calls_input_is_an_object_whatever_its_text_spells() -> None:
-    """A lone surrogate is no character: it is replaced, and the call stays."""
+    """A lone surrogate is not a character: it is replaced, and the call stays."""
     block = ToolCallBlock("1", "f", '{"a": "x\\ud800", "b": [1]}')
     assert block.input is not None
     assert block.input["b"] == [1]
@@ -179,7 +179,7 @@ def test_a_calls_input_is_an_object_whatever_its_text_spells() -> None:
 
 @trio_test
 async def test_thoughts_can_be_omitted(autojump_clock: trio.testing.MockClock) -> None:
-    """The block is there, with its signature and without its text; so says Anthropic of `display`."""
+    """The block is present, with its signature and without its text, as Anthropic documents `display`."""
     thinking = {"type": "adaptive", "display": "omitted"}
     whole = await ask(SAID, answer_format=HERMES, thinking=thinking)
     events = await ask(SAID, answer_format=HERMES, thinking=thinking, stream=True)
@@ -189,7 +189,7 @@ async def test_thoughts_can_be_omitted(autojump_clock: trio.testing.MockClock) -
 
 @trio_test
 async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.testing.MockClock) -> None:
-    """Right after message_start, and whenever nothing else is said for a while."""
+    """Right after message_start, and whenever nothing else was sent for a while."""
     plan = ScriptedPlan(step_seconds=10.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     async with running(scheduler), client_of(scheduler, keep_alive_seconds=2.0) as client:
@@ -201,7 +201,7 @@ async def test_a_waiting_stream_is_kept_alive_by_pings(autojump_clock: trio.test
 
 @trio_test
 async def test_an_engine_death_is_an_error_event(autojump_clock: trio.testing.MockClock) -> None:
-    """The last event of the stream; a client that waits for the whole gets a status instead."""
+    """The last event of the stream; a client that waits for the whole answer gets a status instead."""
     for stream in (True, False):
         scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
         async with running(scheduler), client_of(scheduler) as client:
@@ -219,7 +219,7 @@ async def test_an_engine_death_is_an_error_event(autojump_clock: trio.testing.Mo
 
 @trio_test
 async def test_tokens_are_counted_as_they_are_used(autojump_clock: trio.testing.MockClock) -> None:
-    """`count_tokens` says of a body what the answer's usage says of it; volatile headers do not count."""
+    """`count_tokens` of a body equals the usage of its answer; volatile headers do not count."""
     scheduler = make_scheduler(Playback("ok"), answer_format=HERMES)
     system = [
         {"type": "text", "text": "x-anthropic-billing-header: cc=1;"},
@@ -273,7 +273,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "words"), REFUSED)
 def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
-    """In Anthropic's shape, and the engine hears nothing of it."""
+    """In Anthropic's shape, and the engine gets nothing."""
 
     @trio_test
     async def check() -> None:
@@ -294,7 +294,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], words: str) -> N
 
 @trio_test
 async def test_what_is_full_or_going_is_overloaded(autojump_clock: trio.testing.MockClock) -> None:
-    """Anthropic's clients try again after a 529, and honour Retry-After."""
+    """Anthropic's clients retry after a 529, and honour Retry-After."""
     plan = ScriptedPlan(step_seconds=1.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, max_queue=1, lookahead=0)
     answers = []
@@ -317,7 +317,7 @@ async def test_what_is_full_or_going_is_overloaded(autojump_clock: trio.testing.
 
 @trio_test
 async def test_other_paths_and_methods_have_the_same_shape(autojump_clock: trio.testing.MockClock) -> None:
-    """Everything under /v1/messages, and nothing beside it."""
+    """Everything below /v1/messages, and nothing else."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         batches = await client.post("/v1/messages/batches", json={})

@@ -1,4 +1,4 @@
-"""Keys: who may come in, whose request it is, and what nobody learns from a refusal."""
+"""API keys: who has access, whose request it is, and what a refusal does not reveal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_without_a_key_nothing_is_answered(autojump_clock: trio.testing.Mo
 
 @trio_test
 async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.MockClock) -> None:
-    """And what load balancers and collectors ask stays open."""
+    """And the endpoints for load balancers and collectors stay open."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, keys=KEYS) as client:
         both = {**BEARER, "x-api-key": "sk-of-another-provider"}
@@ -82,7 +82,7 @@ async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.Mo
     ],
 )
 def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every dialect's requests; without keys there is none."""
+    """In every dialect; without keys there is one tenant."""
     seen: list[str] = []
 
     def watch(scheduler: Scheduler) -> None:
@@ -108,7 +108,7 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
 
 @trio_test
 async def test_tenants_do_not_see_each_others_responses(autojump_clock: trio.testing.MockClock) -> None:
-    """Not to read, not to go on from, not to delete."""
+    """Neither to read, nor to continue, nor to delete."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, keys=KEYS) as client:
         body: dict[str, Any] = {"input": "x", "max_output_tokens": 2}
@@ -123,7 +123,7 @@ async def test_tenants_do_not_see_each_others_responses(autojump_clock: trio.tes
 
 @trio_test
 async def test_the_operators_endpoints_want_an_admin_key(autojump_clock: trio.testing.MockClock) -> None:
-    """403 for the others; where there are no keys, everybody is an operator."""
+    """403 for other keys; without keys, everybody is an operator."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler):
         for keys, given, status in ((KEYS, "sk-two", 403), (KEYS, "sk-admin", 200), (ApiKeys(), "", 200)):
@@ -154,7 +154,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_keys_come_from_options_and_a_file(tmp_path: Path) -> None:
-    """Comments and empty lines are nothing; a tenant may have several keys."""
+    """Comments and empty lines are ignored; a tenant may have several keys."""
     file = tmp_path / "keys"
     file.write_text("# the farm\nfarm:a\n\nfarm:b\n  ops:c   admin\n")
     keys = load({"api_key": "d,x:e", "api_keys_file": str(file)}).keys()
@@ -172,7 +172,7 @@ def test_keys_come_from_options_and_a_file(tmp_path: Path) -> None:
     "text", ["", "secret-without-name", "a:b:secret", "a: secret", ":secret", "a:secret root"]
 )
 def test_a_bad_key_is_refused_and_not_told(text: str, tmp_path: Path) -> None:
-    """The message names the place. An empty file does not open the server to everybody."""
+    """The message names the place, not the key. An empty file does not open the server to everybody."""
     file = tmp_path / "keys"
     file.write_text(text)
     with pytest.raises(OptionError) as caught:
@@ -182,7 +182,7 @@ def test_a_bad_key_is_refused_and_not_told(text: str, tmp_path: Path) -> None:
 
 
 def test_other_mistakes_with_keys_are_refused(tmp_path: Path) -> None:
-    """A file that is not there, a key that is there twice, an empty option."""
+    """A file that does not exist, a duplicate key, an empty option."""
     for given, file in ((None, tmp_path / "none"), ("a:secret,b:secret", None), (" , ", None)):
         with pytest.raises(OptionError) as caught:
             load_keys(given, file)
@@ -193,7 +193,7 @@ def test_other_mistakes_with_keys_are_refused(tmp_path: Path) -> None:
 
 @trio_test
 async def test_browsers_may_ask_from_the_named_origins(autojump_clock: trio.testing.MockClock) -> None:
-    """Preflights need no key; other origins get no permission; without the option nobody does."""
+    """Preflights need no key; other origins are refused; without the option all are."""
     scheduler = make_scheduler(LoopbackLauncher())
     ask = {
         "origin": "https://a.example",
@@ -219,7 +219,7 @@ async def test_browsers_may_ask_from_the_named_origins(autojump_clock: trio.test
 async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """`/ready` needs none; the engine's own words do. A wrong key is as good as none there."""
+    """`/ready` needs no key; the engine's error text does. A wrong key counts as none there."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher)
     async with running(scheduler):

@@ -1,4 +1,5 @@
-"""What a body can cost: no field without a bound, memory in proportion, nothing long on the event loop."""
+"""The cost of a body: every field is bounded, memory is proportional, the event loop is never blocked for
+long."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ MESSAGE = '{"role":"user","content":"a"}'
 
 
 def body_routes() -> dict[str, type[Body]]:
-    """Every path that takes a body, and the model of it."""
+    """Return every path that takes a body, and its model."""
     app = make_app(make_scheduler(LoopbackLauncher()), MODEL, keep_alive_seconds=5, stall_seconds=60)
     found: dict[str, type[Body]] = {}
     for route in _flat(app.routes):
@@ -56,8 +57,8 @@ MODELS = body_routes()
 
 
 def unbounded(schema: Any, path: str = "") -> Iterator[str]:
-    """Places of lists and objects in a core schema that a client may fill without end, or with more than one
-    mistake."""
+    """Return the lists and objects in a core schema that a client may fill without bound, or with more than
+    one reported mistake."""
     if isinstance(schema, list | tuple):
         for number, inner in enumerate(schema):
             yield from unbounded(inner, f"{path}[{number}]")
@@ -88,19 +89,19 @@ def _checks_members(schema: dict[str, Any]) -> bool:
 
 
 def test_every_dialect_is_looked_at() -> None:
-    """A new one is, too, without being named here."""
+    """New dialects are included without being named here."""
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"} < MODELS.keys()
     assert {"/v1/messages/count_tokens", "/tokenize", "/detokenize"} < MODELS.keys()
 
 
 @pytest.mark.parametrize("path", MODELS)
 def test_every_list_and_object_has_a_bound_and_ends_with_its_first_mistake(path: str) -> None:
-    """Pydantic collects 800 bytes for each mistake; one that is reported is enough."""
+    """Pydantic collects 800 bytes for each mistake; one reported mistake is enough."""
     assert list(unbounded(TypeAdapter(MODELS[path]).core_schema)) == []
 
 
 def test_the_search_for_unbounded_fields_finds_some() -> None:
-    """Else the test above could not fail."""
+    """Otherwise the test above could not fail."""
     kinds: tuple[Any, ...] = (list[int], dict[str, int], dict[str, list[int]] | None, tuple[int, ...])
     for kind in kinds:
         assert list(unbounded(TypeAdapter(kind).core_schema))
@@ -127,7 +128,7 @@ def test_a_boolean_is_true_or_false(path: str) -> None:
 
 
 def test_many_unknown_names_are_one_mistake() -> None:
-    """At any depth, and also where they are null."""
+    """At any depth, and also if they are null."""
     names = {f"a{number}": None if number % 2 else 1 for number in range(10_000)}
     inner = {"messages": [{"role": "user", "content": "a", **names}]}
     bodies: tuple[dict[str, Any], ...] = ({"messages": [], **names}, inner)
@@ -139,10 +140,10 @@ def test_many_unknown_names_are_one_mistake() -> None:
 
 
 def test_values_and_containers_are_counted_outside_of_strings() -> None:
-    """A text may be full of them."""
+    """The characters inside strings do not count."""
     prose = json.dumps('[{,"\\' * 1_000_000).encode()
     assert json_text.decode(prose) == '[{,"\\' * 1_000_000
-    # Pieces of the scan end inside of strings and between a backslash and what it escapes.
+    # Pieces of the scan end inside strings and between a backslash and the character that it escapes.
     for shift in range(4):
         json_text.check_bounds(b'["' + b" " * shift + b'\\"[' * 200_000 + b'",[]' * 40 + b"]")
     members = b'{"a":' + b'1,"a":' * json_text.MAX_MEMBERS + b"1},"
@@ -173,8 +174,8 @@ print(verdict, (peak() - before) / len(body))
 """
 CHAT = ("openai.schema", "ChatCompletionRequest")
 MOST_BYTES_PER_BYTE = 100.0
-"""Measured: 57 for short messages, which are valid; 0 to 12 for what is refused. Without the bounds a list of
-numbers in the place of messages took 820."""
+"""Measured: 57 for short messages, which are valid; 0 to 12 for refused bodies. Without the bounds a list of
+numbers in place of messages took 820."""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="resource is POSIX's")
@@ -205,7 +206,7 @@ numbers in the place of messages took 820."""
 def test_memory_is_bounded_by_the_bytes_of_a_body(
     model: tuple[str, str], item: str, head: str, tail: str, verdict: str
 ) -> None:
-    """Of bodies of 2 MB, in a process of their own."""
+    """For bodies of 2 MB, in a separate process."""
     program = MEASURE.replace("{module}", model[0]).replace("{model}", model[1])
     done = subprocess.run(
         [sys.executable, "-c", program, json.dumps([head, item, tail])],
@@ -220,7 +221,7 @@ def test_memory_is_bounded_by_the_bytes_of_a_body(
 
 
 class Recorder:
-    """Runs work in place, and notes for whom and in which lane it should have run."""
+    """Runs work in place, and records tenant and lane."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
@@ -255,7 +256,7 @@ BODIES: list[tuple[str, Callable[[int, str], dict[str, Any]]]] = [
 def test_bodies_beyond_a_few_objects_are_read_and_decoded_in_a_thread(
     path: str, body: Callable[[int, str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of hundreds of kilobytes in the lane where it is alone; a small one on the event loop."""
+    """A body of hundreds of kilobytes in the lane for one at a time; a small one on the event loop."""
     recorder = Recorder()
     validate = Body.model_validate.__func__  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""`/v1/cache`: what operators see of the prefix cache, and clear."""
+"""`/v1/cache`: report and clear the prefix cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROMPT = len("<user>hello\n<assistant>")
 
 @trio_test
 async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockClock) -> None:
-    """The same conversation again is charged as one computed token to who reads `cached_tokens`."""
+    """For the same conversation again, `cached_tokens` is all but one token."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         cached = []
@@ -34,7 +34,7 @@ async def test_usage_tells_what_was_cached(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.MockClock) -> None:
-    """Tokens, bytes, hits and trunks; no text of anyone's prompt."""
+    """Tokens, bytes, hits and shared prefixes; no text of any prompt."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for text in ("hello", "hello", "help"):
@@ -51,7 +51,7 @@ async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.Mock
 
 @trio_test
 async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock) -> None:
-    """As many of each trunk's first tokens as requested."""
+    """The requested number of each shared prefix's first tokens."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for _ in range(2):
@@ -63,7 +63,7 @@ async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock)
 
 @trio_test
 async def test_clearing_spares_what_is_in_use(autojump_clock: trio.testing.MockClock) -> None:
-    """What no running request stands on goes, and the next request is cold and answered."""
+    """Prefixes that no running request uses are evicted; the next request is a miss and is answered."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler) as nursery, client_of(scheduler) as client:
         await client.post("/v1/chat/completions", json=chat())
@@ -85,7 +85,7 @@ async def test_clearing_spares_what_is_in_use(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_without_an_engine_there_is_no_answer(autojump_clock: trio.testing.MockClock) -> None:
-    """503, immediately where none runs, and when it dies or hangs with the question on board."""
+    """503: immediately without an engine, and when it dies or hangs before it replies."""
     launcher = LoopbackLauncher(faulty(hang_at_step=3))
     scheduler = make_scheduler(launcher)
     async with client_of(scheduler) as client:
@@ -112,7 +112,8 @@ async def _expect_unavailable(client: httpx.AsyncClient) -> None:
 
 @trio_test
 async def test_tenants_may_be_kept_apart(autojump_clock: trio.testing.MockClock) -> None:
-    """By option, one tenant's prefixes are found by its own requests only: nobody can time another's."""
+    """With the option, a tenant's prefixes are hit by its own requests only: no timing reveals another
+    tenant's."""
     expectations: list[tuple[Literal["all", "tenant"], list[int]]] = [
         ("all", [0, 22, 22]),
         ("tenant", [0, 0, 22]),
@@ -131,7 +132,7 @@ async def test_tenants_may_be_kept_apart(autojump_clock: trio.testing.MockClock)
 @pytest.mark.parametrize("text", ["hello", "x" * 500])
 @trio_test
 async def test_another_salt_finds_nothing(autojump_clock: trio.testing.MockClock, text: str) -> None:
-    """Not even of the same words."""
+    """Not even for the same text."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler):
         for salt in ("one", "two"):

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: what clients read, whole and streamed."""
+"""`POST /v1/chat/completions`: whole and streamed answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_whole_answer_has_text_reason_and_usage(autojump_clock: trio.tes
 
 @trio_test
 async def test_a_streamed_answer_is_the_same_text_in_chunks(autojump_clock: trio.testing.MockClock) -> None:
-    """Role first, text in deltas, the reason in a chunk of its own, then the end mark."""
+    """Role first, text in deltas, the finish reason in a chunk of its own, then the end mark."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         whole = (await client.post("/v1/chat/completions", json=chat())).json()
@@ -65,7 +65,7 @@ async def test_a_streamed_answer_is_the_same_text_in_chunks(autojump_clock: trio
 
 @trio_test
 async def test_usage_comes_last_where_the_client_asks(autojump_clock: trio.testing.MockClock) -> None:
-    """With include_usage every chunk says null, and one more, without choices, has the counts."""
+    """With include_usage every chunk has null, and one more, without choices, has the counts."""
     scheduler = make_scheduler(LoopbackLauncher())
     body = chat(stream=True, stream_options={"include_usage": True})
     async with running(scheduler), client_of(scheduler) as client:
@@ -108,7 +108,7 @@ async def test_every_chunk_has_the_usage_where_the_client_asks(
 async def test_text_with_every_kind_of_character_survives_framing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Quotes, line breaks and characters beyond the BMP in ids and names are escaped as JSON asks."""
+    """Quotes, line breaks and characters beyond the BMP in ids and names are escaped as JSON requires."""
     from api.openai.encode import ChunkEncoder
 
     encoder = ChunkEncoder('id"\n', 1, "名/😀\\", include_usage=False)
@@ -120,7 +120,7 @@ async def test_text_with_every_kind_of_character_survives_framing(
 
 @trio_test
 async def test_a_stop_token_ends_with_stop_and_is_not_text(autojump_clock: trio.testing.MockClock) -> None:
-    """The end-of-sequence token counts as output and is never seen."""
+    """The end-of-sequence token counts as output and is never visible."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, stop_after=3))
     async with running(scheduler), client_of(scheduler) as client:
         body = (await client.post("/v1/chat/completions", json=chat())).json()
@@ -132,7 +132,7 @@ async def test_a_stop_token_ends_with_stop_and_is_not_text(autojump_clock: trio.
 
 @trio_test
 async def test_ignore_eos_goes_on_to_max_tokens(autojump_clock: trio.testing.MockClock) -> None:
-    """As vLLM's field of that name: for load tests with answers of known length."""
+    """vLLM's field of that name: for load tests with answers of known length."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01, stop_after=3))
     async with running(scheduler), client_of(scheduler) as client:
         body = (await client.post("/v1/chat/completions", json=chat(ignore_eos=True))).json()
@@ -142,7 +142,7 @@ async def test_ignore_eos_goes_on_to_max_tokens(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_a_stop_string_ends_the_answer_before_it(autojump_clock: trio.testing.MockClock) -> None:
-    """A string or a list of them; nothing of it is sent, and the reason is "stop"."""
+    """A string or a list of them; nothing of it is sent, and the finish reason is "stop"."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         whole = (await client.post("/v1/chat/completions", json=chat())).json()
@@ -161,7 +161,7 @@ async def test_a_stop_string_ends_the_answer_before_it(autojump_clock: trio.test
 
 @trio_test
 async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.testing.MockClock) -> None:
-    """From the first moment: how many are ahead in the queue, then how much of the prompt is done."""
+    """From the first moment: the queue position, then the prefill progress."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, lookahead=0)
     async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=2.0) as client:
@@ -176,7 +176,7 @@ async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.t
     total = len("<user>third, and long\n<assistant>")
     # The step that prefills the rest gives the first token, too.
     assert [line for line in said if line.startswith("prefill")][-1] == f"prefill 26/{total}"
-    # A comment at least every two seconds while nothing else was said: 2 requests x (2 + 8) steps before.
+    # A comment at least every two seconds without other events: 2 requests x (2 + 8) steps before.
     assert said.count("queued 1") >= 4
 
 
@@ -184,7 +184,8 @@ async def test_a_waiting_stream_is_kept_alive_by_comments(autojump_clock: trio.t
 async def test_a_stream_is_kept_alive_while_the_engine_restarts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It says how far the prompt had come, never less, and ends as it would have; so does a whole answer."""
+    """It reports the prompt's progress, never less than before, and ends as it would have; so does a whole
+    answer."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=10))
     async with running(scheduler) as nursery, client_of(scheduler, keep_alive_seconds=0.02) as client:
@@ -205,7 +206,7 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
                 text = "".join(choice["delta"].get("content") or "" for choice in choices)
                 assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
                 prefilled = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
-                # The restart alone takes 0.1 s, and reading it again some steps of a second.
+                # The restart alone takes 0.1 s, and the second prefill some steps of a second.
                 assert len(prefilled) > 50
                 assert prefilled == sorted(prefilled)
             else:
@@ -224,8 +225,8 @@ async def _post(client: object, body: object) -> None:
 async def test_an_engine_death_is_one_error_event_in_the_stream(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Where it is not to be survived, since this request is to blame: the stream ends with an OpenAI error
-    object and the end mark, never in silence."""
+    """If the request is to blame and cannot be resumed: the stream ends with an OpenAI error object and the
+    end mark, never silently."""
     scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(stream=True, max_tokens=100))
@@ -240,7 +241,7 @@ async def test_an_engine_death_is_one_error_event_in_the_stream(
 async def test_a_request_that_kills_engines_is_a_500_where_nothing_was_streamed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A client that waits for the whole answer is not invited to try again."""
+    """The status of a client that waits for the whole answer does not invite a retry."""
     scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=4)))
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(max_tokens=100))

@@ -1,4 +1,4 @@
-"""Tools and reasoning through `POST /v1/chat/completions`, with a model whose words are known."""
+"""Tools and reasoning through `POST /v1/chat/completions`, with a model whose text is given."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def serving(*texts: str, answer_format: AnswerFormat = HERMES) -> tuple[Playback
 
 
 async def ask(*texts: str, answer_format: AnswerFormat = HERMES, **fields: Any) -> tuple[int, Any]:
-    """One request to an engine that says `texts`; everything has left the engine afterwards."""
+    """Send one request to an engine that writes `texts`; everything has left the engine afterwards."""
     _, scheduler = serving(*texts, answer_format=answer_format)
     body = chat(**{"max_tokens": 1000, "tools": TOOLS, **fields})
     async with running(scheduler), client_of(scheduler) as client:
@@ -43,7 +43,7 @@ async def ask(*texts: str, answer_format: AnswerFormat = HERMES, **fields: Any) 
 
 
 def joined(chunks: list[Any], choice: int = 0) -> dict[str, Any]:
-    """What the official client makes of the deltas."""
+    """Join the deltas as the official client does."""
     message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
     for chunk in chunks:
         for entry in chunk["choices"]:
@@ -65,7 +65,7 @@ def joined(chunks: list[Any], choice: int = 0) -> dict[str, Any]:
 async def test_a_whole_answer_has_content_reasoning_and_calls(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Each in its field, arguments as JSON text, and "tool_calls" is the reason."""
+    """Each in its field, arguments as JSON text, and the finish reason is "tool_calls"."""
     status, body = await ask(SAID)
     (choice,) = body["choices"]
     message = choice["message"]
@@ -81,7 +81,7 @@ async def test_a_whole_answer_has_content_reasoning_and_calls(
 
 @trio_test
 async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.testing.MockClock) -> None:
-    """Null, as OpenAI's own."""
+    """Null, as in OpenAI's API."""
     _, body = await ask(SAID.split("I look.\n")[1])
     assert body["choices"][0]["message"]["content"] is None
     assert "reasoning_content" not in body["choices"][0]["message"]
@@ -89,7 +89,8 @@ async def test_a_message_that_only_calls_has_no_content(autojump_clock: trio.tes
 
 @trio_test
 async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.MockClock) -> None:
-    """Chunk by chunk: the role, reasoning, text, the call's name, its arguments, the reason, the end."""
+    """Chunk by chunk: the role, reasoning, text, the call's name, its arguments, the finish reason, the
+    end."""
     _, chunks = await ask('<tool_call>{"name": "get_time", "arguments": {"n": 1}}</tool_call>', stream=True)
     *chunks, done = chunks
     assert done == "[DONE]"
@@ -109,7 +110,7 @@ async def test_the_golden_transcript_of_a_call(autojump_clock: trio.testing.Mock
 
 @pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])
 def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
-    """The deltas join to the whole message, and that is what the model meant."""
+    """The deltas join to the whole message, which is what the model meant."""
     if written.in_reasoning:
         return  # Opened by the prompt, which the stand-in's template does not do.
     names = ("get_weather", "get_time") if written.form.has_tool_calls else ()
@@ -150,7 +151,7 @@ async def test_a_call_that_cannot_be_read_is_text_with_a_mark(
 
 @trio_test
 async def test_a_call_cut_off_by_max_tokens_ends_with_length(autojump_clock: trio.testing.MockClock) -> None:
-    """No error: the client asked for no more."""
+    """Not an error: the client asked for no more tokens."""
     _, body = await ask("<tool_call>\n<function=get_time>", answer_format=form("qwen3_coder"), max_tokens=20)
     choice = body["choices"][0]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
@@ -161,7 +162,7 @@ async def test_a_call_cut_off_by_max_tokens_ends_with_length(autojump_clock: tri
 async def test_one_call_at_a_time_ends_the_row_after_the_first(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """parallel_tool_calls: false; what the model would write after it is not waited for."""
+    """parallel_tool_calls: false. The row does not wait for what the model would write after it."""
     call = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
     _, body = await ask(call + call + "x" * 900, parallel_tool_calls=False)
     assert len(body["choices"][0]["message"]["tool_calls"]) == 1
@@ -173,7 +174,7 @@ async def test_one_call_at_a_time_ends_the_row_after_the_first(
 async def test_with_tool_choice_none_no_tool_is_offered_and_no_call_is_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The template does not see the tools."""
+    """The prompt has no tools."""
     launcher, scheduler = serving("no call", "no call")
     async with running(scheduler), client_of(scheduler) as client:
         for choice in ("auto", "none"):
@@ -187,7 +188,8 @@ async def test_with_tool_choice_none_no_tool_is_offered_and_no_call_is_read(
 async def test_choices_share_the_prompt_and_have_their_own_seeds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """n: each index has its own text and end; the prompt is counted once; the first has the seed given."""
+    """n: each index has its own text and finish reason; the prompt counts once; the first has the given
+    seed."""
     launcher, scheduler = serving("one", "two two", "three")
     async with running(scheduler), client_of(scheduler) as client:
         body = chat(n=3, seed=7, max_tokens=100)
@@ -206,7 +208,7 @@ async def test_choices_share_the_prompt_and_have_their_own_seeds(
 async def test_streamed_choices_come_interleaved_with_their_index(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Each has its role and its reason; one usage and one end mark for all."""
+    """Each has its role and its finish reason; one usage and one end mark for all."""
     _, chunks = await ask(
         "one", "two two", stream=True, n=2, tools=None, stream_options={"include_usage": True}
     )
@@ -224,7 +226,7 @@ async def test_streamed_choices_come_interleaved_with_their_index(
 
 @trio_test
 async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.testing.MockClock) -> None:
-    """One scope, however many rows."""
+    """One cancel scope for all rows."""
     _, scheduler = serving("x" * 900)
     async with running(scheduler), client_of(scheduler) as client:
         with trio.move_on_after(0.5):
@@ -238,7 +240,7 @@ async def test_a_client_that_leaves_frees_all_its_choices(autojump_clock: trio.t
 async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Before anything is queued, never half a request; and not as if there would be room later."""
+    """Before anything is queued, never half a request; and without a suggestion to retry."""
     launcher = Playback("x")
     scheduler = make_scheduler(launcher, max_queue=2)
     async with running(scheduler), client_of(scheduler) as client:
@@ -250,7 +252,7 @@ async def test_more_choices_than_the_queue_could_ever_hold_are_refused_together(
 
 @trio_test
 async def test_the_assistants_last_message_can_be_continued(autojump_clock: trio.testing.MockClock) -> None:
-    """As vLLM spells it: continue_final_message, add_generation_prompt false."""
+    """In vLLM's form: continue_final_message, add_generation_prompt false."""
     launcher, scheduler = serving(" world")
     messages = [{"role": "user", "content": "say it"}, {"role": "assistant", "content": "Hello"}]
     async with running(scheduler), client_of(scheduler) as client:
@@ -279,7 +281,7 @@ async def test_volatile_system_blocks_do_not_reach_the_prompt(autojump_clock: tr
 
 @trio_test
 async def test_an_extra_stop_token_ends_the_answer(autojump_clock: trio.testing.MockClock) -> None:
-    """vLLM's stop_token_ids, also where the end of sequence is ignored."""
+    """vLLM's stop_token_ids, also with ignore_eos."""
     _, body = await ask("ab.c", stop_token_ids=[ord(".")], ignore_eos=True, tools=None)
     assert body["choices"][0]["message"]["content"] == "ab"
     assert body["choices"][0]["finish_reason"] == "stop"

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: texts and token ids continued, with no template."""
+"""`POST /v1/completions`: texts and token ids continued, without a chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.fakes.scheduling import make_scheduler, running
 
 
 async def ask(*texts: str, **fields: Any) -> tuple[Playback, Any]:
-    """The answer of an engine that says `texts`, one to each prompt and choice: an object or chunks."""
+    """Return the answer of an engine that writes `texts`, one for each prompt and choice: an object or
+    chunks."""
     launcher = Playback(*texts)
     scheduler = make_scheduler(launcher, max_slots=1)
     body = {"prompt": "Once", "max_tokens": 1000, "temperature": 0, **fields}
@@ -28,7 +29,7 @@ async def ask(*texts: str, **fields: Any) -> tuple[Playback, Any]:
 
 
 def said(chunks: list[Any]) -> dict[int, tuple[str, str | None]]:
-    """Each choice's text and reason."""
+    """Return each choice's text and finish reason."""
     found: dict[int, tuple[str, str | None]] = {}
     for chunk in chunks:
         assert chunk["object"] == "text_completion"
@@ -41,7 +42,7 @@ def said(chunks: list[Any]) -> dict[int, tuple[str, str | None]]:
 
 @trio_test
 async def test_what_chat_has_beside_sampling_is_here_too(autojump_clock: trio.testing.MockClock) -> None:
-    """Salt, timeout and the least number of tokens reach the engine, or the clock."""
+    """Cache salt, timeout and min_tokens reach the engine, or the clock."""
     launcher, _ = await ask("x", cache_salt="mine", min_tokens=3)
     (submit,) = launcher.submits
     assert (submit.salt, submit.min_tokens, submit.top_logprobs) == ("mine", 3, None)
@@ -66,7 +67,7 @@ async def test_a_text_is_continued_as_it_stands(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_each_of_several_prompts_has_its_choices(autojump_clock: trio.testing.MockClock) -> None:
-    """Choice i of prompt p is number p * n + i, and the usage is of all."""
+    """Choice i of prompt p is number p * n + i, and the usage is the sum."""
     texts = ("a1", "a2", "b1", "b2")
     _, whole = await ask(*texts, prompt=["A", "Bb"], n=2)
     assert [choice["text"] for choice in whole["choices"]] == list(texts)
@@ -110,7 +111,7 @@ def test_token_ids_reach_the_engine_as_they_are(prompt: Any, expected: list[list
 
 @trio_test
 async def test_the_prompt_is_echoed_where_asked(autojump_clock: trio.testing.MockClock) -> None:
-    """Also where it came as token ids, whole and streamed."""
+    """Also if it was sent as token ids, whole and streamed."""
     for prompt in ("Hé", list("Hé".encode())):
         _, whole = await ask("!", prompt=prompt, echo=True)
         _, streamed = await ask("!", prompt=prompt, echo=True, stream=True)
@@ -120,7 +121,7 @@ async def test_the_prompt_is_echoed_where_asked(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_stop_strings_and_limits_end_it(autojump_clock: trio.testing.MockClock) -> None:
-    """OpenAI's default for this interface is 16 tokens."""
+    """OpenAI's default for this API is 16 tokens."""
     _, stopped = await ask("one. two", stop=".")
     assert (stopped["choices"][0]["text"], stopped["choices"][0]["finish_reason"]) == ("one", "stop")
     scheduler = make_scheduler(LoopbackLauncher())
@@ -157,7 +158,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
 def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
-    """400 in OpenAI's shape; where one of several prompts is bad, the engine hears of none."""
+    """400 in OpenAI's shape; if one of several prompts is bad, the engine gets none."""
 
     @trio_test
     async def check() -> None:

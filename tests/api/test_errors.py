@@ -15,7 +15,7 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    # (what is added to a good body, the parameter named, words in the message)
+    # (what is added to a valid body, the parameter named, words in the message)
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "--tool-parser"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name", "at least 1"),
@@ -147,7 +147,7 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
     ],
 )
 def test_a_body_that_is_no_json_object_is_a_400(content: bytes, status: int) -> None:
-    """Never a 500, whatever the bytes."""
+    """Never a 500, for any bytes."""
 
     @trio_test
     async def check() -> None:
@@ -163,7 +163,7 @@ def test_a_body_that_is_no_json_object_is_a_400(content: bytes, status: int) -> 
 
 @trio_test
 async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.testing.MockClock) -> None:
-    """400 with the template's own words; streaming requests get it as a status, not as an event."""
+    """400 with the template's own message; streaming requests get it as a status, not as an event."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for stream in (False, True):
@@ -175,7 +175,7 @@ async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.test
 
 @trio_test
 async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: trio.testing.MockClock) -> None:
-    """OpenAI's code for it, so that agents compact their history and go on."""
+    """With OpenAI's error code, so that agents compact their history and go on."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat("x" * 41_000))
@@ -188,7 +188,7 @@ async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: tr
 
 @trio_test
 async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
-    """Refused immediately, while those who were accepted go on."""
+    """Refused immediately, while accepted requests go on."""
     scheduler = make_scheduler(
         LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), max_slots=1, max_queue=2, lookahead=0
     )
@@ -211,7 +211,7 @@ async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testi
 
 @trio_test
 async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.MockClock) -> None:
-    """With Retry-After, and readiness says the same."""
+    """With Retry-After, and `/ready` reports the same."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         assert (await client.get("/ready")).status_code == 200
@@ -228,7 +228,7 @@ async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.
 async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Any of the served names works, also one with a slash; no name means the model there is."""
+    """Any of the served names works, also one with a slash; no name means the only model."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         response = await client.post("/v1/chat/completions", json=chat(model="gpt-9"))

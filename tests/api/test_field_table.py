@@ -1,4 +1,4 @@
-"""The documentation of fields, compared with the schemas that it is made from."""
+"""The documentation of fields, compared with the schemas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.api.field_table import DIALECTS, README, Dialect, rewrite
 
 
 def test_the_tables_are_true() -> None:
-    """`python -m tests.api.field_table` writes them anew."""
+    """`python -m tests.api.field_table` regenerates them."""
     text = README.read_text()
     assert rewrite(text) == text
 

@@ -1,4 +1,4 @@
-"""HTTP by route and status, with labels that no client can multiply; and who is answered in OpenMetrics."""
+"""HTTP metrics by route and status, with labels that clients cannot multiply; and OpenMetrics on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.scheduling import make_scheduler, running
 
 @trio_test
 async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.testing.MockClock) -> None:
-    """A thousand paths are one route, and a thousand invented methods one method."""
+    """A thousand paths are one route, and a thousand unknown methods one method."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         await client.post("/v1/chat/completions", json=chat())
@@ -44,7 +44,7 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 
 @trio_test
 async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testing.MockClock) -> None:
-    """With exemplars; the classic text stays what it was."""
+    """With exemplars; the classic text format has none."""
     scheduler = make_scheduler(LoopbackLauncher())
     scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
     async with running(scheduler), client_of(scheduler) as client:
@@ -65,7 +65,7 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
 
 @trio_test
 async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.MockClock) -> None:
-    """Each once, however often it is scraped."""
+    """Each once, at any number of scrapes."""
     assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)
     scheduler = make_scheduler(LoopbackLauncher())
     tally = Tally()

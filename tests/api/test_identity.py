@@ -1,4 +1,4 @@
-"""Who asks: tenants, sessions and timeouts as requests carry them."""
+"""Tenants, sessions and timeouts in requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fakes.scheduling import ask, make_scheduler, running
 
 
 def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None:
-    """A router's decision first, then what Claude Code, OpenCode, Codex and vLLM's clients call theirs."""
+    """A router's header first, then those of Claude Code, OpenCode, Codex and vLLM's clients."""
     assert SESSION_HEADERS == (
         "x-llm-d-inference-fairness-id",
         "x-gateway-inference-fairness-id",
@@ -34,7 +34,7 @@ def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None
 
 @given(st.dictionaries(st.sampled_from(SESSION_HEADERS), st.sampled_from(["", "one", "two words"])))
 def test_the_first_header_that_says_something_is_the_session(headers: dict[str, str]) -> None:
-    """Empty ones are as though they were not there."""
+    """Empty ones count as absent."""
     said = [headers[name] for name in SESSION_HEADERS if headers.get(name)]
     assert Identity().caller(headers).asks(ask()).session == (said[0] if said else None)
 
@@ -42,14 +42,14 @@ def test_the_first_header_that_says_something_is_the_session(headers: dict[str, 
 @pytest.mark.parametrize("value", ["x" * (MAX_ID_CHARACTERS + 1), "tab\tinside", "é", " padded", "\x7f"])
 @pytest.mark.parametrize("name", ["x-session-id", "x-tenant"])
 def test_an_id_that_is_no_id_is_refused_by_the_headers_name(name: str, value: str) -> None:
-    """Ids are kept, logged and shown: they are short and printable."""
+    """Ids are stored, logged and shown, so they are short and printable."""
     with pytest.raises(InvalidRequest, match=name) as caught:
         Identity(tenant_header="x-tenant").caller({name: value}).asks(ask())
     assert caught.value.param == name
 
 
 def test_tenants_come_from_a_header_only_where_it_is_allowed() -> None:
-    """Or a client could be anybody."""
+    """Otherwise a client could claim any tenant."""
     headers = {"x-tenant": "acme"}
     assert Identity().caller(headers).asks(ask()).tenant == ""
     assert Identity(tenant_header="x-tenant").caller(headers).asks(ask()).tenant == "acme"
@@ -69,7 +69,7 @@ def test_a_credential_is_never_shown() -> None:
 
 
 def test_a_keys_tenant_outranks_the_header() -> None:
-    """Who has a key is whom it was given to, whatever else the request says."""
+    """The key's owner counts, whatever else the request has."""
     identity = Identity(tenant_header="x-tenant")
     assert identity.caller({"x-tenant": "acme"}, "owner").asks(ask()).tenant == "owner"
     assert identity.caller({"x-tenant": "acme"}).asks(ask()).tenant == "acme"
@@ -80,7 +80,7 @@ def test_a_keys_tenant_outranks_the_header() -> None:
     [(None, None, None), (5.0, None, 5.0), (None, "2.5", 2.5), (5.0, "2.5", 2.5), (2.0, "2.5", 2.0)],
 )
 def test_the_shorter_timeout_counts(body: float | None, header: str | None, expected: float | None) -> None:
-    """Of the body's and the header's."""
+    """The body's or the header's."""
     headers = {} if header is None else {"x-request-timeout": header}
     assert Identity().caller(headers).asks(ask(timeout_seconds=body)).timeout_seconds == expected
 
@@ -101,7 +101,7 @@ def test_a_tenant_header_that_no_header_can_have_is_refused_at_the_start(name: s
 
 @trio_test
 async def test_over_http_headers_and_body_become_the_request(autojump_clock: MockClock) -> None:
-    """Seen in `/v1/scheduler` while it waits."""
+    """`/v1/scheduler` shows it while the request waits."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     identity = Identity(tenant_header="x-tenant")
     async with running(scheduler) as nursery, client_of(scheduler, identity=identity) as client:
@@ -151,7 +151,7 @@ def test_nonsense_is_a_400_by_name(fields: dict[str, Any], headers: dict[str, st
 
 @trio_test
 async def test_what_runs_out_of_time_is_a_504_and_an_error_event(autojump_clock: MockClock) -> None:
-    """504 where nothing was sent yet; in a stream, the error and the end mark."""
+    """504 if nothing was sent yet; in a stream, the error and the end mark."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01))
     async with running(scheduler), client_of(scheduler) as client:
         headers = {"x-request-timeout": "0.5"}
@@ -170,8 +170,8 @@ async def test_what_runs_out_of_time_is_a_504_and_an_error_event(autojump_clock:
 
 @trio_test
 async def test_limits_of_tenant_and_service_have_their_own_statuses(autojump_clock: MockClock) -> None:
-    """429 for what the client's tenant has too much of; 503 for a wait that the service ended, and for a
-    deadline that it cannot meet; each with Retry-After."""
+    """429 for a bound on the client's tenant; 503 for a wait that the service ended, and for a deadline that
+    it cannot meet; each with Retry-After."""
     scheduler = make_scheduler(
         LoopbackLauncher(),
         ScriptedPlan(step_seconds=0.01),

@@ -1,4 +1,4 @@
-"""The live page's stream: snapshots of what happens, until a drain has nothing more to show."""
+"""The live page's stream: snapshots until the drain is done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def named(body: str, name: str) -> list[Any]:
 
 @trio_test
 async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testing.MockClock) -> None:
-    """Each request is shown once, no prompt text at all, and a draining server is not held up."""
+    """Each request is shown once, no prompt text at all, and the stream does not delay the drain."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler) as nursery, client_of(scheduler) as client:
         bodies: list[str] = []

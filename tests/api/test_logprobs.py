@@ -1,4 +1,4 @@
-"""Log-probabilities as the official client reads them, in each of OpenAI's dialects, streamed and whole."""
+"""Log-probabilities for the official client, in each of OpenAI's dialects, streamed and whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
-# The client leaves its own generators to the garbage collector when a stream has ended.
+# The client leaves its own generators to the garbage collector after a stream.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -40,7 +40,7 @@ HALF = -math.log(2)
 
 
 def rank(place: int) -> int:
-    """Which of the likeliest the scripted engine's token at `place` is."""
+    """Return the rank of the scripted engine's token at `place` among the likeliest."""
     return place % 4
 
 
@@ -56,7 +56,7 @@ async def playing(*texts: str, answer_format: AnswerFormat = HERMES) -> AsyncIte
 
 
 def check_entries(entries: Any, top: int, *, with_bytes: bool = True) -> None:
-    """One for each token of the text, and of no other, each with what the engine said of it."""
+    """Check that there is one entry for each token of the text, and no other, with the engine's values."""
     if with_bytes:
         assert [entry.token for entry in entries] == TOKENS
         assert bytes(byte for entry in entries for byte in entry.bytes).decode() == ANSWER
@@ -71,7 +71,7 @@ def check_entries(entries: Any, top: int, *, with_bytes: bool = True) -> None:
 
 @trio_test
 async def test_chat(autojump_clock: trio.testing.MockClock) -> None:
-    """`content` is the text's tokens; reasoning has none."""
+    """`content` has the text's tokens; reasoning has none."""
     for top in (0, 2, 20):
         async with playing(SAID) as client:
             whole = await client.chat.completions.create(
@@ -104,7 +104,7 @@ async def test_the_clients_accumulator_keeps_them(autojump_clock: trio.testing.M
 
 @trio_test
 async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -> None:
-    """And a request that asks for none has none."""
+    """And a request without logprobs gets none."""
     async with playing("abc", "de", answer_format=PLAIN) as client:
         two: ChatCompletion = await client.chat.completions.create(
             model="tiny", messages=ASK, logprobs=True, n=2
@@ -117,8 +117,8 @@ async def test_each_choice_has_its_own(autojump_clock: trio.testing.MockClock) -
 
 @trio_test
 async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
-    """The old shape: lists side by side; keys that are parts of characters by their bytes; offsets into the
-    text; the chosen token among the likeliest, also where that makes one more."""
+    """The completions shape: parallel lists; partial characters by their bytes as keys; offsets into the
+    text; the chosen token among the likeliest, even if that makes one more."""
     async with playing(ANSWER, answer_format=PLAIN) as client:
         for top in (0, 1, 5):
             whole = await client.completions.create(model="tiny", prompt="x", logprobs=top)
@@ -140,7 +140,7 @@ async def test_completions(autojump_clock: trio.testing.MockClock) -> None:
 
 @trio_test
 async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
-    """Included where they are asked for, in the part, in the deltas and when the text is done."""
+    """On request, in the part, in the deltas and when the text is done."""
     asks: list[dict[str, Any]] = [
         {"include": ["message.output_text.logprobs"]},
         {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
@@ -165,7 +165,7 @@ async def test_responses(autojump_clock: trio.testing.MockClock) -> None:
 
 @trio_test
 async def test_responses_without(autojump_clock: trio.testing.MockClock) -> None:
-    """Nobody asked: the lists are there, as the client's types want them, and empty."""
+    """Without a request the lists are present, as the client's types require, and empty."""
     async with playing(SAID) as client:
         whole: Any = await client.responses.create(model="tiny", input="x", top_logprobs=0)
     assert whole.output[-1].content[0].logprobs == []
@@ -173,7 +173,7 @@ async def test_responses_without(autojump_clock: trio.testing.MockClock) -> None
 
 @trio_test
 async def test_min_tokens(autojump_clock: trio.testing.MockClock) -> None:
-    """The model's own end comes no earlier, nor does a stop string; in completions as in chat."""
+    """Neither the end of sequence nor a stop string ends the answer earlier; in completions as in chat."""
     plan = ScriptedPlan(step_seconds=0.01, stop_after=2)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     async with running(scheduler), client_of(scheduler) as client:

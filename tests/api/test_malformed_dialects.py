@@ -1,4 +1,4 @@
-"""The battery of malformed requests, on every other dialect: 4xx in its shape, and the engine sees none."""
+"""The malformed requests, in every other dialect: 4xx in its shape, and the engine gets none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Target:
     body: dict[str, Any]
 
     def check(self, status: int, error: Any) -> None:
-        """The error's shape."""
+        """Check the error's shape."""
         assert status in (400, 404), error
         if self.path.startswith("/v1/messages"):
             assert set(error) == {"type", "error", "request_id"}
@@ -74,7 +74,7 @@ BY_PATH = pytest.mark.parametrize("target", TARGETS, ids=[target.path for target
 
 
 async def post(target: Target, bodies: list[bytes]) -> list[tuple[int, Any, int]]:
-    """Status, answer, and how many requests the engine got from it."""
+    """Return status, answer, and the number of requests that the engine got."""
     launcher = Playback("ok")
     scheduler = make_scheduler(launcher, answer_format=form("json_tools", "think"))
     found = []
@@ -123,7 +123,7 @@ def test_a_word_or_a_number_is_no_boolean(target: Target) -> None:
 
 @BY_PATH
 def test_what_is_no_json_is_refused(target: Target) -> None:
-    """Truncated anywhere, also inside a character; not an object; NaN; a lone surrogate; no UTF-8."""
+    """Truncated anywhere, also inside a character; not an object; NaN; a lone surrogate; not UTF-8."""
     whole = json.dumps(target.body, ensure_ascii=False).encode()
     bodies = [whole[:end] for end in range(0, len(whole), 5)]
     bodies += [b"[1]", b'"text"', b"null", b"\xff\xfe", b"NaN", b"[" * 100_000, b'{"a":' * 100_000]
@@ -136,7 +136,7 @@ def test_what_is_no_json_is_refused(target: Target) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_byte_changed_never_breaks_the_server(target: Target, data: st.DataObject) -> None:
-    """What is still a good request is answered."""
+    """Requests that are still valid are answered."""
     changed = bytearray(json.dumps(target.body, ensure_ascii=False).encode())
     for position in data.draw(st.lists(st.integers(0, len(changed) - 1), min_size=1, max_size=4)):
         changed[position] = data.draw(st.integers(0, 255))
@@ -145,7 +145,7 @@ def test_any_byte_changed_never_breaks_the_server(target: Target, data: st.DataO
 
 @given(depth=st.integers(1, 3 * MAX_NESTING), text=st.text(st.sampled_from('[]{}"\\ a'), max_size=12))
 def test_depth_is_counted_outside_of_strings(depth: int, text: str) -> None:
-    """Whatever the strings hold, and also where keys are strings."""
+    """For any content of strings, also if keys are strings."""
     value: Any = text
     for level in range(depth):
         value = [value, text] if level % 2 else {text: value}
@@ -168,7 +168,7 @@ async def test_depth_also_counts_in_a_calls_arguments(autojump_clock: trio.testi
 
 
 def test_a_string_that_never_ends_is_read_once() -> None:
-    """Sixteen megabytes of escaped quotes take a moment, not the square of it."""
+    """Sixteen megabytes of escaped quotes take linear time, not quadratic."""
     check_bounds(b"[" * MAX_NESTING + b'"' + b'\\"[' * (5 << 20))
     with pytest.raises(ValueError, match="nested deeper"):
         check_bounds(b'"' + b'\\"' * (8 << 20) + b'"' + b"[" * (MAX_NESTING + 1))

@@ -1,4 +1,4 @@
-"""A battery of bodies that are wrong somewhere: 400 or 422 never 5xx, and the engine sees none of them."""
+"""Malformed bodies: 400 or 422, never 5xx, and the engine gets none of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def post(bodies: list[bytes]) -> list[Any]:
 
 @pytest.mark.parametrize("field", sorted({*ChatCompletionRequest.model_fields, "no_such_field"}))
 def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(field: str) -> None:
-    """Never a 5xx, never a hang; and the shape is OpenAI's."""
+    """Never a 5xx, never a hang; the error has OpenAI's shape."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
@@ -74,7 +74,7 @@ def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(field: str) -> Non
 
 @pytest.mark.parametrize("penalty", [0, -0.0, 5e-324, 1e-300, 1e-46, 0.0099])
 def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> None:
-    """0 in float32, and NaN where it meets a logit that is held back; 0.01 is the least."""
+    """0 in float32, and NaN with a masked logit; 0.01 is the minimum."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
@@ -130,7 +130,7 @@ async def test_a_body_cut_anywhere_is_a_400(autojump_clock: trio.testing.MockClo
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_with_any_byte_changed_never_breaks_the_server(data: st.DataObject) -> None:
-    """What is still a good request is answered."""
+    """Requests that are still valid are answered."""
     positions = data.draw(st.lists(st.integers(0, len(WHOLE) - 1), min_size=1, max_size=4))
     changed = bytearray(WHOLE)
     for position in positions:

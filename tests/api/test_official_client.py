@@ -1,4 +1,4 @@
-"""The official async client through the application, with a model whose words are known."""
+"""The official async client against the application, with a model whose text is given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.api.test_chat_tools import HERMES, SAID
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
-# The client leaves its own generators to the garbage collector when a stream has ended.
+# The client leaves its own generators to the garbage collector after a stream.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -53,7 +53,7 @@ async def official(scheduler: Scheduler) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @trio_test
 async def test_a_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
-    """Ask, be called, send the client's own message object back with the result, get the answer."""
+    """Ask, receive a call, send the client's own message object back with the result, receive the answer."""
     launcher = Playback(SAID, "It is noon.")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), official(scheduler) as client:
@@ -75,7 +75,7 @@ async def test_a_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.Mo
 
 @trio_test
 async def test_the_clients_own_accumulator_reads_our_stream(autojump_clock: trio.testing.MockClock) -> None:
-    """`client.chat.completions.stream` raises on deltas that do not fit each other."""
+    """`client.chat.completions.stream` raises on deltas that do not match each other."""
     scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
     async with (
         running(scheduler),

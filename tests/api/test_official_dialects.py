@@ -1,4 +1,4 @@
-"""The official clients on the other dialects, through the application, with a model whose words are known."""
+"""The official clients on the other dialects, against the application, with a model whose text is given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
-# The clients leave their own generators to the garbage collector when a stream has ended.
+# The clients leave their own generators to the garbage collector after a stream.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -72,7 +72,7 @@ async def gpt(
 
 @trio_test
 async def test_a_claude_turn_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
-    """Ask, be called, send the content back with the result, get the answer; thoughts come along."""
+    """Ask, receive a call, send the content back with the result, receive the answer; reasoning included."""
     launcher = Playback(SAID, "It is noon.")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), claude(scheduler) as client:
@@ -96,7 +96,7 @@ async def test_a_claude_turn_with_a_tool_and_its_result(autojump_clock: trio.tes
 
 @trio_test
 async def test_claude_streams_what_it_creates(autojump_clock: trio.testing.MockClock) -> None:
-    """The client's own accumulation of the events is the message that it gets whole."""
+    """The client's accumulation of the events equals the whole message."""
     scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
     async with running(scheduler), claude(scheduler) as client:
         whole = await client.messages.create(model="tiny", max_tokens=500, messages=[ASK], tools=[TOOL])
@@ -165,7 +165,7 @@ async def test_gpt_reads_a_response_whose_call_cannot_be_read(autojump_clock: tr
 
 @trio_test
 async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClock) -> None:
-    """By status, and for an error in the middle of a stream."""
+    """By status, and for an error within a stream."""
     keys = load_keys("sk-right", None)
     scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
     async with running(scheduler):
@@ -191,7 +191,7 @@ async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClo
 async def test_claude_tries_again_where_the_server_is_overloaded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """After the time that Retry-After names."""
+    """After the time in Retry-After."""
     plan = ScriptedPlan(step_seconds=1.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=1, max_queue=1, lookahead=0)
     texts: list[str | None] = []
@@ -209,7 +209,7 @@ async def test_claude_tries_again_where_the_server_is_overloaded(
 
 @trio_test
 async def test_responses_with_a_tool_and_its_result(autojump_clock: trio.testing.MockClock) -> None:
-    """By the stored response, and by sending the output back: the model reads the same."""
+    """By the stored response, and by sending the output back: the prompt is the same."""
     launcher = Playback(SAID, "It is noon.", "It is noon.")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), gpt(scheduler) as client:
@@ -232,7 +232,7 @@ async def test_responses_with_a_tool_and_its_result(autojump_clock: trio.testing
 
 @trio_test
 async def test_responses_stream_what_they_create(autojump_clock: trio.testing.MockClock) -> None:
-    """The client checks the order itself: its accumulation fails on an event in the wrong place."""
+    """The client checks the order: its accumulation fails on an event in the wrong place."""
     scheduler = make_scheduler(Playback(SAID), answer_format=HERMES)
     async with running(scheduler), gpt(scheduler) as client:
         whole = await client.responses.create(model="tiny", input=[ASK], tools=[FUNCTION])

@@ -1,6 +1,6 @@
-"""Requests made from `/openapi.json` by schemathesis, sent to a real port: good ones, and mistaken ones.
+"""Requests generated from `/openapi.json` by schemathesis, sent to a real port: valid ones, and invalid ones.
 
-Whatever comes, the server answers in time, as its own document says, and a refused request never gets to the
+The server always answers in time and as its own document says, and a refused request never reaches the
 engine. The same requests are made every time.
 """
 
@@ -73,13 +73,14 @@ def document(served: PlayedServer) -> Any:
 
 
 def test_every_operation_is_tried(document: Any) -> None:
-    """But the live page's stream, which has no end."""
+    """Except the live page's stream, which has no end."""
     found = {(one.ok().method.upper(), one.ok().path) for one in document.get_all_operations()}
     assert found - {("GET", "/live")} == set(OPERATIONS)
 
 
 def send(case: Any, served: PlayedServer) -> int:
-    """The status, when the answer was as the document says; only what was answered got to the engine."""
+    """Return the status, after checking the answer against the document; only answered requests reached the
+    engine."""
     before = served.submitted
     response = case.call(timeout=ANSWER_SECONDS)
     case.validate_response(response, checks=CHECKS)
@@ -92,13 +93,13 @@ def send(case: Any, served: PlayedServer) -> int:
 def test_what_the_document_allows_is_answered_as_it_says(
     method: str, path: str, document: Any, served: PlayedServer
 ) -> None:
-    """Much of it is still refused: a template's demands, fields that exclude each other."""
+    """Many are still refused: a template's requirements, fields that exclude each other."""
 
     @bounded
     @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.POSITIVE))
     def check(case: Any) -> None:
         if isinstance(case.body, dict):
-            # Time is short enough for a request that waits for nothing, and this server has one model.
+            # The timeout is short but enough for a request that does not wait, and this server has one model.
             case.body.pop("timeout", None)
             case.body.pop("model", None)
         send(case, served)
@@ -110,7 +111,7 @@ def test_what_the_document_allows_is_answered_as_it_says(
 def test_what_the_document_does_not_allow_is_refused(
     method: str, path: str, document: Any, served: PlayedServer
 ) -> None:
-    """As a client's mistake, or taken where the server is more generous than its document."""
+    """As a client error, or accepted where the server is more permissive than its document."""
 
     @bounded
     @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))

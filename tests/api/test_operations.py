@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/metrics`, `/docs`: what operators and load balancers see."""
+"""`/health`, `/ready`, `/metrics`, `/docs`: the endpoints for operators and load balancers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _post(client: httpx.AsyncClient, text: str = "hello") -> None:
 
 @trio_test
 async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockClock) -> None:
-    """Prometheus's own parser reads them, and the numbers are those of the requests made."""
+    """Prometheus's own parser reads them, and the numbers match the requests."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         for _ in range(3):
@@ -92,7 +92,7 @@ async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.testing.MockClock) -> None:
-    """Queue by flow, requests in the engine, bounds and pace: what an operator asks when somebody waits."""
+    """Queue by flow, requests in the engine, bounds and speeds."""
     plan = ScriptedPlan(step_seconds=0.01)
     scheduler = make_scheduler(
         LoopbackLauncher(), plan, max_slots=1, lookahead=0, max_queue=10, max_queued_tokens=1000
@@ -132,7 +132,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
                 await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(0.045)
-            # The report waits for the engine's part; the metrics are of this moment.
+            # The report waits for the engine's part; the metrics are current.
             metrics = (await client.get("/metrics")).text
             report = (await client.get("/v1/scheduler")).json()
             await trio.sleep(5)
@@ -179,12 +179,12 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
 async def test_the_scheduler_shows_what_the_last_step_was_planned_to_do(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """By names, not as the list that crosses the link; requests by the number that `running` gives them."""
+    """With field names, unlike the list on the link; requests by their numbers in `running`."""
     plan = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=50)
     scheduler = make_scheduler(LoopbackLauncher(), plan, max_slots=2)
     async with running(scheduler) as nursery, client_of(scheduler) as client:
         before = (await client.get("/v1/scheduler")).json()["engine"]["plan"]
-        await trio.sleep(5)  # An answer of the engine's is shown for a second.
+        await trio.sleep(5)  # An engine's reply is reused for a second.
         nursery.start_soon(_post, client)
         await trio.sleep(0.025)
         nursery.start_soon(_post, client, "x" * 300)
@@ -234,7 +234,7 @@ async def test_the_api_describes_itself_without_the_outside_world(
 
 @trio_test
 async def test_ready_says_why_nothing_is_admitted(autojump_clock: trio.testing.MockClock) -> None:
-    """Engines that die again and again: 503 with the reason and a time, also while one is up."""
+    """In a crash loop: 503 with the reason and a time, also while an engine is up."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, recovery=RecoveryConfig(max_engine_deaths=2))
     async with running(scheduler), client_of(scheduler) as client:

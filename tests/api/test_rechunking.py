@@ -1,6 +1,6 @@
-"""However an answer's tokens are cut into pieces, its final message is the same, streamed and whole.
+"""The final message does not depend on the pieces of an answer's tokens, streamed and whole.
 
-(That the pieces of the answer pipeline themselves do not depend on the tokens' cuts is tested beside it.)
+(The tests of the answer pipeline check that its own pieces do not depend on how tokens are fed.)
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ANSWERS = st.lists(SECTION, max_size=6)
 
 
 def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerPiece]:
-    """The sections' texts, cut in places that `cuts` chooses."""
+    """Return the sections' texts, in pieces that `cuts` chooses."""
     calls = 0
     for kind, text in sections:
         places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
@@ -73,7 +73,7 @@ def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerP
 
 
 def logprobs_of(character: str) -> TokenLogprobs:
-    """A token for each character: wherever the text goes, they go."""
+    """Return a token for each character, so that each piece has its own."""
     return TokenLogprobs(Logprob(ord(character), character, character.encode(), -1.0))
 
 
@@ -108,7 +108,7 @@ def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
 def test_anthropic_messages(reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]) -> None:
-    """Blocks never overlap (the reader checks that), and none is white space only but the first."""
+    """Blocks never overlap (the reader checks that), and only the first may be white space."""
     message = anthropic_stream(list(pieces(sections, cuts)), reason)
     uncut = list(pieces(sections, []))
     assert message == anthropic_stream(uncut, reason)
@@ -120,7 +120,7 @@ def test_anthropic_messages(reason: FinishReason, sections: list[tuple[str, str]
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @given(sections=ANSWERS, cuts=st.lists(st.integers(0, 30), max_size=8))
 def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]) -> None:
-    """Items never overlap (the reader checks that), and the last event has what the others had."""
+    """Items never overlap (the reader checks that), and the last event equals the sum of the others."""
     response = responses_stream(list(pieces(sections, cuts)), reason)
     uncut = list(pieces(sections, []))
     assert response == responses_stream(uncut, reason)
@@ -137,7 +137,7 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
 def test_openai_chat_completions(
     reason: FinishReason, sections: list[tuple[str, str]], cuts: list[int]
 ) -> None:
-    """The deltas, joined as the official client joins them; one reason, one usage, one end."""
+    """The deltas, joined as the official client joins them; one finish reason, one usage, one end."""
     encoder = ChunkEncoder("chatcmpl-1", 7, "m", include_usage=True)
     found = [*pieces(sections, cuts), finished(reason)]
     body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)
@@ -153,7 +153,7 @@ def test_openai_chat_completions(
 
 @given(text=WORDS, cuts=st.lists(st.integers(0, 30), max_size=8), echo=st.text(max_size=3))
 def test_openai_completions(text: str, cuts: list[int], echo: str) -> None:
-    """The prompt's echo comes once, in front."""
+    """The echoed prompt comes once, first."""
     encoder = CompletionEncoder("cmpl-1", 7, "m", [echo], include_usage=True)
     found = [*pieces([("text", text)], cuts), finished(FinishReason.STOP)]
     body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found]) + encoder.finish(USAGE)

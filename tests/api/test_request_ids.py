@@ -1,4 +1,4 @@
-"""Every response names its request, and so does our log."""
+"""Every response has a request id, and so does the log line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINE = {"x-request-id": "agent-7/turn-3"}
 
 
 def ids_of(response: httpx.Response) -> set[str]:
-    """What the response says; one word, or the headers differ."""
+    """Return the response's id; one word, or the headers differ."""
     return {response.headers[name.decode()] for name in ECHOED_IN}
 
 
@@ -38,7 +38,7 @@ def ids_of(response: httpx.Response) -> set[str]:
     ],
 )
 def test_a_clients_id_comes_back_whatever_the_answer(path: str, body: dict[str, Any], status: int) -> None:
-    """Also of a stream and of an error; without one each response has another of ours."""
+    """Also for a stream and for an error; without one each response gets a new id."""
 
     @trio_test
     async def check() -> None:
@@ -81,7 +81,7 @@ async def test_an_error_in_anthropics_dialect_names_it_also_in_the_middle_of_a_s
 
 @trio_test
 async def test_a_fault_of_ours_is_an_error_of_the_dialect_with_its_name(autojump_clock: MockClock) -> None:
-    """The exception's own text stays inside; the server's log has it with the same id."""
+    """The exception's own text is not sent; the server's log has it with the same id."""
     scheduler = make_scheduler(LoopbackLauncher())
     app = make_app(scheduler, MODEL, keep_alive_seconds=5, stall_seconds=60)
 

@@ -1,4 +1,4 @@
-"""Which `Host`, `Origin` and `Sec-Fetch-*` headers requests may have: DNS rebinding, foreign web pages."""
+"""Allowed `Host`, `Origin` and `Sec-Fetch-*` headers of requests: DNS rebinding, foreign web pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
         (LOOPBACK, "127.0.0.1@evil.example", False),
         (LOOPBACK, "evil.example:80:localhost", False),
         (LOOPBACK, "localhost:port", False),
-        # Browsers send no Sec-Fetch headers to this address, so that a page's <img> would pass.
+        # Browsers send no Sec-Fetch headers to this address, so a page's <img> would pass.
         (LOOPBACK, "0.0.0.0:8000", False),
         (LOOPBACK, "192.168.1.5", False),
         (LOOPBACK, "[::]", False),
@@ -57,7 +57,7 @@ OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
         (PUBLIC, "evil.example", True),
         (PUBLIC_NAMED, "chat.example", True),
         (PUBLIC_NAMED, "evil.example", False),
-        # Probes and scrapers ask a pod by its address, and an address cannot be rebound.
+        # Probes and scrapers address a pod by IP, and an IP address cannot be rebound.
         (PUBLIC_NAMED, "10.1.2.3:8000", True),
         (PUBLIC_NAMED, "[fd00::1]:8000", True),
         (EVERY_HOST, "evil.example", True),
@@ -87,10 +87,10 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        # Clients that are no browser.
+        # Clients other than browsers.
         ("/v1/models", {}, 200),
         ("/v1/models", {"host": ""}, 200),
-        # Rebinding: the page's own name, whatever else the browser says.
+        # Rebinding: the page's own name, whatever else the browser sends.
         ("/v1/cache", {"host": "evil.example:8000"}, 403),
         ("/v1/cache", {"host": "evil.example:8000", "sec-fetch-site": "same-origin"}, 403),
         ("/v1/cache", {"host": "evil.example:8000", "origin": "http://evil.example:8000"}, 403),
@@ -103,7 +103,7 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
         ("/v1/models", {"host": "[::1]:8000", "origin": "http://[::1]:8000"}, 200),
         ("/v1/models", {"host": "localhost:8000", "sec-fetch-site": "same-origin"}, 200),
         ("/v1/models", {"host": "localhost", "origin": "http://localhost:80"}, 200),
-        # A proxy that ends TLS and keeps the name.
+        # A proxy that terminates TLS and keeps the name.
         ("/v1/models", {"host": "localhost", "origin": "https://localhost"}, 200),
         # Other web pages.
         ("/v1/models", {**LOCAL, "origin": "http://evil.example"}, 403),
@@ -118,7 +118,7 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
         ("/v1/cache", {**LOCAL, **CROSS_IMAGE, "sec-fetch-site": "same-site"}, 403),
         ("/", {**LOCAL, **CROSS_IMAGE}, 403),
         ("/", {**LOCAL, **CROSS_FRAME}, 403),
-        # A link leads to what is open to all, and to nothing that costs the engine a turn.
+        # A link may lead to open paths, and to nothing that costs the engine a turn.
         ("/", {**LOCAL, **CROSS_NAVIGATION}, 200),
         ("/docs", {**LOCAL, **CROSS_NAVIGATION}, 200),
         ("/v1/cache", {**LOCAL, **CROSS_NAVIGATION}, 403),
@@ -142,7 +142,7 @@ async def test_requests(
 
 @trio_test
 async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: trio.testing.MockClock) -> None:
-    """In the form of the dialect that was asked, also for a preflight."""
+    """In the form of the request's dialect, also for a preflight."""
     scheduler = make_scheduler(LoopbackLauncher())
     foreign = {**LOCAL, "origin": "http://evil.example"}
     async with running(scheduler), client_of(scheduler, hosts=LOOPBACK) as client:
@@ -165,7 +165,7 @@ async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: tri
 
 @trio_test
 async def test_all_origins(autojump_clock: trio.testing.MockClock) -> None:
-    """`--cors-origins "*"`: whatever a browser says, on a host that is ours."""
+    """`--cors-origins "*"`: any origin, on an allowed host."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, hosts=LOOPBACK, cors_origins=["*"]) as client:
         for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, CROSS_IMAGE):
@@ -185,7 +185,7 @@ async def test_all_origins(autojump_clock: trio.testing.MockClock) -> None:
     ],
 )
 def test_an_absolute_target_names_the_host(target: str, host: str | None, seen: list[bytes]) -> None:
-    """RFC 9112 3.2.2: it replaces the header, so that the two cannot differ for who checks them."""
+    """RFC 9112 3.2.2: it replaces the header, so that a check cannot see another host."""
     headers = [] if host is None else [("host", host)]
     request = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
     scope = scope_of(request, None, None, {})

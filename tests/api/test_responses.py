@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: what OpenAI's clients read, whole and streamed, and what the server remembers."""
+"""`POST /v1/responses`: whole and streamed answers for OpenAI's clients, and the stored responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOOLS = [{"type": "function", "name": "get_time", "parameters": {"type": "object
 
 
 async def ask(*texts: str, **fields: Any) -> Any:
-    """The answer of an engine that says `texts`: a response, or a stream's events."""
+    """Return the answer of an engine that writes `texts`: a response, or a stream's events."""
     scheduler = make_scheduler(Playback(*texts), answer_format=HERMES)
     body = {"input": "hello", **fields}
     async with running(scheduler), client_of(scheduler) as client:
@@ -36,7 +36,7 @@ async def ask(*texts: str, **fields: Any) -> Any:
 
 
 def content(response: dict[str, Any]) -> dict[str, Any]:
-    """`response` without what is another's in every response."""
+    """Return `response` without the fields that differ in every response."""
     kept = {name: response[name] for name in response if name not in ("id", "created_at", "completed_at")}
     kept["output"] = [
         {name: item[name] for name in item if name not in ("id", "call_id")} for item in response["output"]
@@ -65,7 +65,7 @@ async def test_a_whole_response_has_its_items(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
-    """Event by event, and the last one holds what was streamed."""
+    """Event by event; the last one has everything that was streamed."""
     events = await ask(SAID, tools=TOOLS, stream=True)
     kinds: list[str] = []
     for event in events:
@@ -97,7 +97,7 @@ async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> 
 
 @trio_test
 async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testing.MockClock) -> None:
-    """The last event is `response.incomplete`, with the reason; the item that was cut says so."""
+    """The last event is `response.incomplete`, with the reason; the truncated item is marked."""
     events = await ask("one two three", max_output_tokens=7, stream=True)
     whole = await ask("one two three", max_output_tokens=7)
     assert events[-1]["type"] == "response.incomplete"
@@ -109,7 +109,7 @@ async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testin
 
 @trio_test
 async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing.MockClock) -> None:
-    """Never a completed one; a client that waits for the whole gets a status instead."""
+    """Never a completed one; a client that waits for the whole answer gets a status instead."""
     for stream in (True, False):
         scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
         async with running(scheduler), client_of(scheduler) as client:
@@ -127,8 +127,7 @@ async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing
 
 @trio_test
 async def test_a_conversation_goes_on_from_a_stored_response(autojump_clock: trio.testing.MockClock) -> None:
-    """Everything that was said and called comes before the new input; instructions do not, they are of
-    one response."""
+    """All messages and calls come before the new input; instructions belong to one response and do not."""
     launcher = Playback(SAID, "It is noon.")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), client_of(scheduler) as client:
@@ -147,7 +146,7 @@ async def test_a_conversation_goes_on_from_a_stored_response(autojump_clock: tri
 
 @trio_test
 async def test_items_say_what_stored_responses_say(autojump_clock: trio.testing.MockClock) -> None:
-    """A client that stores nothing sends the output items back, as it got them."""
+    """A client without stored responses sends the output items back, as it got them."""
     launcher = Playback(SAID, "It is noon.")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), client_of(scheduler) as client:
@@ -181,7 +180,7 @@ async def test_items_say_what_stored_responses_say(autojump_clock: trio.testing.
 
 @trio_test
 async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock) -> None:
-    """Then it is not found; what went on from it still knows what was said."""
+    """Then it is not found; responses that continued it keep its messages."""
     scheduler = make_scheduler(Playback("one", "two", "three"), answer_format=HERMES)
     async with running(scheduler), client_of(scheduler) as client:
         first = (await client.post("/v1/responses", json={"input": "a"})).json()["id"]
@@ -203,13 +202,13 @@ async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock)
 
 
 def running_ids(scheduler: Scheduler) -> list[str]:
-    """httpx's in-process transport shows a body only when it is whole."""
+    """httpx's in-process transport shows a body only when it is complete."""
     return [record.prepared.request.public_id for record in scheduler._multiplexer._records.values()]
 
 
 @trio_test
 async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.MockClock) -> None:
-    """Its slot is free, its client sees the end, and what there was is stored."""
+    """Its slot is free, its client sees the end, and the output so far is stored."""
     plan = ScriptedPlan(step_seconds=1.0)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     store = ResponseStore(4, 1 << 20)
@@ -238,7 +237,7 @@ async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.
 
 
 def test_the_store_is_bounded_by_count_and_bytes() -> None:
-    """What was used last stays; each response is charged with its whole conversation."""
+    """The most recently used stay; each response is charged with its whole conversation."""
 
     def turn(content: str) -> bytes:
         return messages_json([{"role": "user", "content": content}])
@@ -368,7 +367,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
 def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
-    """400 in OpenAI's shape, and the engine hears nothing of it."""
+    """400 in OpenAI's shape, and the engine gets nothing."""
 
     @trio_test
     async def check() -> None:

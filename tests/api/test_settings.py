@@ -1,4 +1,4 @@
-"""Options that depend on each other or have several names, values that are refused, and the option table."""
+"""Options that depend on each other or have several names, invalid values, and the option table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TWO_TENANTS = "acme:one,globex:two"
 def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     given: dict[str, str], keys: str | None, sharing: str
 ) -> None:
-    """`cached_tokens` would let one tenant find out another's prompt, token by token."""
+    """`cached_tokens` would let one tenant discover another's prompt, token by token."""
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
     assert settings.scheduler_config(Path("none"), found, Path("cache")).cache_sharing == sharing
@@ -114,12 +114,12 @@ VLLM = {
     "--max-num-batched-tokens": ("2048", "prefill_chunk_tokens"),
     "--kv-cache-memory-bytes": ("2GiB", "kv_cache_bytes"),
 }
-"""vLLM's flags that mean the same here, each with a value that is not the default."""
+"""vLLM's flags with the same meaning, each with a value that is not the default."""
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
-    """The settings of each `penstock serve` that would have been served."""
+    """Collects the settings of each `penstock serve` instead of serving."""
     found: list[ServeSettings] = []
     monkeypatch.setattr(serving, "serve", found.append)
     return found
@@ -154,7 +154,7 @@ def test_an_alias_gives_the_same_settings(
     "option", [option for option in options() if option.aliases], ids=attrgetter("field")
 )
 def test_two_names_with_different_values_are_refused(option: Option) -> None:
-    """Both are named; the same value twice is nothing to refuse."""
+    """Both are named; the same value twice is accepted."""
     for alias, flag in zip(option.aliases, option.flags[1:], strict=True):
         with pytest.raises(OptionError, match=f"{option.flags[0]} and {flag} .*different"):
             load({option.field: "32", alias: "64"})
@@ -187,6 +187,6 @@ def test_origins_in_json_are_texts(origins: str) -> None:
 
 
 def test_the_option_table_is_true() -> None:
-    """`python -m tests.api.option_table` writes it anew."""
+    """`python -m tests.api.option_table` regenerates it."""
     text = README.read_text()
     assert option_table.rewrite(text) == text

@@ -1,4 +1,4 @@
-"""A response that another request ends: between two events, and none is lost."""
+"""A response that another request cancels: it ends between two events, and none is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.scheduling import ask
 
 
 class Waiting:
-    """A stream whose events wait to be taken, or that has none."""
+    """A stream with events to take, or with none."""
 
     def __init__(self, events: int) -> None:
         self.waiting = deque(TextDelta(str(number)) for number in range(events))
@@ -37,7 +37,7 @@ class Waiting:
 @pytest.mark.parametrize("events", [0, 1, 20])
 @trio_test
 async def test_an_event_that_was_taken_is_given(events: int) -> None:
-    """Wherever the stop comes: trio shuffles its tasks, so it comes before and behind each checkpoint."""
+    """Whenever the stop comes: trio shuffles its tasks, so it comes before and after each checkpoint."""
     for _ in range(50):
         source = Waiting(events)
         encoder = cast(ResponseEncoder, type("Encoder", (), {"response": {}})())

@@ -15,7 +15,7 @@ from tests.fakes.scheduling import make_scheduler, running
 
 @trio_test
 async def test_a_text_goes_to_ids_and_back(autojump_clock: trio.testing.MockClock) -> None:
-    """With the model's longest sequence beside them."""
+    """With the model's context length beside them."""
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         there = (await client.post("/tokenize", json={"prompt": "Hé", "model": "tiny"})).json()
@@ -26,7 +26,7 @@ async def test_a_text_goes_to_ids_and_back(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_messages_are_counted_as_chat_counts_them(autojump_clock: trio.testing.MockClock) -> None:
-    """Through the same template, with the same words for a prefill."""
+    """Through the same template, with the same text for a prefill."""
     scheduler = make_scheduler(LoopbackLauncher())
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     prefill = {"continue_final_message": True, "add_generation_prompt": False}

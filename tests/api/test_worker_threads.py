@@ -1,4 +1,4 @@
-"""CPU work off the event loop: as much as there are cores, and of what takes much memory one at a time."""
+"""CPU work off the event loop: one thread a core, and memory-heavy work one at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Work:
-    """Goes on until it is let go."""
+    """Work that runs until the test releases it."""
 
     def __init__(self) -> None:
         self.begun = Event()
@@ -36,7 +36,7 @@ async def in_large_thread(threads: WorkerThreads, work: Callable[[], _T]) -> _T:
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["the first client stays", "the first client leaves"])
 def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves: bool) -> None:
-    """Also for what goes on when nobody wants it any more: it still holds its memory."""
+    """Also behind work whose client has disconnected: it still holds its memory."""
 
     async def main() -> None:
         threads, first, second = WorkerThreads(), Work(), Work()
@@ -58,7 +58,7 @@ def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves
 
 
 def test_what_large_work_raises_reaches_its_client() -> None:
-    """A refusal, as a rule."""
+    """Usually a refusal."""
 
     def refuse() -> None:
         raise ValueError("too long")
@@ -68,7 +68,7 @@ def test_what_large_work_raises_reaches_its_client() -> None:
 
 
 def test_a_library_s_panic_is_the_request_s_alone() -> None:
-    """It is no Exception, and would end the server; so it becomes one."""
+    """A panic is not an Exception, and would end the server; it is converted to one."""
 
     class Panic(BaseException):
         pass
@@ -103,7 +103,7 @@ async def test_tenants_take_turns() -> None:
 
 @trio_test
 async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
-    """The other places stay free for others; a place that nobody took because its client left is not lost."""
+    """The other places stay free for others; a place whose client left before taking it is not lost."""
     limiter = FairLimiter(3, per_tenant=1)
     await limiter.acquire("a")
     with trio.move_on_after(0) as gone:
@@ -115,7 +115,7 @@ async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
         await trio.testing.wait_all_tasks_blocked()
         await limiter.acquire("c")
         limiter.release("a")
-    # Granted and cancelled in one moment.
+    # Granted and cancelled at the same moment.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(limiter.acquire, "a")
         await trio.testing.wait_all_tasks_blocked()
@@ -126,8 +126,8 @@ async def test_a_tenant_has_no_more_places_than_its_own_bound() -> None:
 
 
 def test_a_plain_request_is_prepared_while_sixty_unknown_grammars_wait() -> None:
-    """Of the same tenant, too: without keys everybody is one. And one tenant's grammars leave another's a
-    thread, where there is more than one."""
+    """Also of the same tenant: without keys there is only one. And one tenant's grammars leave another's a
+    thread, if there is more than one."""
 
     async def main() -> None:
         threads = WorkerThreads(cores=3)

@@ -1,4 +1,4 @@
-"""Streams of named events, read as strictly as a client could, and the messages that they add up to."""
+"""Strict readers of streams of named events, and the messages that they add up to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def named_events(body: str) -> list[dict[str, Any]]:
-    """The data of each event, whose name its type repeats. Comments are left out."""
+    """Return the data of each event, whose name its type repeats. Comments are omitted."""
     found: list[dict[str, Any]] = []
     for block in body.split("\n\n"):
         if not block or block.startswith(":"):
@@ -24,7 +24,8 @@ DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta":
 
 
 def message_of(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Anthropic's: one block at a time, counted from 0, between message_start and message_stop."""
+    """Return Anthropic's message: one block at a time, counted from 0, between message_start and
+    message_stop."""
     start, *middle, delta, stop = [event for event in events if event["type"] != "ping"]
     assert (start["type"], delta["type"], stop["type"]) == ("message_start", "message_delta", "message_stop")
     message: dict[str, Any] = dict(start["message"])
@@ -59,7 +60,7 @@ def message_of(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """OpenAI's: what the events say of each item on the way is what the last event says of it."""
+    """Return OpenAI's response: the events of each item must agree with the last event."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     created, progress, *middle, last = events
     assert (created["type"], progress["type"]) == ("response.created", "response.in_progress")

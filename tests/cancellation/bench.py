@@ -1,4 +1,4 @@
-"""A scheduler on a scripted engine whose every step can be seen, and clients that leave when told."""
+"""A scheduler on a scripted engine whose every step is visible, and clients that leave on command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.scheduling import ask, make_scheduler
 
 
 class EngineObserver:
-    """Makes scripted back ends and keeps what they did, over all lives of the engine."""
+    """Makes scripted back ends and records their work, over all lives of the engine."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -34,7 +34,7 @@ class EngineObserver:
         self.most_rows = 0
         self.admitted: list[int] = []
         self.joined_at: dict[int, int] = {}
-        """Steps that had begun when a request joined the batch."""
+        """The number of steps that had begun when a request joined the batch."""
         self.left_at: dict[int, int] = {}
         self.before_step: Callable[[], None] = lambda: None
         self.deaths_at_start = 0
@@ -142,14 +142,14 @@ class Bench:
         )
 
     async def come(self, nursery: trio.Nursery, client: Client) -> Client:
-        """Start `client`; it is accepted (or refused) when this returns, and no step has begun since."""
+        """Start `client`; when this returns it is accepted (or refused), and no step has begun since."""
         nursery.start_soon(client.follow, self.scheduler)
         while client.stream is None and client.refusal is None:
             await trio.lowlevel.checkpoint()
         return client
 
     async def strand(self, nursery: trio.Nursery) -> Client:
-        """One with the beginning of a long answer, whose engine has just died."""
+        """Return one with the beginning of a long answer, whose engine has just died."""
         client = await self.come(nursery, Client(ask(max_tokens=1000)))
         await self.wait_for(lambda: bool(client.text))
         self.launcher.kill()
@@ -163,7 +163,7 @@ class Bench:
             self.launcher.kill()
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until the condition holds, looked at twenty times a step of the default plan."""
+        """Return when the condition holds; check it twenty times a step of the default plan."""
         while not condition():  # noqa: ASYNC110 (virtual time: nothing is waited for)
             await trio.sleep(0.0005)
 
@@ -185,7 +185,7 @@ class Bench:
         assert scheduler._queue.open_charges == 0
 
     def check_nothing_is_left(self) -> None:
-        """In no table of either process, by either's own account."""
+        """No table of either process has an entry, by its own statistics."""
         statistics = self.scheduler.operations.statistics()
         assert (statistics.queued, statistics.in_engine, statistics.stalled_seconds) == (0, 0, 0.0)
         self.check_intake_is_empty()

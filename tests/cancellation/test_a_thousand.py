@@ -1,5 +1,5 @@
-"""A thousand clients leave at random moments, with every real part in one process but the model: server,
-application, scheduler, link, engine loop. Afterwards not even a task is left of them."""
+"""A thousand clients leave at random moments, with every real part in one process except the model: server,
+application, scheduler, link, engine loop. Afterwards no task of them is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's time may be up at any moment; it ends there, once, with an error of its own, and its slot is
+"""A request's deadline may pass at any moment; it ends there, once, with an error of its own, and its slot is
 free within two steps."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG = 1000
 
 
 def ended_by(client: Client, kind: type[DeadlineExceeded], words: str) -> None:
-    """Exactly one final event, the last, and it says whose limit it was."""
+    """Exactly one final event, the last, which names the limit."""
     [final] = client.finals
     assert isinstance(final, Failed)
     assert type(final.error) is kind
@@ -52,7 +52,7 @@ async def test_in_the_queue_it_ends_without_touching_the_engine(autojump_clock: 
 
 @trio_test
 async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_clock: MockClock) -> None:
-    """The client may come back, and learns when."""
+    """The client may retry, and gets the time."""
     bench = Bench(lookahead=0, queue_seconds=0.3)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=100)))
@@ -69,7 +69,7 @@ async def test_the_services_own_patience_in_the_queue_is_another_error(autojump_
 
 @trio_test
 async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
-    """Looked ahead but in no slot: the engine drops it from its line."""
+    """In the lookahead, without a slot: the engine drops it from its queue."""
     bench = Bench(lookahead=2)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=100)))
@@ -86,7 +86,7 @@ async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize("limit", ["the client's", "the service's"])
 @trio_test
 async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: MockClock) -> None:
-    """The reader has what there was and then the error; the next in line has the slot within two steps."""
+    """The reader has the answer so far and then the error; the next request has the slot within two steps."""
     seconds = 0.1 if place == "prefilling" else 0.5
     of_the_client = limit == "the client's"
     bench = Bench(SLOW_PREFILL, max_running_seconds=None if of_the_client else seconds)
@@ -109,7 +109,7 @@ async def test_while_it_is_in_a_slot(place: str, limit: str, autojump_clock: Moc
 
 @trio_test
 async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_clock: MockClock) -> None:
-    """Also while its cancel, after a stop string, is on the way: the reader already knows how it ended."""
+    """Also while its cancel, after a stop string, is on its way: the reader already has the finish reason."""
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         first = await bench.come(nursery, Client(ask("stopped", max_tokens=8)))
@@ -127,7 +127,7 @@ async def test_an_answer_that_is_complete_has_no_deadline_any_more(autojump_cloc
 
 @trio_test
 async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: MockClock) -> None:
-    """Finished, left in the queue or left in a slot: it is not watched any more."""
+    """Finished, cancelled in the queue or cancelled in a slot: it is not watched any more."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         clients = [
@@ -143,7 +143,7 @@ async def test_nobody_waits_for_the_deadline_of_what_has_ended(autojump_clock: M
 
 @trio_test
 async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
-    """A deadline does not need the engine's help to be kept."""
+    """A deadline does not depend on the engine."""
     bench = Bench(faults=Faults(hang_at_step=3))
     client = Client(ask(max_tokens=LONG, timeout_seconds=5))
     async with running(bench.scheduler) as nursery:
@@ -154,7 +154,7 @@ async def test_while_the_engine_hangs(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
-    """Queued for an engine that is being started: it ends in the queue."""
+    """Queued for an engine that is starting: it ends in the queue."""
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         bench.launcher.kill()
@@ -168,7 +168,7 @@ async def test_while_no_engine_is_up(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(autojump_clock: MockClock) -> None:
-    """Once the pace is known: nothing is queued, no time is lost, and the reason is counted."""
+    """Once the drain rate is known: nothing is queued, no time is lost, and the reason is counted."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         for number in range(20):
@@ -203,7 +203,7 @@ def test_at_any_moment_among_others(
     death: float | None,
 ) -> None:
     """With clients that leave, limits of the service and an engine that dies: one outcome and at most one
-    final event each, never later than its time, and nothing remains."""
+    final event each, never after its deadline, and nothing remains."""
 
     async def scenario() -> None:
         bench = Bench(

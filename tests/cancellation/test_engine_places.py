@@ -1,4 +1,4 @@
-"""A cancel inside the engine, at each place that planning knows: nothing of the request remains."""
+"""A cancel inside the engine, in each state that the plan knows: nothing of the request remains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.link.messages import Cancel, Retired, ScriptedPlan, StepOutput, T
 from tests.contracts.journal import alone, prompt_of, request
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=20)
-_TRUNK = prompt_of(100, 1)
+_SHARED_PREFIX = prompt_of(100, 1)
 
 
 class _Engine:
@@ -56,31 +56,31 @@ def _waiting_for_a_slot(engine: _Engine) -> int:
 
 
 def _looked_up(engine: _Engine) -> int:
-    engine.turn(request(1, _TRUNK, 2))
+    engine.turn(request(1, _SHARED_PREFIX, 2))
     while not engine.loop.idle:
         engine.turn()
-    engine.turn(request(2, [*_TRUNK, 1, 2, 3], 50))
+    engine.turn(request(2, [*_SHARED_PREFIX, 1, 2, 3], 50))
     return 2
 
 
 def _leader(engine: _Engine) -> int:
-    engine.turn(*(request(number, [*_TRUNK, number], 5) for number in range(3)))
+    engine.turn(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
     return 0
 
 
 def _follower(engine: _Engine) -> int:
-    engine.turn(*(request(number, [*_TRUNK, number], 5) for number in range(3)))
+    engine.turn(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
     return 2
 
 
 def _prefilling(engine: _Engine) -> int:
-    engine.turn(request(1, _TRUNK, 5))
+    engine.turn(request(1, _SHARED_PREFIX, 5))
     engine.turn()
     return 1
 
 
 def _decoding(engine: _Engine) -> int:
-    engine.turn(request(1, _TRUNK, 500))
+    engine.turn(request(1, _SHARED_PREFIX, 500))
     while 1 not in engine.tokens:
         engine.turn()
     return 1
@@ -103,9 +103,9 @@ def test_a_cancel_leaves_nothing(place: Callable[[_Engine], int]) -> None:
 
 
 def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
-    """Another leads."""
+    """Another sequence leads."""
     engine = _Engine()
-    submits = [request(number, [*_TRUNK, number], 5) for number in range(3)]
+    submits = [request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)]
     engine.turn(*submits)
     engine.turn(Cancel(0))
     engine.finish()
@@ -114,7 +114,7 @@ def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
 
 
 def test_a_preempted_request_can_be_cancelled_while_it_waits() -> None:
-    """It is first in line again: its cancel ends it there, and the other goes on."""
+    """It is first in the queue again: its cancel ends it there, and the other goes on."""
     engine = _Engine(budget_tokens=1500)
     first, second = (request(number, prompt_of(100, number), 1100) for number in range(2))
     engine.turn(first)

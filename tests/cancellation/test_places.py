@@ -1,4 +1,4 @@
-"""A client may leave at any moment; its slot is free within two steps and nothing of it stays."""
+"""A client may leave at any moment; its slot is free within two steps and nothing of it remains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 async def check_nothing_left(bench: Bench) -> None:
-    """Until nothing is left, which must not take long, and then a look into every table."""
+    """Wait until nothing is left, which must not take long, and then check every table."""
     with trio.fail_after(1):
         await bench.scheduler.wait_idle()
     await trio.sleep(0.05)
@@ -62,7 +62,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
-    """The engine never hears of it, and the one behind it moves up."""
+    """The engine never gets it, and the one behind it moves up."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         first = await bench.come(nursery, Client(ask("one", max_tokens=20)))
@@ -83,7 +83,7 @@ async def test_while_it_is_queued(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_while_it_waits_in_the_engine(autojump_clock: MockClock) -> None:
-    """Looked ahead but in no slot: the engine drops it from its line, and the next is not delayed."""
+    """In the lookahead, without a slot: the engine drops it from its queue, and the next is not delayed."""
     bench = Bench(lookahead=2)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=20)))
@@ -136,7 +136,7 @@ async def test_while_it_is_the_only_one(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_after_a_stop_string(autojump_clock: MockClock) -> None:
-    """It has its answer and is being cancelled already: leaving changes neither outcome nor speed."""
+    """It has its answer and is being cancelled already: a disconnect changes neither outcome nor speed."""
     alone, _ = await _alone("stopped", 20)
     bench = Bench()
     stop = alone.split()[3]
@@ -175,7 +175,7 @@ async def test_at_its_last_token(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_between_the_final_event_and_the_end_of_the_block(autojump_clock: MockClock) -> None:
-    """All is over already: the outcome stays what it was."""
+    """The request is over: its outcome stays."""
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=5), lingers=True))
@@ -189,7 +189,7 @@ async def test_between_the_final_event_and_the_end_of_the_block(autojump_clock: 
 
 @trio_test
 async def test_while_the_engine_is_dead(autojump_clock: MockClock) -> None:
-    """The next engine never hears of it."""
+    """The next engine never gets it."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("one", max_tokens=20)))
@@ -227,7 +227,7 @@ async def test_while_the_service_is_draining(place: str, autojump_clock: MockClo
 
 
 async def _alone(text: str, max_tokens: int) -> tuple[str, object]:
-    """What a request gets with the engine to itself."""
+    """Return what a request gets with the engine to itself."""
     bench = Bench()
     async with running(bench.scheduler):
         return await answer(bench.scheduler, ask(text, max_tokens=max_tokens))
@@ -240,7 +240,7 @@ async def _alone(text: str, max_tokens: int) -> tuple[str, object]:
     max_slots=st.integers(1, 3),
 )
 def test_at_any_moment_among_others(moments: list[float], lookahead: int, max_slots: int) -> None:
-    """Several leave whenever they like; the one who stays gets what it would have got alone."""
+    """Several leave at any time; the one that stays gets what it would have got alone."""
 
     async def scenario() -> None:
         expected, _ = await _alone("the one who stays", 12)

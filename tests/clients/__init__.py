@@ -1,1 +1,1 @@
-"""Frameworks that agents are written with, run as their users run them, against a server on a port."""
+"""Agent frameworks, run as their users run them, against a server on a port."""

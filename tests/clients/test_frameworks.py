@@ -1,6 +1,6 @@
-"""Frameworks that agents are written with: chat, stream, and a loop with a tool, each in its own words.
+"""Agent frameworks: chat, stream, and a loop with a tool, each by its own API.
 
-They live in an environment of their own (`requirements.txt`), which `make test` builds; elsewhere
+They are installed in an environment of their own (`requirements.txt`), which `make test` builds; elsewhere
 `CLIENTS_PYTHON` may name its interpreter.
 """
 
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def choose(number: int, prompt: str) -> str:
-    """A model that greets, looks at the clock where it may, and tells an object where it is asked for one: by
-    the tool that it must call, in words, or in nothing but JSON, which is what a grammar would leave it."""
+    """A model that greets, calls the clock's tool if it may, and answers with an object on request: by the
+    tool that it must call, in words, or in nothing but JSON, as a grammar would require."""
     if "<tool>12:00" in prompt:
         return "It is noon."
     if "<tool>get_time" in prompt:
@@ -51,7 +51,7 @@ def served() -> Iterator[PlayedServer]:
 
 
 def run(program: str, served: PlayedServer) -> list[Any]:
-    """What it printed, a line of JSON each. Proxies of this machine are none of its business."""
+    """Return the printed lines of JSON. The machine's proxies do not apply."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     ran = subprocess.run(
         [PYTHON, PROGRAMS / f"{program}.py", served.url],
@@ -75,7 +75,7 @@ def run(program: str, served: PlayedServer) -> list[Any]:
 def test_a_framework_chats_streams_and_calls_a_tool(
     program: str, ways: list[str], served: PlayedServer
 ) -> None:
-    """The tool gets the arguments that the model wrote, and the model gets the tool's result."""
+    """The tool gets the model's arguments, and the model gets the tool's result."""
     assert run(program, served) == [
         {
             "way": way,
@@ -105,8 +105,8 @@ PROTOCOLS = ("openai", "responses", "anthropic")
 def test_a_framework_gets_its_object(
     program: str, held: list[str], worded: list[str], served: PlayedServer
 ) -> None:
-    """Whole, and from a stream; at the first try. Where it does not ask in words, the engine is asked to hold
-    the answer to it."""
+    """Whole, and from a stream; at the first try. Unless it asks in words, the request constrains the
+    answer."""
     before = served.submitted
     ways = [f"{way}{how}" for way in [*held, *worded] for how in ("", ", streamed")]
     assert run(program, served) == [{"way": way, "object": json.loads(NOON)} for way in ways]

@@ -1,1 +1,1 @@
-"""Contracts that a fake and the real part pass alike; the test files beside each part run them."""
+"""Contracts that a fake and the real part both pass; the test files beside each part run them."""

@@ -1,7 +1,7 @@
-"""What every back end keeps: run by the scripted one's tests and by the real one's.
+"""The contract of a back end, run by the scripted one's tests and by the real one's.
 
-Each check takes a function that makes an empty back end, which prefills CHUNK tokens a step, and
-leaves the back end as empty as it was. Prompts are token ids that both vocabularies hold.
+Each check takes a function that makes an empty back end, which prefills CHUNK tokens a step, and leaves the
+back end as empty as it was. Prompts are token ids of both vocabularies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scheduler.token_ids import compact
 from tests.contracts.journal import GREEDY, SEEDED, Course, Journal, alone, answers, prompt_of, request
 
 CHUNK = 8
-"""The prefill chunk that the back ends under test are made with: prompts cross it in a few steps."""
+"""The prefill chunk of the back ends under test: prompts take a few steps."""
 
 MAX_ROWS = 32
-"""As many rows as the back ends under test are made for."""
+"""The maximum rows of the back ends under test."""
 
 MakeBackend: TypeAlias = Callable[[], Backend]
 
@@ -40,7 +40,7 @@ def check_every_row_ends_by_itself_once(make: MakeBackend) -> None:
 
 
 def check_prefill_goes_in_chunks(make: MakeBackend) -> None:
-    """A prompt is read at most one chunk a step; the last news of it is its whole length."""
+    """A step computes at most one chunk of a prompt; its last progress report is its whole length."""
     for length in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK + 2, 5 * CHUNK):
         course = answers(make(), [request(1, prompt_of(length, 2), 1)])[1]
         steps = [b - a for a, b in zip([0, *course.prefilled], course.prefilled, strict=False)]
@@ -49,7 +49,7 @@ def check_prefill_goes_in_chunks(make: MakeBackend) -> None:
 
 
 def check_decoding_goes_on_during_prefill(make: MakeBackend) -> None:
-    """A decoding row has a token in each step while another row's long prompt is read."""
+    """A decoding row gets a token in each step while another row's long prompt is prefilled."""
     journal = Journal(make())
     talker = journal.admit(request(1, prompt_of(3, 3), 50))
     journal.step_until(lambda: bool(talker.tokens))
@@ -63,15 +63,15 @@ def check_decoding_goes_on_during_prefill(make: MakeBackend) -> None:
 
 
 def check_max_tokens_is_exact(make: MakeBackend) -> None:
-    """From a single token on, a row without a stop token has exactly as many as it asked for."""
+    """From a single token on, a row without a stop token gets exactly the requested number."""
     whole = alone(make(), request(1, prompt_of(5, 4), 12))
     for max_tokens in range(1, 13):
         assert alone(make(), request(1, prompt_of(5, 4), max_tokens)) == whole[:max_tokens]
 
 
 def check_a_stop_token_ends_the_row(make: MakeBackend) -> None:
-    """The row ends with the first of its stop tokens, which is its last token, at every position; also
-    where the length would have ended it there too. A neighbour's stop token means nothing to it."""
+    """The row ends with the first of its stop tokens, which is its last token, at every position; also if the
+    length would have ended it there too. A neighbour's stop token has no effect."""
     backend = make()
     whole = alone(backend, request(1, prompt_of(5, 5), 10))
     first_seen = {token: whole.index(token) for token in whole}
@@ -89,7 +89,7 @@ def check_a_stop_token_ends_the_row(make: MakeBackend) -> None:
 
 
 def check_a_stop_token_in_the_prompt_is_nothing(make: MakeBackend) -> None:
-    """Only what was generated can stop a row."""
+    """Only generated tokens can stop a row."""
     prompt = prompt_of(9, 6)
     whole = alone(make(), request(1, prompt, 5))
     stop = next(token for token in prompt if token not in whole)
@@ -97,8 +97,8 @@ def check_a_stop_token_in_the_prompt_is_nothing(make: MakeBackend) -> None:
 
 
 def check_joining_changes_nobody(make: MakeBackend) -> None:
-    """Whenever a row joins and whenever it leaves again, a row that was there has the same tokens, and
-    so has one that joins with it and stays."""
+    """Whenever a row joins and whenever it leaves again, the other rows have the same tokens, and so has one
+    that joins with it and stays."""
     backend = make()
     for sampling in (GREEDY, SEEDED):
         stays = request(1, prompt_of(2 * CHUNK + 3, 7), 6, sampling=sampling)
@@ -121,8 +121,8 @@ def check_joining_changes_nobody(make: MakeBackend) -> None:
 
 
 def check_removal_in_every_stage(make: MakeBackend) -> None:
-    """A row just admitted, in prefill at any chunk, decoding at any token, or before its last one is
-    gone immediately: nothing more is heard of it, its cache is freed, its neighbours never notice."""
+    """A row just admitted, in prefill at any chunk, decoding at any token, or before its last one is gone
+    immediately: it returns nothing more, its cache is freed, and its neighbours are not affected."""
     victim = request(1, prompt_of(3 * CHUNK, 8), 4)
     neighbours = [request(2, prompt_of(2, 8), 3), request(3, prompt_of(4 * CHUNK, 8), 5)]
     expected = _tokens(answers(make(), neighbours))
@@ -152,7 +152,7 @@ def check_removal_in_every_stage(make: MakeBackend) -> None:
 
 
 def check_an_unknown_id_cannot_be_removed(make: MakeBackend) -> None:
-    """Never admitted, ended by itself, or removed before: KeyError, and nobody else is touched."""
+    """Never admitted, ended by itself, or removed before: KeyError, and no other row is affected."""
     journal = Journal(make())
     journal.admit(request(1, prompt_of(3, 9), 2))
     journal.admit(request(2, prompt_of(3, 9), 2))
@@ -200,13 +200,13 @@ def check_the_same_again_is_the_same(make: MakeBackend) -> None:
 
 
 def check_answers_differ(make: MakeBackend) -> None:
-    """Different prompts have different answers, or nothing above would mean much."""
+    """Different prompts have different answers, or the checks above would show little."""
     submits = [request(seed, prompt_of(12, seed), 6) for seed in range(8)]
     assert len({tuple(course.tokens) for course in answers(make(), submits).values()}) == 8
 
 
 def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
-    """Nothing is held before the first row and after the last; something in between."""
+    """Zero before the first row and after the last; positive in between."""
     backend = make()
     assert backend.kv_bytes() == 0
     journal = Journal(backend)
@@ -218,8 +218,9 @@ def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
 
 
 def check_logprobs_are_only_for_rows_that_asked(make: MakeBackend) -> None:
-    """One with each token of those who asked, whatever their neighbours asked; the likeliest best first, as
-    many as were wanted, and the chosen one's own beside them. Of others nothing, and their tokens as ever."""
+    """One with each token of the requesting rows, whatever their neighbours request; the likeliest best
+    first, the requested number of them, and the chosen one's own. Other rows get none, and their tokens are
+    unchanged."""
     backend = make()
     for sampling in (GREEDY, SEEDED):
         plain = [request(number, prompt_of(3 + number, 13), 5, sampling=sampling) for number in range(6)]
@@ -276,7 +277,7 @@ def check_prompts_are_scored_for_rows_that_asked(make: MakeBackend) -> None:
 
 
 def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> None:
-    """From wherever it goes on: no token that was emitted before, and the tokens that would have followed."""
+    """From any position: no token that was emitted before, and the tokens that would have followed."""
     backend = make()
     for sampling in (GREEDY, SEEDED):
         whole = msgspec.structs.replace(
@@ -297,8 +298,8 @@ def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> N
 
 
 def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
-    """No stop token is among the first `min_tokens`, one may be the next; those of an answer taken up again
-    count, and a neighbour with the same stop token ends where it would."""
+    """No stop token is among the first `min_tokens`, one may be the next; those of a resumed answer count,
+    and a neighbour with the same stop token ends where it would."""
     backend = make()
     prompt = prompt_of(5, 15)
     whole = alone(backend, request(1, prompt, 10))
@@ -323,7 +324,7 @@ def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
 
 
 def check_memory_holds_the_rows(make: MakeBackend) -> None:
-    """What the allocator holds is at least what the rows do, and never more than its peak."""
+    """The allocator's bytes are at least the rows' bytes, and never more than its peak."""
     backend = make()
     journal = Journal(backend)
     journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
@@ -336,7 +337,7 @@ def check_memory_holds_the_rows(make: MakeBackend) -> None:
 
 
 def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
-    """Without rows a step returns, empty."""
+    """Without rows a step returns an empty result."""
     backend = make()
     for _ in range(2):
         assert backend.step() == StepResult([], [], [])

@@ -1,4 +1,4 @@
-"""What every `Tokenizer` must do, fake or real: call `check_tokenizer` with one."""
+"""The contract of a `Tokenizer`, fake or real: call `check_tokenizer` with one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.errors import InvalidRequest, TemplateFailed
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import ChatPrompt, Message
 
-# No combining marks: most models normalise what they read to NFC.
+# No combining marks: most models normalise their input to NFC.
 TEXTS = (
     "",
     "Hello world",
@@ -30,7 +30,7 @@ CONVERSATION: tuple[Message, ...] = (
 
 
 def check_tokenizer(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
-    """The whole contract; `refused` are messages that the tokenizer's template does not accept."""
+    """Check the whole contract; `refused` are messages that the tokenizer's template rejects."""
     assert max(tokenizer.eos_token_ids | tokenizer.special_token_ids) < tokenizer.vocabulary
     for text in TEXTS:
         _check_round_trip(tokenizer, text)
@@ -50,7 +50,7 @@ def read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def _check_round_trip(tokenizer: Tokenizer, text: str) -> None:
-    """Nothing is added, nothing is lost: no special tokens but those in the text."""
+    """Nothing is added, nothing is lost: no special tokens except those in the text."""
     ids = tokenizer.encode(text)
     assert ids == tokenizer.encode(text)
     assert read(tokenizer, ids) == text
@@ -59,8 +59,8 @@ def _check_round_trip(tokenizer: Tokenizer, text: str) -> None:
 
 
 def _check_spelling(tokenizer: Tokenizer, text: str) -> None:
-    """What tokens are by themselves joins to the text, parts of characters included; special ones are
-    spelled, and what is no token is nothing."""
+    """The bytes of single tokens join to the text, parts of characters included; special tokens are spelled
+    out, and unknown ids are empty."""
     assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
     for token_id in tokenizer.special_token_ids | tokenizer.eos_token_ids:
         assert tokenizer.token_bytes(token_id).decode() == tokenizer.decode([token_id])
@@ -78,14 +78,14 @@ def _check_streams_are_independent(tokenizer: Tokenizer) -> None:
 
 
 def _check_end_of_sequence_is_no_text(tokenizer: Tokenizer) -> None:
-    """A request that ignores the end of sequence goes on, and its text shows nothing of it."""
+    """A request that ignores the end of sequence goes on, and its text does not show it."""
     assert tokenizer.eos_token_ids
     for eos in tokenizer.eos_token_ids:
         assert read(tokenizer, [*tokenizer.encode("a"), eos, *tokenizer.encode("b")]) == "ab"
 
 
 def _check_rendering(tokenizer: Tokenizer) -> None:
-    """Every turn's role and content in order, then the opening of the assistant's turn; always alike."""
+    """Every turn's role and content in order, then the opening of the assistant's turn; always the same."""
     text = tokenizer.render(ChatPrompt(tuple(CONVERSATION)))
     assert text == tokenizer.render(ChatPrompt(tuple(CONVERSATION)))
     position = 0
@@ -99,7 +99,7 @@ def _check_rendering(tokenizer: Tokenizer) -> None:
 
 
 def _check_template_errors(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
-    """The client's fault, whatever the template raised, and the next conversation is none the worse."""
+    """A client error for any exception of the template, without effect on the next conversation."""
     with pytest.raises(TemplateFailed) as caught:
         tokenizer.render(ChatPrompt(tuple(refused)))
     assert isinstance(caught.value, InvalidRequest)
@@ -108,7 +108,7 @@ def _check_template_errors(tokenizer: Tokenizer, refused: Sequence[Message]) -> 
 
 
 def _check_threads(tokenizer: Tokenizer) -> None:
-    """Four threads at once get what one alone gets: preparation runs in worker threads."""
+    """Four threads at once get the same as one alone: preparation runs in worker threads."""
     texts = [f"{number} {text}" for number in range(20) for text in TEXTS[1:5]]
     alone = [tokenizer.encode(text) for text in texts]
     with ThreadPoolExecutor(4) as pool:

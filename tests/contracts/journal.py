@@ -1,4 +1,4 @@
-"""A back end in use: requests, what was heard of each, and what must hold at every step."""
+"""A back end in use: requests, their output, and what must hold at every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEEDED = msgspec.structs.replace(GREEDY, temperature=1.0, top_p=0.95, seed=7, pr
 
 
 def prompt_of(tokens: int, seed: int) -> list[int]:
-    """A prompt without meaning; equal arguments give equal prompts."""
+    """Return a random prompt; equal arguments give equal prompts."""
     generator = random.Random(seed * 1_000_003 + tokens)
     return [generator.randrange(VOCABULARY) for _ in range(tokens)]
 
@@ -51,7 +51,7 @@ def request(
 
 @dataclass(slots=True)
 class Course:
-    """What has been heard of one request."""
+    """The output of one request so far."""
 
     submit: Submit
     tokens: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Course:
 
 
 class Rows:
-    """A back end and the sequences that run in it, which prefill as a plan would have them."""
+    """A back end and the sequences that run in it, prefilled as a plan would."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -82,7 +82,7 @@ class Rows:
         del self.running[request_id]
 
     def step(self, budget_tokens: int = 1 << 30) -> StepResult:
-        """One step, or the pending tokens where prompts wait for them to be returned."""
+        """One step, or the pending tokens if prompts wait for them to be returned."""
         rows = list(self.running.values())
         if self.backend.has_pending and any(row.prefilling for row in rows):
             result = self.backend.emit_pending()
@@ -94,7 +94,7 @@ class Rows:
 
 
 class Journal:
-    """A back end in use. Whatever its user does, it checks what must hold at every step."""
+    """A back end in use. It checks at every step what must hold for any use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -159,7 +159,7 @@ class Journal:
 
 
 def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:
-    """All of them together, to the end."""
+    """Run all of them together, to the end."""
     journal = Journal(backend)
     for submit in submits:
         journal.admit(submit)
@@ -168,5 +168,5 @@ def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:
 
 
 def alone(backend: Backend, submit: Submit) -> list[int]:
-    """The tokens this request gets when it has the back end to itself."""
+    """Return the tokens that this request gets with the back end to itself."""
     return answers(backend, [submit])[submit.request_id].tokens

@@ -1,4 +1,4 @@
-"""A headless Chromium spoken to over a pipe (DevTools protocol, NUL-ended JSON): no driver, no port."""
+"""A headless Chromium controlled over a pipe (DevTools protocol, NUL-terminated JSON): no driver, no port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMAND = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 class Tab:
-    """One page. What its console said, and what it threw, is in `complaints`."""
+    """One page. `complaints` has its console messages and exceptions."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
@@ -74,7 +74,7 @@ class Tab:
         self.until('location.protocol === "http:" && document.readyState === "complete"')
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -101,14 +101,14 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 @contextmanager
 def tab(profile: Path) -> Iterator[Tab]:
-    """Skips where there is no browser, and fails in CI, which installs one."""
+    """Skip if there is no browser; fail in CI, which installs one."""
     if COMMAND is None:
         if os.environ.get("CI"):
             pytest.fail("CI must open the page in a browser, and there is no chromium on the PATH")
         pytest.skip("no chromium on the PATH")
     to_browser, commands = os.pipe()
     answers, from_browser = os.pipe()
-    # The browser speaks on 3 and 4, wherever our pipes are.
+    # The browser uses descriptors 3 and 4.
     script = f'exec 3<&{to_browser} 4>&{from_browser}; exec "$0" "$@"'
     process = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""One server of each kind for the tests that leave it as they found it."""
+"""One server of each kind for the tests that leave it unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def random_weights() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Served]:
-    """The embedded model, which answers sensibly: `penstock serve` without an option."""
+    """The embedded model, with meaningful answers: `penstock serve` without an option."""
     with serving(trained=True) as served:
         yield served
 

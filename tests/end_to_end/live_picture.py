@@ -14,15 +14,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from PIL import Image
 
+from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import Tab, tab
-from tests.end_to_end.serving import Served, serving
+from tests.end_to_end.serving import serving
 
 PICTURE = Path(__file__).parents[2] / "api" / "live.png"
 MAX_PICTURE_BYTES = 200_000
@@ -69,22 +69,6 @@ def run_agent(url: str, number: int, over: threading.Event) -> None:
         messages.append({"role": "assistant", "content": answer.split(".")[0] + "."})
 
 
-@contextmanager
-def agents(served: Served) -> Iterator[None]:
-    over = threading.Event()
-    threads = [
-        threading.Thread(target=run_agent, args=(served.url, number, over)) for number in range(AGENTS)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
 def show_busy_page(page: Tab, url: str) -> None:
     page.open(url, 1280)
     page.until('document.querySelector("#state").textContent === "ready"')
@@ -102,7 +86,7 @@ def take(path: Path) -> int:
         raw = Path(folder) / "page.png"
         with (
             serving(*OPTIONS, trained=True) as served,
-            agents(served),
+            agent_threads(partial(run_agent, served.url), AGENTS),
             tab(Path(folder) / "profile") as page,
         ):
             show_busy_page(page, served.url)

@@ -1,4 +1,4 @@
-"""A client on bytes: what it asks, what it reads, and when it hangs up are the test's to say."""
+"""A client on bytes: the test decides what it sends, what it reads, and when it disconnects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request_bytes(text: str = "hello", **fields: Any) -> bytes:
 
 @dataclass
 class Answer:
-    """A whole streamed answer, as it came."""
+    """A whole streamed answer as received."""
 
     status: int = 0
     body: bytes = b""

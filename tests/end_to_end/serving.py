@@ -1,4 +1,4 @@
-"""A real server in a process of its own, on a free port."""
+"""A real server in a separate process, on a free port."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ START_SECONDS = 60
 
 
 def random_model() -> tuple[str, ...]:
-    """Random weights. What they say never ends by itself and hangs on every
-    token before it, which is what most tests need; those that want sense serve the embedded model."""
+    """Random weights. Their answers never end by themselves and depend on every token before, which is what
+    most tests need; tests of meaning use the embedded model."""
     folder = ensure_model(TINY, "tiny", user_cache_folder(os.environ))
     return ("--model", str(folder), "--served-model-name", "random")
 
@@ -87,10 +87,10 @@ def serving(
     trained: bool = False,
     descriptors: int | None = None,
 ) -> Iterator[Served]:
-    """Serve until the block is left; the process is gone then, and its exit was clean.
+    """Serve until the block is left; then the process is gone, and its exit was clean.
 
-    `trained`: the embedded model, as an operator without options gets it; else random weights. `descriptors`:
-    the soft and the hard limit of open files.
+    `trained`: the embedded model, the default; otherwise random weights. `descriptors`: the soft and the hard
+    limit of open files.
     """
     with start(*arguments, environment=environment, trained=trained, descriptors=descriptors) as served:
         yield served
@@ -104,7 +104,7 @@ def start(
     trained: bool = False,
     descriptors: int | None = None,
 ) -> Iterator[Served]:
-    """As `serving`, but how it ends is the test's own affair (it is killed if still there)."""
+    """As `serving`, but the test ends it itself (it is killed if still there)."""
     model = () if trained else random_model()
     limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     process = subprocess.Popen(
@@ -159,7 +159,7 @@ def stop(served: Served, within_seconds: float = 20) -> None:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Returns when the condition holds. The time is a bound on failure, not a measurement."""
+    """Return when the condition holds. The time is a bound on failure, not a measurement."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -1,4 +1,4 @@
-"""Clients that do what no client should, all at once: the server stays as it is, others notice nothing."""
+"""Abusive clients, all at once: the server's memory stays level, and others are not affected."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Abuse = Callable[["Abusers"], Awaitable[None]]
 _GOOD_TOKENS = 150
 _MEGABYTE = 1 << 20
 _LEVEL_BYTES = 160 * _MEGABYTE
-"""What stays after a round, 60 to 105 MB in ten of them, whatever their number: it was 1.4 GB once."""
+"""The growth after a round: 60 to 105 MB in ten of them, in any number; it was 1.4 GB once."""
 _PATIENCE_SECONDS = 60
-"""Millions of spaces are tokenized before they are refused, and one text of such a size after the other."""
+"""Millions of spaces are tokenized before they are refused, one such text after the other."""
 
 
 class Abusers:
-    """Their connections, and the first line of every answer that they got."""
+    """Their connections, and the first line of every answer."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -44,8 +44,8 @@ class Abusers:
         return trio.SocketStream(connection)
 
     async def say(self, data: bytes, *, reset: bool = False, stay: bool = False) -> None:
-        """Send this on a connection of its own, read what comes, and go. `stay`: until an answer begins,
-        without closing our side before, which a server may take for leaving."""
+        """Send this on a connection of its own, read the answer, and close. `stay`: until an answer begins,
+        without half-closing before, which a server may take for a disconnect."""
         async with await self.connect() as stream:
             answer = b""
             with suppress(trio.BrokenResourceError), trio.move_on_after(_PATIENCE_SECONDS):
@@ -94,7 +94,7 @@ async def connects_and_disconnects(abusers: Abusers) -> None:
 
 
 async def readers_of_a_byte_a_second(abusers: Abusers) -> None:
-    """With the smallest buffers that the kernel gives."""
+    """With the smallest buffers that the kernel allows."""
 
     async def one(number: int) -> None:
         async with await abusers.connect(receive_buffer=2048) as stream:
@@ -107,7 +107,7 @@ async def readers_of_a_byte_a_second(abusers: Abusers) -> None:
 
 
 async def half_open_sockets(abusers: Abusers) -> None:
-    """Connections that say nothing, or the half of something, and stay."""
+    """Connections that send nothing, or half a request, and stay."""
 
     async def one(number: int) -> None:
         async with await abusers.connect() as stream:
@@ -131,8 +131,8 @@ async def slowloris(abusers: Abusers) -> None:
 
 
 async def bodies_of_10_megabytes(abusers: Abusers) -> None:
-    """Of good JSON, of bad JSON, of nothing that is announced; spaces that are tokenized, and enough of them
-    that the tokenizer's library panics."""
+    """Valid JSON, invalid JSON, less than announced; spaces that are tokenized, and enough of them that the
+    tokenizer's library panics."""
     long = request_bytes("word " * (2 * _MEGABYTE))
     bad = request_bytes("x" * 10 * _MEGABYTE)[:-3] + b"]]]"
     spaces, too_many = (request_bytes(" " * count * _MEGABYTE) for count in (3, 10))
@@ -143,7 +143,7 @@ async def bodies_of_10_megabytes(abusers: Abusers) -> None:
 
 
 async def pipelined_garbage(abusers: Abusers) -> None:
-    """Good requests, and right behind them bytes that are none."""
+    """Valid requests, followed directly by invalid bytes."""
 
     async def one(number: int) -> None:
         await abusers.say(
@@ -180,7 +180,7 @@ def _median_gap(answers: list[Answer]) -> float:
 
 
 async def _round(served: Served, heard: list[bytes]) -> float:
-    """All abuses at once, beside good streams, whose median time from token to token it returns."""
+    """Run all abuses at once, beside normal streams; return the streams' median ITL."""
     abusers = Abusers(served.port)
     good: list[Answer] = []
 
@@ -204,7 +204,7 @@ def _resident_below(served: Served, most_bytes: float) -> bool:
 
 @pytest.mark.timeout(300)
 def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing() -> None:
-    """No answer is a 5xx, good streams keep their pace, and memory, files and threads are level."""
+    """No answer is a 5xx, normal streams keep their pace, and memory, files and threads are level."""
     plan = "step_seconds=0.02"
     options = ("--engine", "scripted", "--scripted", plan, "--max-slots", "48", "--max-queue", "100000")
     with serving(*options) as served:
@@ -218,15 +218,15 @@ def test_abuse_of_every_kind_harms_nobody_and_leaves_nothing() -> None:
             eventually(lambda: idle(served), 30)
             # The last connections end a moment after their requests.
             eventually(lambda: of_process(served.process.pid)["open files"] <= before["open files"] + 2, 30)
-            # So does the thread that still tokenizes what nobody waits for any more.
+            # So does the thread that still tokenizes for a client that has left.
             most = before["resident bytes"] + _LEVEL_BYTES
             eventually(partial(_resident_below, served, most), _PATIENCE_SECONDS)
             held.append(of_process(served.process.pid))
     statuses = {line.split(b" ")[1] for line in heard}
     assert not {status for status in statuses if status.startswith(b"5")}, statuses
     assert {b"200", b"400"} <= statuses
-    # A ratio in one run: a step of 20 ms is a step of 20 ms, but for other programs on this machine. Those
-    # may slow a round or two; what abuse does to a server it does in each.
+    # A ratio in one run: a step of 20 ms takes 20 ms, except for other programs on this machine. Those may
+    # slow a round or two; abuse slows each.
     assert min(gaps) < 3 * calm, (gaps, calm)
     first, _, last = held
     assert last["threads"] <= first["threads"] + 2

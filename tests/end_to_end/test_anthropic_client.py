@@ -1,4 +1,4 @@
-"""The official `anthropic` client against a server started as a user starts it."""
+"""The official `anthropic` client against a real server process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client(random_weights: Served) -> Iterator[anthropic.Anthropic]:
 
 
 def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> None:
-    """What came from the cache is no input; together they are what `count_tokens` said."""
+    """Cached tokens are not input tokens; together they equal `count_tokens`."""
     counted = client.messages.count_tokens(model="random", system="Be kind.", messages=[ASK])
     for first in (True, False):
         message = client.messages.create(model="random", max_tokens=12, system="Be kind.", messages=[ASK])
@@ -36,7 +36,7 @@ def test_it_creates_and_counts_what_is_cached(client: anthropic.Anthropic) -> No
 
 
 def test_it_streams_what_it_creates(client: anthropic.Anthropic) -> None:
-    """Greedy: the client's accumulated message is the whole one."""
+    """Greedy: the client's accumulated message equals the whole one."""
     ask: dict[str, Any] = {
         "model": "random",
         "max_tokens": 40,
@@ -69,7 +69,7 @@ def test_the_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
 
 
 def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, random_weights: Served) -> None:
-    """Though many more tokens were asked for."""
+    """Although many more tokens were requested."""
     before = random_weights.metric("penstock_requests_total", 'outcome="cancelled"')
     with client.messages.stream(model="random", max_tokens=20_000, messages=[ASK]) as stream:
         for _, event in zip(range(5), stream, strict=False):
@@ -79,7 +79,7 @@ def test_closing_the_stream_frees_the_slot(client: anthropic.Anthropic, random_w
 
 
 def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
-    """Each status arrives as the exception that the client has for it; also the server's own."""
+    """The client raises its own exception for each status; also for the server's own."""
     with pytest.raises(anthropic.NotFoundError, match="'claude-9' is not served here"):
         client.messages.create(model="claude-9", max_tokens=5, messages=[ASK])
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
@@ -91,7 +91,7 @@ def test_errors_have_their_types(client: anthropic.Anthropic) -> None:
     assert large.value.body["type"] == "error"
 
 
-# The client leaves its own generators to the garbage collector when a stream has ended.
+# The client leaves its own generators to the garbage collector after a stream.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> None:
     """As agent frameworks use it: one client, many streams, trio underneath."""

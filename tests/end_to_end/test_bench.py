@@ -1,4 +1,4 @@
-"""`penstock bench` as an operator types it, against a real server with the scripted engine."""
+"""`penstock bench` from the command line, against a real server with the scripted engine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measured(scripted: Served, tmp_path_factory: pytest.TempPathFactory) -> Path
     )
     assert done.returncode == 0, done.stderr
     assert "throughput" in done.stdout
-    # Whether this machine had a core to spare for the load generator is not the matter of these tests.
+    # These tests do not depend on a spare core for the load generator.
     runs = record.load(out / "throughput.json")
     well = record.GeneratorHealth(cpu_share=0.1, lag_p50_seconds=0.0, lag_p99_seconds=0.0)
     record.save(out / "throughput.json", [msgspec.structs.replace(run, generator=well) for run in runs])
@@ -58,7 +58,7 @@ def measured(scripted: Served, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_a_comparison_takes_turns_and_gives_equal_prompts(measured: Path) -> None:
-    """A B A B; within a round both get the same words, in the next round both get new ones."""
+    """A B A B; within a round both get the same prompts, in the next round both get new ones."""
     runs = record.load(measured / "throughput.json")
     assert [(run.target, run.round) for run in runs] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert runs[0].salt == runs[1].salt != runs[2].salt == runs[3].salt
@@ -69,7 +69,7 @@ def test_a_comparison_takes_turns_and_gives_equal_prompts(measured: Path) -> Non
 
 
 def test_the_report_stands_alone(measured: Path) -> None:
-    """One HTML file that asks nobody for anything and names both targets."""
+    """One self-contained HTML file that names both targets."""
     page = (measured / "throughput.html").read_text()
     assert "<svg" in page
     assert 'src="http' not in page
@@ -77,7 +77,7 @@ def test_the_report_stands_alone(measured: Path) -> None:
 
 
 def test_files_can_be_drawn_together_and_judged(measured: Path) -> None:
-    """`report` draws what was recorded; a baseline made of a run accepts it, and refuses a better past."""
+    """`report` draws recorded runs; a baseline made of a run accepts it, and rejects a better past."""
     runs = measured / "throughput.json"
     drawn = bench("report", str(runs), "--html", str(measured / "again.html"), "--formulas")
     assert drawn.returncode == 0, drawn.stderr
@@ -108,7 +108,7 @@ def test_the_servers_own_metrics_agree_with_the_clients(scripted: Served, tmp_pa
 
 
 def _answers(served: Served) -> float:
-    """How many requests have ended in the server."""
+    """Return how many requests have ended in the server."""
     outcomes = ("stop", "length")
     return sum(served.metric("penstock_requests_total", f'outcome="{outcome}"') for outcome in outcomes)
 
@@ -128,8 +128,8 @@ def test_ctrl_c_still_writes_what_was_measured(scripted: Served, tmp_path: Path)
         text=True,
     )
     with process:
-        # Each client asks again when it has its answer, so after more answers than there are clients (and the
-        # one with which the target is tried out) one of them has been received, and not only sent.
+        # Each client sends its next request after its answer. After more answers than clients (and the trial
+        # request), one of them has been received, and not only sent.
         enough = _answers(scripted) + _CLIENTS + 2
         eventually(lambda: _answers(scripted) >= enough, 60)
         process.send_signal(signal.SIGINT)
@@ -142,7 +142,7 @@ def test_ctrl_c_still_writes_what_was_measured(scripted: Served, tmp_path: Path)
 
 
 def test_a_target_that_is_not_there_is_a_result(tmp_path: Path) -> None:
-    """Nobody listens: every request says so, with counts, and the run ends by itself."""
+    """Nothing listens: every request reports it, with counts, and the run ends by itself."""
     done = bench(
         *("compare", "--scenario", "throughput", "--out", str(tmp_path)),
         *("--target", "nobody=http://127.0.0.1:9,model=x", *SMALL, "--set", "clients.sessions=8"),
@@ -168,7 +168,7 @@ def test_a_target_that_is_not_there_is_a_result(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_misspelt_is_said_in_a_line(arguments: list[str], words: str) -> None:
-    """Exit 2, the word that is wrong, no traceback."""
+    """Exit 2, the wrong word, no traceback."""
     done = bench(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -176,7 +176,7 @@ def test_what_is_misspelt_is_said_in_a_line(arguments: list[str], words: str) ->
 
 
 def test_the_scenarios_are_listed() -> None:
-    """With a line each on what they are for."""
+    """With a line each on their purpose."""
     done = bench("scenarios")
     assert done.returncode == 0
     for name in ("throughput", "cold-burst", "agents", "long-prompt", "overload", "replay"):

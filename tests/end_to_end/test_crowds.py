@@ -1,4 +1,4 @@
-"""Many clients at once: all are served, none costs another anything, and nothing is left behind."""
+"""Many clients at once: all are served, none delays another, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def idle(served: Served) -> bool:
 
 
 def test_a_hundred_clients_on_eight_slots_all_finish() -> None:
-    """On the real engine: every one gets its whole answer, and equal prompts get equal answers."""
+    """On the real engine: every client gets its whole answer, and equal prompts get equal answers."""
     with serving("--max-slots", "8") as served:
 
         async def crowd() -> list[Answer]:
@@ -69,7 +69,7 @@ def test_beyond_the_queues_bound_clients_learn_when_to_come_back() -> None:
         refused = [answer for answer in answers if answer.status == 503]
         accepted = [answer for answer in answers if answer.status == 200]
         assert len(refused) + len(accepted) == 100
-        # Two slots, a lookahead of four, a queue of eight: no fewer are ever taken.
+        # Two slots, a lookahead of four, a queue of eight: at least this many are accepted.
         assert len(accepted) >= 14
         assert refused
         assert {answer.finish_reason for answer in accepted} == {"length"}
@@ -77,8 +77,8 @@ def test_beyond_the_queues_bound_clients_learn_when_to_come_back() -> None:
 
 
 def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
-    """Clients that leave at random moments (queued, prefilling, decoding, streamed or not): afterwards
-    no slot, no queue entry, no cache is taken, each request has one outcome, and service goes on."""
+    """Clients that leave at random moments (queued, prefilling, decoding, streamed or not): afterwards no
+    slot, no queue entry, no cache is in use, each request has one outcome, and service goes on."""
     plan = "step_seconds=0.001,prefill_tokens_per_step=20"
     with serving("--engine", "scripted", "--scripted", plan, "--max-slots", "8") as served:
         rng = random.Random(20)
@@ -117,7 +117,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
         assert outcomes <= 1000
         answer = trio.run(ask, served.port)
         assert answer.finish_reason == "length"
-        # No connection; a little slack for what the server has opened for itself.
+        # No connection; a little slack for the server's own files.
         eventually(lambda: open_files(served.process.pid) <= before + 2)
 
 

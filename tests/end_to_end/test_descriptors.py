@@ -19,7 +19,7 @@ SCRIPTED = ("--engine", "scripted")
 
 @contextmanager
 def crowd(served: Served, connections: int) -> Iterator[None]:
-    """Clients that connect, say nothing and stay."""
+    """Clients that connect, send nothing and stay."""
     with ExitStack() as stack:
         for _ in range(connections):
             stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=10))
@@ -41,7 +41,7 @@ def test_a_crowd_of_clients_leaves_room_for_the_next_engine() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux changes the limits of a running process")
 def test_a_server_without_descriptors_waits_for_them() -> None:
-    """Neither the death of its engine nor new clients end it, and the log is not flooded."""
+    """Neither its engine's death nor new clients end it, and the log is not flooded."""
     with serving(*SCRIPTED) as served:
         limits = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (4, limits[1]))

@@ -1,4 +1,4 @@
-"""Kills of a real engine process: its clients notice a pause, and no more."""
+"""Kills of a real engine process: its clients notice only a pause."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.fakes.faulty_backend import Faults, in_engine_process
 def fields_of(number: int) -> dict[str, Any]:
     """Every second one greedy, the others sampled, some of them with penalties; of different lengths.
 
-    Float32 is not exact: a row's last bits depend on who is in the batch with it and on whether a token was
-    decoded or read, and in some thousand sampled tokens one stands so near an edge that they decide it, with
-    or without a death. These seeds have none within these lengths.
+    Float32 is not exact: a row's last bits depend on the batch and on whether a token was decoded or
+    prefilled, and one in some thousand sampled tokens is so near an edge that they decide it, with or without
+    a death. These seeds have none within these lengths.
     """
     if number % 2 == 0:
         return {"max_tokens": 80 + 4 * number}
@@ -56,8 +56,8 @@ def check_the_same(answers: list[Answer], expected: list[Answer]) -> None:
 
 
 def test_under_16_streams_all_go_on_to_the_byte() -> None:
-    """On real MLX, greedy and sampled, killed in the middle: `/ready` says 503 and then 200 again, and each
-    answer is the one of an undisturbed run."""
+    """On real MLX, greedy and sampled, killed in the middle: `/ready` returns 503 and then 200 again, and
+    each answer equals that of an undisturbed run."""
     with serving() as served:
         expected = trio.run(ask_sixteen, served)
         before = served.metric("penstock_generated_tokens_total")
@@ -89,8 +89,8 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
 
 
 def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
-    """SIGSTOP: the process lives and does nothing. After --stall-seconds that is a death; it is let go on for
-    as long as it takes to write its stacks to the log."""
+    """SIGSTOP: the process lives and does nothing. After --stall-seconds it is declared hung; it continues
+    only to write its stacks to the log."""
     plan = "step_seconds=0.01"
     with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "2") as served:
 
@@ -120,7 +120,7 @@ def with_faults(folder: Path, faults: Faults) -> dict[str, str]:
 
 
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
-    """To mend it one needs to know where it hung: the faulthandler's dump, and then the next one."""
+    """The stacks show where it hung: the faulthandler's dump, and then the next engine."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
     with serving(*arguments, environment=with_faults(tmp_path, Faults(hang_at_step=20))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=40))
@@ -129,7 +129,7 @@ def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> No
 
 
 def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> None:
-    """Scripted, dead after every 40 steps: an answer of 150 tokens lives through as many as it takes."""
+    """Scripted, dead after every 40 steps: an answer of 150 tokens outlives several engines."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.001", "--max-slots", "4")
     with serving(*arguments, environment=with_faults(tmp_path, Faults(die_at_step=40))) as served:
         answer = trio.run(lambda: ask(served.port, max_tokens=150))
@@ -141,7 +141,8 @@ def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> No
 
 
 def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
-    """SIGTERM while there is no engine: the next one finishes what was accepted, and the exit is clean."""
+    """SIGTERM while there is no engine: the next one finishes the accepted requests, and the exit is
+    clean."""
     with start("--engine", "scripted", "--scripted", "step_seconds=0.01") as served:
 
         async def main() -> list[Answer]:

@@ -1,4 +1,4 @@
-"""The fuzz in small: `make fuzz` sends five thousand bodies."""
+"""A small fuzz run: `make fuzz` sends five thousand bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUESTS = 200
 @pytest.mark.timeout(300)
 def test_numbers_at_an_edge_harm_nobody() -> None:
     """Subnormal, huge, negative zero, with grammars and tools, 32 at once: no engine dies, no answer fails,
-    and the event loop answers all the while."""
+    and the event loop never stalls."""
     notes: list[str] = []
     found = trio.run(run, FuzzPlan(requests=REQUESTS, seed=1), notes.append)
     assert list(found.complaints()) == [], (notes, found)

@@ -1,4 +1,4 @@
-"""Who may reach a server on 127.0.0.1: `Host` as raw clients send it."""
+"""Access to a server on 127.0.0.1: `Host` as raw clients send it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start and end of `penstock serve`: what an operator sees, and that nothing is left behind."""
+"""Start and end of `penstock serve`: the operator's output, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _eventually_holds(served: Served, requests: int) -> None:
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """A `penstock` that is expected to end by itself."""
+    """Run a `penstock` that is expected to end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "api", *arguments],
         capture_output=True,
@@ -46,11 +46,11 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 
 def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -> None:
-    """Model, BLAS, engine, address, and one line to paste that shows a sensible answer arriving."""
+    """Model, BLAS, engine, address, and a command line that streams a sensible answer."""
     said = "\n".join(embedded.lines)
     assert re.search(r"^model +embedded", said, re.M)
     assert re.search(r"^blas +\S", said, re.M)
-    # As it is stored (bfloat16), but on a CPU, which computes faster in float32.
+    # As stored (bfloat16), except on a CPU, which computes faster in float32.
     assert re.search(r"^engine +mlx \S+ on (cpu: .* MB of float32|(?!cpu: ).* MB of bfloat16)", said, re.M)
     assert re.search(rf"^listening +{re.escape(embedded.url)}", said, re.M)
     (line,) = [line for line in embedded.lines if line.startswith("try ")]
@@ -72,7 +72,8 @@ def status_of(url: str) -> int:
 
 
 def test_metrics_may_have_a_port_of_their_own() -> None:
-    """There with the probes and nothing else; clients' port has them no more; both drain with one signal."""
+    """It serves metrics and probes only; the clients' port has no metrics then; both drain with one
+    signal."""
     with serving("--engine", "scripted", "--metrics-port", "0") as served:
         (line,) = [line for line in served.lines if line.startswith("listening")]
         found = re.search(r"metrics: (http://127.0.0.1:\d+)/metrics", line)
@@ -92,7 +93,7 @@ def test_metrics_may_have_a_port_of_their_own() -> None:
 
 
 def test_traces_without_their_packages_are_refused_at_the_start(tmp_path: Path) -> None:
-    """By the option's name, with the command that installs them."""
+    """With the option's name and the command that installs them."""
     # With None in sys.modules Python finds no such package.
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
@@ -136,7 +137,7 @@ def test_ctrl_c_lets_running_answers_finish() -> None:
 
 
 def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
-    """A client that reads nothing cannot hold up the exit beyond the drain's deadline."""
+    """A client that reads nothing cannot delay the exit beyond the drain's deadline."""
     plan = "step_seconds=0.0005"
     with start(
         "--engine", "scripted", "--scripted", plan, "--drain-seconds", "1", "--write-seconds", "600"
@@ -146,7 +147,7 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", served.port))
             client.sendall(request_bytes(max_tokens=39_000))
-            # Until the kernel's buffers are full and the server's send waits: no signal of that but time.
+            # Until the kernel's buffers are full and the server's send waits; only time shows that.
             eventually(lambda: served.metric("penstock_generated_tokens_total") > 2000, 30)
             served.process.send_signal(signal.SIGTERM)
             assert served.process.wait(10) == 0
@@ -154,7 +155,7 @@ def test_sigterm_with_a_stalled_client_ends_all_the_same() -> None:
 
 
 def test_what_waits_in_the_queue_is_drained_too() -> None:
-    """It was accepted: one slot, and ten requests that are all answered before the exit."""
+    """Accepted requests are served: one slot, and ten requests that are all answered before the exit."""
     plan = "step_seconds=0.005"
     with start("--engine", "scripted", "--scripted", plan, "--max-slots", "1") as served:
 
@@ -178,7 +179,7 @@ def test_what_waits_in_the_queue_is_drained_too() -> None:
 
 
 def test_an_answer_that_the_drain_cuts_off_says_so() -> None:
-    """An answer that outlasts the drain ends with an error event, not in silence."""
+    """An answer that outlasts the drain ends with an error event, not silently."""
     plan = "step_seconds=0.02"
     with start("--engine", "scripted", "--scripted", plan, "--drain-seconds", "0.5") as served:
 
@@ -220,7 +221,7 @@ def test_a_second_signal_stops_at_once() -> None:
 
 
 def test_sigkill_of_the_server_leaves_no_engine() -> None:
-    """The engine sees the link close and leaves by itself."""
+    """The engine sees the link close and exits by itself."""
     with start("--engine", "scripted") as served:
         engine = served.engine_pid()
         served.process.kill()
@@ -258,7 +259,7 @@ def test_a_port_in_use_is_said_in_one_line() -> None:
 def test_a_value_that_cannot_be_used_is_refused_by_name(
     arguments: list[str], environment: dict[str, str], code: int, words: str
 ) -> None:
-    """2 for an option, 1 for what it names; never a traceback."""
+    """2 for an option, 1 for the thing it names; never a traceback."""
     done = run("serve", "--port", "0", *arguments, environment=environment)
     assert done.returncode == code
     assert words in done.stderr
@@ -266,7 +267,7 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
-    """The engine's own words, exit 1, and no process left."""
+    """The engine's own message, exit 1, and no process left."""
     import shutil
 
     from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -281,7 +282,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_options_come_from_the_environment_too() -> None:
-    """PENSTOCK_MAX_SLOTS does what --max-slots does, and the command line wins."""
+    """PENSTOCK_MAX_SLOTS has the effect of --max-slots, and the command line wins."""
     with serving("--engine", "scripted", environment={"PENSTOCK_MAX_SLOTS": "5"}) as served:
         assert served.metric("penstock_slots") == 5
     with serving(

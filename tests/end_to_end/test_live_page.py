@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import tab
 from tests.end_to_end.serving import Served, serving
 
@@ -40,9 +41,8 @@ document.querySelector("#keyform button").click()"""
 @contextmanager
 def load(served: Served, agents: int = 14) -> Iterator[None]:
     """Agents that begin alike and go on, until the block is left."""
-    over = threading.Event()
 
-    def agent(number: int) -> None:
+    def agent(number: int, over: threading.Event) -> None:
         text = "You are an agent. " * 12 + f"Number {number}. " * 4
         while not over.is_set():
             text += " And more."
@@ -53,15 +53,8 @@ def load(served: Served, agents: int = 14) -> Iterator[None]:
             with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
                 answer.read()
 
-    threads = [threading.Thread(target=agent, args=(number,)) for number in range(agents)]
-    for thread in threads:
-        thread.start()
-    try:
+    with agent_threads(agent, agents):
         yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

@@ -1,6 +1,6 @@
 """Right and wrong answers: agents with facts of their own behind one shared prompt, on the embedded model.
 
-One token of another's cache, a row too many or a lost token changes what an answer says here, so a fault
+One token from another's cache, an extra row or a lost token changes the meaning of an answer, so a fault
 anywhere between prompt and stream shows as a wrong code.
 """
 
@@ -33,11 +33,11 @@ class Agent:
 
 
 def agents(seed: int, filler: int = 60) -> list[Agent]:
-    """Each gets the code of three things of its own and asked for one of them; the system prompt, the same
-    for all, holds the codes of twelve pumps among filler.
+    """Each gets the code of three things of its own and is asked for one of them; the common system prompt
+    has the codes of twelve pumps among filler.
 
-    All three things have the agent's number, and pumps have it, too. Of such questions the model answers 98
-    in 100 rightly; the seeds used here are some with which it misses none of 32.
+    All three things have the agent's number, and pumps have it, too. The model answers 98 in 100 of such
+    questions rightly; with the seeds used here it misses none of 32.
     """
     rng = random.Random(seed)
     shared = [f"The code of pump {number} is {code(rng)}." for number in range(1, PUMPS + 1)]
@@ -55,7 +55,7 @@ def agents(seed: int, filler: int = 60) -> list[Agent]:
 
 
 async def ask_all(served: Served, crowd: list[Agent], answers: dict[str, Answer]) -> None:
-    """At once, each on a connection of its own."""
+    """Ask all agents at once, each on a connection of its own."""
 
     async def one(agent: Agent) -> None:
         answers[agent.expected] = await ask(served.port, messages=agent.messages, max_tokens=60)
@@ -66,7 +66,7 @@ async def ask_all(served: Served, crowd: list[Agent], answers: dict[str, Answer]
 
 
 def check(answers: dict[str, Answer]) -> None:
-    """Each its own, ended by the model itself."""
+    """Each its own code, ended by the model itself."""
     assert len(answers) == AGENTS
     wrong = {expected: answer.text for expected, answer in answers.items() if answer.text != expected}
     assert wrong == {}
@@ -74,7 +74,7 @@ def check(answers: dict[str, Answer]) -> None:
 
 
 def test_every_agent_gets_its_own_answer_from_a_shared_prompt(embedded: Served) -> None:
-    """All at once on a cold cache, and again on a warm one, where a token of each prompt is computed."""
+    """All at once on a cold cache, and again on a warm one, where one token of each prompt is computed."""
     crowd = agents(seed=2)
     for warm in (False, True):
         before = embedded.metric("penstock_prefilled_tokens_total")
@@ -86,7 +86,7 @@ def test_every_agent_gets_its_own_answer_from_a_shared_prompt(embedded: Served) 
 
 
 def test_a_shared_fact_is_found_by_everyone(embedded: Served) -> None:
-    """What is asked for lies in the cached part: eight agents, a pump each, in turn and at once."""
+    """The fact is in the cached part: eight agents, a pump each, in turn and at once."""
     rng = random.Random(2)
     codes = {number: code(rng) for number in range(1, 9)}
     facts = [f"The code of pump {number} is {text}." for number, text in codes.items()]
@@ -125,8 +125,8 @@ def test_facts_are_found_in_a_prompt_longer_than_any_that_it_was_trained_on(embe
 
 
 def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_die() -> None:
-    """Four neighbours who never stop grow beyond what was reserved for them, so agents are preempted and
-    computed again; the engine is killed under all of them; then the neighbours hang up."""
+    """Four neighbours that never stop grow beyond their reserve, so agents are preempted and recomputed; the
+    engine is killed under all of them; then the neighbours disconnect."""
     crowd = agents(seed=4)
 
     async def main(served: Served) -> dict[str, Answer]:

@@ -1,4 +1,4 @@
-"""The official `openai` client against a server started as a user starts it."""
+"""The official `openai` client against a real server process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def client(random_weights: Served) -> Iterator[openai.OpenAI]:
 
 
 def test_it_completes(client: openai.OpenAI) -> None:
-    """The typed object has text, reason and usage; asked again, all of the prompt but one token is cached."""
+    """The typed object has text, finish reason and usage; repeated, all of the prompt but one token is
+    cached."""
     for _ in range(2):
         answer = client.chat.completions.create(
             model="random", messages=[{"role": "user", "content": "hello"}], max_tokens=12
@@ -34,7 +35,7 @@ def test_it_completes(client: openai.OpenAI) -> None:
 
 
 def test_it_streams_what_it_completes(client: openai.OpenAI) -> None:
-    """Greedy: the deltas join to the whole answer; the usage comes in the last chunk."""
+    """Greedy: the deltas join to the whole answer; the usage is in the last chunk."""
     whole = client.chat.completions.create(
         model="random",
         messages=[{"role": "user", "content": "count"}],
@@ -76,8 +77,8 @@ def test_a_seed_gives_the_same_answer_again(client: openai.OpenAI) -> None:
 
 
 def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
-    """Greedy: the likeliest token is the chosen one; what is streamed is what comes whole; min_tokens are
-    there whatever the model wants."""
+    """Greedy: the likeliest token is the chosen one; the streamed entries equal the whole ones; min_tokens
+    are generated whatever the model predicts."""
     body: Any = {
         "model": "random",
         "messages": [{"role": "user", "content": "count"}],
@@ -108,7 +109,7 @@ def test_log_probabilities_of_a_real_model(client: openai.OpenAI) -> None:
 
 
 def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, random_weights: Served) -> None:
-    """Closing the stream frees the slot, though 20,000 more tokens were asked for."""
+    """Closing the stream frees the slot, although 20,000 more tokens were requested."""
     before = random_weights.metric("penstock_requests_total", 'outcome="cancelled"')
     stream = client.chat.completions.create(
         model="random",
@@ -125,7 +126,8 @@ def test_it_cancels_in_the_middle_of_a_stream(client: openai.OpenAI, random_weig
 
 
 def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
-    """Random weights babble; certain is the shape: n answers, and no call where none may be."""
+    """Random weights write nonsense; only the shape is certain: n answers, and no call where none is
+    allowed."""
     answer = client.chat.completions.create(
         model="random",
         messages=[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well, "}],
@@ -146,7 +148,7 @@ def test_choices_tools_and_prefill_are_taken(client: openai.OpenAI) -> None:
 
 
 def test_errors_have_their_types(client: openai.OpenAI) -> None:
-    """Each status arrives as the exception that the client has for it, with code and parameter."""
+    """The client raises its own exception for each status, with code and parameter."""
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
     assert missing.value.code == "model_not_found"
@@ -163,13 +165,13 @@ def test_errors_have_their_types(client: openai.OpenAI) -> None:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    """By the client's own calls."""
+    """With the client's own methods."""
     (model,) = client.models.list().data
     assert model.id == "random"
     assert client.models.retrieve("random").owned_by == "penstock"
 
 
-# The client leaves its own generators to the garbage collector when a stream has ended.
+# The client leaves its own generators to the garbage collector after a stream.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> None:
     """As agent frameworks use it: one client, many streams, trio underneath."""

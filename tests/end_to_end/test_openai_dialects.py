@@ -1,4 +1,4 @@
-"""OpenAI's completions and responses, keys and tokenization, on servers started as a user starts them."""
+"""OpenAI's completions and responses, keys and tokenization, against real server processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_completions_of_texts_and_of_their_tokens(client: openai.OpenAI, random_
 
 
 def test_responses_go_on_and_stream(client: openai.OpenAI) -> None:
-    """A second turn reads the first; the stream's last event is the whole response."""
+    """A second turn continues the first; the stream's last event is the whole response."""
     first = client.responses.create(model=MODEL, input="hello", max_output_tokens=12, temperature=0)
     assert (first.status, first.output_text != "") == ("incomplete", True)
     with client.responses.stream(
@@ -79,7 +79,8 @@ def test_a_stream_is_cancelled_by_its_id(client: openai.OpenAI, random_weights: 
 
 
 def test_keys_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
-    """Each client gives its key its own way; without one there is nothing, and no key is in the log."""
+    """Each client sends its key in its own way; without one every request is refused, and no key is in the
+    log."""
     file = tmp_path / "keys"
     file.write_text("farm:sk-from-file\n")
     arguments = ("--engine", "scripted", "--api-keys-file", str(file))

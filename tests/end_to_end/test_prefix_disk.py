@@ -16,7 +16,7 @@ _TOPICS = [f"Topic {n}: " + "the river falls and the mill wheel turns. " * 60 fo
 
 
 def _answers(served: Served) -> list[str]:
-    """What is said to each topic, greedily, and how much of it is known by now."""
+    """Return the greedy answer to each topic, and its cached tokens."""
     answers = []
     for topic in _TOPICS:
         status, body = served.post(
@@ -29,8 +29,8 @@ def _answers(served: Served) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_killed_while_it_writes_the_engine_comes_back_warm_and_right(tmp_path: Path) -> None:
-    """Five times the engine is killed at a random moment after a burst of work; answers stay the same, no
-    error is seen but those of the killed streams, the folder stays bounded; and so after a new start."""
+    """The engine is killed five times at a random moment after a burst of work. Answers stay the same, only
+    the killed streams have errors, the folder stays bounded; and so after a restart."""
     generator = random.Random(7)
     options = ("--kv-disk", str(tmp_path), "--kv-disk-bytes", str(_BOUND))
     with serving(*options) as served:

@@ -1,4 +1,5 @@
-"""Structured output and calls that must be, in every dialect, by the official clients, on a random model."""
+"""Structured output and required tool calls, in every dialect, with the official clients, on a random
+model."""
 
 from __future__ import annotations
 
@@ -66,14 +67,14 @@ def chat(client: openai.OpenAI, **fields: Any) -> Any:
     ],
 )
 def test_chat_answers_fit_the_schema(client: openai.OpenAI, fields: dict[str, Any]) -> None:
-    """In OpenAI's spelling and in vLLM's; sampled at temperature 1."""
+    """In OpenAI's form and in vLLM's; sampled at temperature 1."""
     (choice,) = chat(client, **fields).choices
     assert choice.finish_reason == "stop"
     assert fits(choice.message.content)
 
 
 def test_vllms_other_ways_of_asking_work(client: openai.OpenAI) -> None:
-    """Choices, expressions and grammars, by both of its spellings; and any JSON object."""
+    """Choices, expressions and grammars, in both of its forms; and any JSON object."""
     asked: list[tuple[dict[str, Any], str]] = [
         ({"guided_choice": ["left"]}, "left"),
         ({"guided_regex": "ab{3}c"}, "abbbc"),
@@ -133,7 +134,7 @@ def test_a_small_model_fills_a_schema_and_stops(embedded: Served) -> None:
 
 
 def test_completions_and_responses_are_held_too(client: openai.OpenAI) -> None:
-    """The old dialect by vLLM's fields, the new one by `text.format`, which it says again in its answer."""
+    """Completions by vLLM's fields, responses by `text.format`, which the response repeats."""
     text = client.completions.create(
         model=MODEL,
         prompt="Where?",
@@ -205,7 +206,7 @@ def test_anthropics_schemas_are_kept(claude: anthropic.Anthropic) -> None:
 
 
 def test_a_bad_schema_is_refused_by_its_place(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
-    """In each dialect's own names, down to the keyword."""
+    """Under each dialect's own field names, down to the keyword."""
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": BAD, "strict": True}}
     flat: Any = {"type": "function", "name": "f", "parameters": BAD, "strict": True}
     wrong: Any = {"type": "json_schema", "name": "x", "schema": BAD}

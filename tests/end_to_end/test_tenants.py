@@ -1,4 +1,4 @@
-"""What one tenant can learn of another's prompts, and what an operator reads at the start."""
+"""What one tenant can discover of another's prompts, and what an operator reads at the start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bearer(key: str) -> dict[str, str]:
 def test_a_tenant_cannot_read_anothers_prompt_by_its_cached_tokens(
     options: tuple[str, ...], alice: dict[str, str], bob: dict[str, str]
 ) -> None:
-    """A right guess of it, whole or in part, counts as nothing cached, while its owner finds all of it."""
+    """A right guess of it, whole or in part, is never a prefix hit, while its owner hits all of it."""
     with serving(*SCRIPTED, *options) as served:
         assert any("within a tenant" in line for line in served.lines), served.lines
         assert cached_tokens(served, SECRET, alice) == 0

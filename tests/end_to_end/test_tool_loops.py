@@ -1,4 +1,4 @@
-"""The official clients go through a tool loop with the embedded model: question, call, result, answer."""
+"""The official clients complete a tool loop with the embedded model: question, call, result, answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA: dict[str, Any] = {
 }
 NEWS: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 CITIES = ("Oslo", "Lisbon", "Zudaka")
-"""The last is in no vocabulary: it can only have been copied."""
+"""The last is in no vocabulary: the model can only copy it."""
 
 RESULT = "21 degrees, sunny"
 
@@ -39,7 +39,7 @@ def anthropic_client(embedded: Served) -> Iterator[anthropic.Anthropic]:
 
 @pytest.mark.parametrize("city", CITIES)
 def test_openais_client_completes_a_loop(openai_client: openai.OpenAI, city: str) -> None:
-    """The right one of two tools with the question's argument, and then the tool's own words."""
+    """The right one of two tools with the question's argument, and then the tool's own result."""
     tools: Any = [
         {"type": "function", "function": {"name": "search_news", "parameters": NEWS}},
         {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}},
@@ -107,7 +107,7 @@ def test_anthropics_client_completes_a_loop(anthropic_client: anthropic.Anthropi
 def test_it_thinks_when_thinking_is_on_and_else_does_not(
     openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic
 ) -> None:
-    """A short thought of its own kind, and the same answer after it."""
+    """A short reasoning block, and the same answer after it."""
     asked: Any = [{"role": "user", "content": "The code of drone 17 is K4Q-9. What is the code of drone 17?"}]
     right = "The code of drone 17 is K4Q-9."
     efforts: tuple[tuple[Any, bool], ...] = (("low", True), ("none", False))

@@ -1,4 +1,4 @@
-"""Spans as a collector gets them: OTLP over HTTP from a running server."""
+"""Spans at a collector: OTLP over HTTP from a running server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Collector(HTTPServer):
-    """Takes what is exported; knows no more of OTLP than its message."""
+    """Accepts exported spans; it knows only OTLP's message."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -31,7 +31,7 @@ class Collector(HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:  # http.server's name for it
+    def do_POST(self) -> None:  # the name in http.server
         collector = self.server
         assert isinstance(collector, Collector)
         collector.paths.add(self.path)
@@ -68,7 +68,7 @@ def ask(served: Served) -> None:
 
 
 def test_a_collector_gets_each_requests_spans_before_the_server_is_gone() -> None:
-    """In the client's trace. What was not sent yet is sent at the end."""
+    """In the client's trace. The remaining spans are sent at the end."""
     with collecting() as collector:
         with serving("--engine", "scripted", "--otlp-endpoint", collector.url) as served:
             ask(served)
@@ -83,6 +83,6 @@ def test_a_collector_gets_each_requests_spans_before_the_server_is_gone() -> Non
 
 
 def test_a_collector_that_is_not_there_is_no_trouble_to_a_request() -> None:
-    """Nor to the end of the server, which is clean and in time (`serving` asserts both)."""
+    """Neither requests nor the server's exit are affected (`serving` asserts both)."""
     with serving("--engine", "scripted", "--otlp-endpoint", "http://127.0.0.1:9") as served:
         ask(served)

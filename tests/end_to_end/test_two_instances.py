@@ -1,4 +1,4 @@
-"""Two instances behind a balancer that knows nothing but `/ready`, statuses and `Retry-After`."""
+"""Two instances behind a balancer that uses only `/ready`, statuses and `Retry-After`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAN = ("--engine", "scripted", "--scripted", "step_seconds=0.01")
 
 @dataclass
 class Balancer:
-    """Asks both instances for their readiness every 50 ms; each request goes to the next that is ready."""
+    """Polls both instances' readiness every 50 ms; each request goes to the next that is ready."""
 
     instances: list[Served]
     ready: list[bool] = field(default_factory=lambda: [True, True])
@@ -40,14 +40,14 @@ class Balancer:
                 await trio.sleep(0.05)
 
     async def sees(self, ready: bool) -> None:
-        """Until this is what the first instance says of itself; the other is ready all the time."""
+        """Wait until the first instance reports this; the other is ready all the time."""
         with trio.fail_after(30):
             while self.ready[0] is not ready:  # noqa: ASYNC110
                 await trio.sleep(0.01)
         assert self.ready[1]
 
     async def ask(self, text: str, **fields: Any) -> Answer:
-        """Another try where an instance refused before it began, as balancers do; never after that."""
+        """Send a request; retry if an instance refused before it began, as balancers do; never after that."""
         while True:
             number = next(self.turn) % 2
             if not self.ready[number] and any(self.ready):
@@ -60,8 +60,8 @@ class Balancer:
 
 
 def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
-    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Requests in it
-    stay, new ones go to the other."""
+    """One engine is killed, then its instance is drained: 60 requests, 60 answers. Requests in it stay, new
+    ones go to the other."""
     with start(*PLAN) as going, serving(*PLAN) as staying:
         answers: list[Answer] = []
         balancer = Balancer([going, staying])
@@ -101,8 +101,8 @@ def test_a_death_and_a_drain_behind_a_balancer_lose_nothing() -> None:
 
 
 def test_a_client_that_comes_back_after_retry_after_is_taken() -> None:
-    """A full queue names a time; those who wait as long, and no longer, are served at their next try or the
-    one after it: the pace of a queue is an estimate."""
+    """A full queue names a time; clients that wait this long are served at their next try or the one after
+    it: the drain rate is an estimate."""
     options = (*PLAN, "--max-slots", "2", "--max-queue", "6")
     with serving(*options) as served:
         tries: list[int] = []

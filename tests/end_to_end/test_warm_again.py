@@ -1,4 +1,4 @@
-"""After a death the next engine reads from disk what the last one had saved, and computes the rest only."""
+"""After a death the next engine reads the saved prefixes from disk, and computes only the rest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.end_to_end.serving import Served, eventually, serving
 AGENTS = 8
 BLOCK_TOKENS = 256
 OWN_TOKENS = 32
-"""Of each agent's words behind the shared ones, at most, and the template's."""
+"""The bound on each agent's tokens behind the shared ones, and the template's."""
 SHARED = "You are one of several agents who look after the mill by the river. " * 90
-"""A scaled-down part: eight agents behind 1,500 tokens, for 32 behind 8,000."""
+"""Scaled down: eight agents behind 1,500 tokens, for 32 behind 8,000."""
 
 
 def _tokens_of(served: Served, text: str) -> int:
@@ -27,8 +27,8 @@ def _tokens_of(served: Served, text: str) -> int:
 
 @pytest.mark.timeout(240)
 def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path) -> None:
-    """All are resumed; what they compute again is their own words, what they had said, and less than a block
-    of the prefix."""
+    """All are resumed; they recompute their own prompts, their answers so far, and less than a block of the
+    prefix."""
     with serving("--kv-disk", str(tmp_path), "--max-slots", str(AGENTS)) as served:
         shared_tokens = _tokens_of(served, SHARED)
         assert shared_tokens > 4 * BLOCK_TOKENS
@@ -47,7 +47,7 @@ def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path
             return [one["output_tokens"] > 20 for one in running] == [True] * AGENTS
 
         async def main() -> tuple[float, float]:
-            """What was said and what was computed when the engine was dead."""
+            """Return the answers and the computed tokens at the engine's death."""
             async with trio.open_nursery() as nursery:
                 for number in range(AGENTS):
                     nursery.start_soon(agent, number)

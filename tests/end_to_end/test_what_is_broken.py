@@ -1,4 +1,5 @@
-"""What an operator's machine may lack: each ends the start with one clear line, or is done without."""
+"""Broken models, folders and disks: each ends the start with one clear line, or the server runs without
+it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_model_ends_the_start(what: str, folder: Path) -> None:
-    """Exit 1, and the last line of stderr says what it is about; no traceback of our own process."""
+    """Exit 1, and the last line of stderr names the cause; no traceback of our own process."""
     spoil, words = BROKEN[what]
     spoil(folder)
     done = run("serve", "--port", "0", "--model", str(folder))
@@ -74,7 +75,7 @@ def test_a_host_that_is_not_ours_is_said_in_one_line() -> None:
 
 
 def test_a_tokenizer_without_a_template_serves_completions(folder: Path) -> None:
-    """Chats are refused with the reason, as the client's error; texts are completed."""
+    """Chats are refused with the reason, as a client error; texts are completed."""
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     _rewrite(folder / "tokenizer_config.json", lambda config: config.pop("chat_template", None))
     with serving("--model", str(folder)) as served:
@@ -85,7 +86,7 @@ def test_a_tokenizer_without_a_template_serves_completions(folder: Path) -> None
 
 
 def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
-    """The embedded model and the BLAS go somewhere else, or are made again; the log says so."""
+    """The embedded model and the BLAS are cached elsewhere, or made again; the log has a warning."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     with serving("--cache", str(in_the_way / "cache")) as served:
@@ -94,12 +95,12 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without(tmp_path: Path) -
 
 
 def test_a_disk_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
-    """Prefixes stay in memory; the log says so."""
+    """Prefixes stay in memory; the log has a warning."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     with serving("--kv-disk", str(in_the_way / "kv")) as served:
         assert served.post()[0] == 200
-        assert any("not kept on disk" in line for line in served.log)
+        assert any("the disk tier is not available" in line for line in served.log)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")

@@ -1,1 +1,1 @@
-"""What happens to requests when the engine fails them."""
+"""The effect of engine failures on requests."""

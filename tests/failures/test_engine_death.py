@@ -1,4 +1,4 @@
-"""The engine dies, hangs, or does not start, and the service goes on. Its streams: `test_resume.py`."""
+"""The engine dies, hangs, or does not start, and the service goes on. `test_resume.py` tests its streams."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_while_it_is_idle_nobody_notices(autojump_clock: MockClock) -> Non
 
 @trio_test
 async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
-    """All finish as if nothing had been, 8 queued ones after them, and counters never go back."""
+    """All finish as in an undisturbed run, 8 queued ones after them, and counters never go back."""
     bench = Bench(max_slots=32, lookahead=0)
     clients = [Client(ask(f"{number}", max_tokens=60 if number < 32 else 6)) for number in range(40)]
     seen: list[list[float]] = []
@@ -110,8 +110,8 @@ async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: MockClock) -> None:
-    """After two failed restarts waiting is no longer kind: queued requests and new ones fail with the reason.
-    An answer half given still waits."""
+    """After two failed restarts queued requests and new ones fail with the reason. Partly answered requests
+    still wait."""
     bench = Bench(lookahead=0)
     resumed, queued = Client(ask("one", max_tokens=40)), Client(ask("two"))
     async with running(bench.scheduler) as nursery:
@@ -148,7 +148,7 @@ async def test_at_every_start_blocks_admission_until_one_starts(autojump_clock: 
 async def test_an_engine_that_never_starts_ends_the_service_and_everyone_hears(
     autojump_clock: MockClock,
 ) -> None:
-    """`run` raises for the operator; a request that came meanwhile has its final event."""
+    """`run` raises for the operator; a request that arrived meanwhile has its final event."""
     bench = Bench()
     bench.observer.deaths_at_start = 99
     client = Client(ask())
@@ -192,7 +192,8 @@ def raises(*_: object) -> Never:
 
 @trio_test
 async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autojump_clock: MockClock) -> None:
-    """The stall grows with the clock while there is work on board; at its limit it is a death."""
+    """The stall grows with the clock while there is work on board; at its limit the engine is declared
+    hung."""
     bench = Bench(faults=HANGS, stall_seconds=60)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=9)))
@@ -216,7 +217,8 @@ async def test_a_hung_engine_is_seen_by_its_lack_of_progress_and_replaced(autoju
 
 @trio_test
 async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autojump_clock: MockClock) -> None:
-    """Thirty steps of 10 ms are known: half a minute of silence is enough, where 120 s would be allowed."""
+    """Thirty steps of 10 ms are known: half a minute without a step is enough, where 120 s would be
+    allowed."""
     bench = Bench(faults=Faults(hang_at_step=30), stall_seconds=120)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=40)))
@@ -235,7 +237,7 @@ async def test_an_engine_that_has_shown_its_pace_is_not_waited_for_as_long(autoj
 async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
     autojump_clock: MockClock,
 ) -> None:
-    """Each brings the answers on by a few tokens; also one that hangs while it reads what was said."""
+    """Each engine advances the answers by a few tokens; one hangs while it prefills a resumed answer."""
     bench = Bench(faults=HANGS, max_slots=3, stall_seconds=5)
     async with running(bench.scheduler) as nursery:
         clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=20))) for number in range(3)]
@@ -247,7 +249,7 @@ async def test_engines_that_hang_one_after_the_other_cost_time_and_no_answer(
 
 @trio_test
 async def test_a_long_prompt_that_is_read_again_is_no_stall(autojump_clock: MockClock) -> None:
-    """The engine tells nothing of it while it reads; asked, it shows that it takes its steps."""
+    """The engine sends no output meanwhile; its reply to an inspection shows that it makes steps."""
     plan = ScriptedPlan(step_seconds=1.0, prefill_tokens_per_step=2)
     bench = Bench(plan, stall_seconds=10)
     async with running(bench.scheduler) as nursery:
@@ -261,7 +263,7 @@ async def test_a_long_prompt_that_is_read_again_is_no_stall(autojump_clock: Mock
 
 @trio_test
 async def test_an_idle_engine_is_not_stalled(autojump_clock: MockClock) -> None:
-    """Silence is no stall while nothing is asked of it, nor at the moment when something is."""
+    """No output is not a stall while the engine has no work, nor at the moment when work arrives."""
     bench = Bench()
     async with running(bench.scheduler) as nursery:
         await trio.sleep(1000)
@@ -272,7 +274,7 @@ async def test_an_idle_engine_is_not_stalled(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_a_slow_death_of_the_answer_is_no_death_of_the_engine(autojump_clock: MockClock) -> None:
-    """A request that fails alone restarts nothing."""
+    """A request that fails alone does not restart the engine."""
     bench = Bench(faults=Faults(fail_sampler_token=ord("#")))
     async with running(bench.scheduler):
         _, final = await answer(bench.scheduler, ask("#"))

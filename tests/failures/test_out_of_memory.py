@@ -1,4 +1,4 @@
-"""The device runs out of memory all the same: the next engine makes do with less, and says so."""
+"""The device runs out of memory: the next engine uses less, and reports it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ScarceMemory:
 async def test_the_next_engine_has_four_fifths_of_the_budget(
     error: Exception, autojump_clock: MockClock
 ) -> None:
-    """Requests go on, and the operator can see it: in the report, in the metrics, and why."""
+    """Requests go on, and the operator can see the share and the cause in the report and the metrics."""
     memory = ScarceMemory(error)
     scheduler = make_scheduler(LoopbackLauncher(memory), PLAN)
     client = Client(ask(max_tokens=30))
@@ -86,7 +86,7 @@ async def test_the_next_engine_has_four_fifths_of_the_budget(
 async def test_an_engine_that_dies_of_something_else_keeps_its_budget(
     error: Exception, cause: str, autojump_clock: MockClock
 ) -> None:
-    """An exception is no shortage, and of buffers Metal allows a number: fewer bytes would not help."""
+    """An exception is not a shortage, and Metal bounds the number of buffers: fewer bytes would not help."""
     memory = ScarceMemory(error)
     scheduler = make_scheduler(LoopbackLauncher(memory), PLAN)
     client = Client(ask(max_tokens=30))
@@ -101,7 +101,7 @@ async def test_an_engine_that_dies_of_something_else_keeps_its_budget(
 
 @trio_test
 async def test_a_model_that_does_not_fit_is_no_matter_of_the_budget(autojump_clock: MockClock) -> None:
-    """A load that fails for lack of memory has used none of it."""
+    """A load that runs out of memory has used none of the budget."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, PLAN)
     async with running(scheduler):
@@ -121,7 +121,7 @@ def _out_of_memory_once(launcher: LoopbackLauncher) -> Callable[[Load], Backend]
 
 
 def test_the_budget_never_falls_below_a_quarter() -> None:
-    """From there on a shortage is somebody else's doing."""
+    """Below it, another program causes the shortage."""
     share, seen = 1.0, []
     for _ in range(20):
         share = lowered_share(share)

@@ -1,4 +1,4 @@
-"""A request that kills engines is failed alone; engines that die of nobody's fault are waited for."""
+"""A request that crashes engines fails alone; other requests wait for the next engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLY = Faults(die_token=ord("#"))
 
 
 def check_poisonous(client: Client, deaths: int) -> None:
-    """One final event, which names the request and says what it did."""
+    """One final event, which names the request and the reason."""
     [final] = client.finals
     assert isinstance(final, Failed)
     assert isinstance(final.error, PoisonousRequest)
@@ -54,7 +54,7 @@ async def test_alone_it_is_failed_at_the_death_that_is_one_too_many(
 
 @trio_test
 async def test_its_neighbours_lose_no_more_than_time(autojump_clock: MockClock) -> None:
-    """Those that were trusted, those that came with it and those that queue all finish; two deaths."""
+    """Trusted requests, those that came with it and those in the queue all finish; two deaths."""
     bench = Bench(faults=DEADLY, max_slots=6, lookahead=0)
     trusted = [Client(ask(f"trusted {number}", max_tokens=60)) for number in range(2)]
     fresh = [Client(ask(f"fresh {number}", max_tokens=20)) for number in range(2)]
@@ -103,7 +103,7 @@ async def test_a_poison_in_the_middle_of_an_answer_is_found_too(autojump_clock: 
 
 @trio_test
 async def test_a_request_awaiting_an_engine_at_shutdown_is_no_poison(autojump_clock: MockClock) -> None:
-    """The end of the service is nobody's fault."""
+    """The end of the service is not a crash."""
     bench = Bench(recovery=RecoveryConfig(max_request_deaths=1))
     async with trio.open_nursery() as people:
         async with running(bench.scheduler):
@@ -116,7 +116,7 @@ async def test_a_request_awaiting_an_engine_at_shutdown_is_no_poison(autojump_cl
 
 
 def test_it_is_a_500_that_invites_no_retry() -> None:
-    """A status that clients repeat the request for would spread the poison."""
+    """Clients would repeat the request for other statuses, and crash more engines."""
     error = from_scheduler(PoisonousRequest("it kills"))
     assert (error.status, error.code) == (500, "poisonous_request")
 
@@ -125,7 +125,7 @@ def test_it_is_a_500_that_invites_no_retry() -> None:
 async def test_engines_that_die_again_and_again_close_the_door_until_one_is_stable(
     autojump_clock: MockClock,
 ) -> None:
-    """`/ready` and new requests get the reason; accepted ones go on; once an engine is stable it opens
+    """`/ready` and new requests get the reason; accepted ones go on; once an engine is stable admission opens
     again."""
     bench = Bench(recovery=RecoveryConfig(max_engine_deaths=3, death_window_seconds=60))
     async with running(bench.scheduler) as nursery:

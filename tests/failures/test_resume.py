@@ -1,4 +1,4 @@
-"""An engine dies, and every stream ends as if none had: the next engine goes on where it stopped."""
+"""An engine dies, and every stream ends as in an undisturbed run: the next engine resumes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.scheduling import ask, running
 
 SLOW = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=8)
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
-"""Of tests whose engines die more often than is proper."""
+"""For tests whose engines die more often than the default allows."""
 
 
 def the_record(bench: Bench) -> StreamRecord:
@@ -49,7 +49,8 @@ PLACES: dict[str, Callable[[Client], bool]] = {
 @pytest.mark.parametrize("place", PLACES)
 @trio_test
 async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) -> None:
-    """Once it is there the engine dies: one answer, one end, nothing twice, and progress never goes back."""
+    """The engine dies once the request is in this state: one answer, one end, nothing twice, and progress
+    never goes back."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask("what is it" * 3, max_tokens=12)))
@@ -72,7 +73,7 @@ async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) 
 
 @trio_test
 async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> None:
-    """One dies after every few tokens; the answer is one, and nobody is blamed for it."""
+    """An engine dies after every few tokens; the answer is one, and no request is blamed."""
     bench = Bench(SLOW, recovery=RecoveryConfig(max_engine_deaths=1000))
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask("long", max_tokens=100)))
@@ -88,7 +89,7 @@ async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> Non
 
 @trio_test
 async def test_log_probabilities_outlive_engines(autojump_clock: MockClock) -> None:
-    """One with each token, none lost and none twice; and min_tokens counts what the dead engines said."""
+    """One with each token, none lost and none twice; and min_tokens counts the tokens of dead engines."""
     plan = ScriptedPlan(step_seconds=0.01, stop_after=1)
     bench = Bench(plan, recovery=PATIENT)
     async with running(bench.scheduler) as nursery:
@@ -124,7 +125,7 @@ async def test_the_next_engine_may_die_while_it_loads(autojump_clock: MockClock)
 
 @trio_test
 async def test_those_on_board_go_before_those_who_wait(autojump_clock: MockClock) -> None:
-    """They had their turn, and it is not charged to them twice."""
+    """They are charged only once."""
     bench = Bench(SLOW, max_slots=2, lookahead=1)
     clients = [Client(ask(f"{number}", max_tokens=12)) for number in range(6)]
     async with running(bench.scheduler) as nursery:
@@ -142,7 +143,7 @@ async def test_those_on_board_go_before_those_who_wait(autojump_clock: MockClock
 
 @trio_test
 async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockClock) -> None:
-    """The next engine never hears of it."""
+    """The next engine never gets it."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.strand(nursery)
@@ -158,7 +159,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(autojump_clock: MockC
 
 @trio_test
 async def test_a_cancel_on_its_way_ends_with_the_engine(autojump_clock: MockClock) -> None:
-    """And a stop string that was found: both need no engine any more."""
+    """And a stop string that matched: neither needs an engine any more."""
     stop = (await undisturbed(ask("stopping", max_tokens=40), SLOW)).text.split()[2]
     bench = Bench(SLOW, max_slots=2)
     async with running(bench.scheduler) as nursery:
@@ -178,7 +179,7 @@ async def test_a_cancel_on_its_way_ends_with_the_engine(autojump_clock: MockCloc
 
 @trio_test
 async def test_a_deadline_passes_also_without_an_engine(autojump_clock: MockClock) -> None:
-    """At its moment, not when the next engine comes."""
+    """At its moment, not when the next engine starts."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.come(nursery, Client(ask(max_tokens=1000, timeout_seconds=0.15)))
@@ -195,7 +196,7 @@ async def test_a_deadline_passes_also_without_an_engine(autojump_clock: MockCloc
 
 @trio_test
 async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock: MockClock) -> None:
-    """Accepted is accepted: the next engine still finishes them, and then nothing is left to wait for."""
+    """The next engine still finishes accepted requests, and then the drain ends."""
     bench = Bench(SLOW, lookahead=0)
     async with running(bench.scheduler) as nursery:
         clients = [await bench.come(nursery, Client(ask(f"{number}", max_tokens=9))) for number in range(2)]
@@ -212,7 +213,7 @@ async def test_a_drain_during_a_restart_ends_when_the_answers_do(autojump_clock:
 
 @trio_test
 async def test_a_drain_that_is_cut_short_fails_requests_awaiting_an_engine(autojump_clock: MockClock) -> None:
-    """They need no engine to learn that the server stops."""
+    """They fail without an engine when the server stops."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         client = await bench.strand(nursery)
@@ -225,7 +226,7 @@ async def test_a_drain_that_is_cut_short_fails_requests_awaiting_an_engine(autoj
 
 @trio_test
 async def test_an_engine_that_does_not_come_back_ends_them_at_last(autojump_clock: MockClock) -> None:
-    """After five that did not start, an answer half given is given up, with an error that says so."""
+    """After five failed starts, a partial answer fails, with an error that says so."""
     bench = Bench(SLOW)
     async with running(bench.scheduler) as nursery:
         bench.observer.deaths_at_start = 5

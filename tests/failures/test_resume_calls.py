@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import trio
-import trio.testing
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
@@ -12,8 +10,9 @@ from scheduler.events import Failed, Finished, FinishReason, Prefilling, Queued
 from scheduler.link.messages import ScriptedPlan
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from tests.cancellation.bench import Client
+from tests.failures.repeated_deaths import STEP_SECONDS, follow_through_deaths
 from tests.fakes.playback import Playback
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import make_scheduler
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, Written
 
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
@@ -29,22 +28,10 @@ async def followed(written: Written, lives_tokens: int | None) -> tuple[Message,
     """The message of engines that say this and die after every `lives_tokens` tokens; how many it took."""
     launcher = Playback(written.raw)
     scheduler = make_scheduler(
-        launcher, ScriptedPlan(step_seconds=0.01), answer_format=written.form, recovery=PATIENT
+        launcher, ScriptedPlan(step_seconds=STEP_SECONDS), answer_format=written.form, recovery=PATIENT
     )
     client = Client(asked())
-    async with running(scheduler) as nursery:
-        nursery.start_soon(client.follow, scheduler)
-        await trio.testing.wait_all_tasks_blocked()
-        said = 0
-        while not client.finals:
-            await trio.sleep(0.01)
-            now = next((record.output_tokens for record in scheduler._multiplexer), 0)
-            if lives_tokens is not None and now >= said + lives_tokens:
-                said = now
-                launcher.kill()
-                await trio.testing.wait_all_tasks_blocked()
-                await scheduler.wait_ready()
-        await scheduler.wait_idle()
+    await follow_through_deaths(client, scheduler, launcher, lives_tokens)
     message = Message()
     for event in client.events:
         if not isinstance(event, Queued | Prefilling | Finished | Failed):

@@ -1,4 +1,4 @@
-"""An engine dies in the middle of an answer that a grammar holds, and the client gets it to the byte."""
+"""An engine dies in the middle of a constrained answer, and the client gets the same bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import trio
-import trio.testing
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
@@ -18,12 +16,12 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.request import GenerationRequest, Sampling, Tool, ToolChoice
 from scheduler.structure import JsonText
 from tests.cancellation.bench import Client
+from tests.failures.repeated_deaths import STEP_SECONDS, follow_through_deaths
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import make_scheduler
 from tests.scheduler.engine.mlx.grammar_engine import GrammarModel, asked
 
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
-STEP_SECONDS = 0.01
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -69,19 +67,7 @@ async def outcome_of(
         stall_seconds=1e6,
     )
     client = Client(request)
-    async with running(scheduler) as nursery:
-        nursery.start_soon(client.follow, scheduler)
-        await trio.testing.wait_all_tasks_blocked()
-        said = 0
-        while not client.finals:
-            await trio.sleep(STEP_SECONDS)
-            now = next((record.output_tokens for record in scheduler._multiplexer), 0)
-            if lives_tokens is not None and now >= said + lives_tokens:
-                said = now
-                launcher.kill()
-                await trio.testing.wait_all_tasks_blocked()
-                await scheduler.wait_ready()
-        await scheduler.wait_idle()
+    await follow_through_deaths(client, scheduler, launcher, lives_tokens)
     assert client.refusal is None
     [final] = client.finals
     assert isinstance(final, Finished), final

@@ -1,4 +1,4 @@
-"""What a request would have got had no engine died: the measure of every recovery."""
+"""What a request would have got from an engine that does not die: the reference for every recovery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.scheduling import make_scheduler, running
 
 
 async def undisturbed(request: GenerationRequest, plan: ScriptedPlan) -> Client:
-    """A client that has had its answer from a healthy engine of its own."""
+    """Return a client that has its answer from a healthy engine of its own."""
     client = Client(request)
     scheduler = make_scheduler(LoopbackLauncher(), plan)
     async with running(scheduler):
@@ -20,7 +20,7 @@ async def undisturbed(request: GenerationRequest, plan: ScriptedPlan) -> Client:
 
 
 async def check_undisturbed(client: Client, plan: ScriptedPlan) -> None:
-    """It got that, to the letter and to the log-probability, and one final event, which was its last."""
+    """Check that it got the same text and log-probabilities, and one final event, which was its last."""
     healthy = await undisturbed(client.request, plan)
     [expected] = healthy.finals
     [final] = client.finals

@@ -1,6 +1,6 @@
 """A tokenizer whose ids 0-255 are bytes: no file, no library, and every text is its own tokens.
 
-Ids from 256 are words (`w256 `), because the scripted engine speaks in those.
+Ids from 256 are words (`w256 `), which the scripted engine generates.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ByteTokenizer:
 
 
 def byte_letters() -> dict[int, str]:
-    """GPT-2's printable letter for each byte."""
+    """Return GPT-2's printable letter for each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -1,7 +1,7 @@
-"""The scripted back end with faults at chosen moments. The product has none of them.
+"""The scripted back end with faults at chosen moments. The product contains none of them.
 
-In a loopback engine a fault is an exception that the launcher understands. In an engine process of its own
-(`in_engine_process`) it is the real thing: SIGKILL, or a call that never returns.
+In a loopback engine a fault is an exception that the launcher handles. In a separate engine process
+(`in_engine_process`) it is real: SIGKILL, or a call that never returns.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class EngineHang(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Everything at its default: healthy. Steps are counted from 1, in each life of the engine."""
+    """The defaults are healthy. Steps are counted from 1, in each life of the engine."""
 
     die_at_step: int = 0
     hang_at_step: int = 0
     refuse_token: int = -1
-    """Any request whose prompt holds this token is refused."""
+    """Any request whose prompt contains this token is refused."""
     fail_sampler_token: int = -1
-    """Any request whose prompt holds this token fails alone, at its third token."""
+    """Any request whose prompt contains this token fails alone, at its third token."""
     die_token: int = -1
-    """The engine dies when it admits a request whose prompt holds this token."""
+    """The engine dies when it admits a request whose prompt contains this token."""
 
 
 HEALTHY = Faults()
@@ -108,7 +108,7 @@ if "scheduler.engine" in sys.orig_argv:
 
 
 def install(faults: Faults) -> None:
-    """Before `scheduler.engine.__main__` takes the name ScriptedBackend."""
+    """Before `scheduler.engine.__main__` imports the name ScriptedBackend."""
 
     def make(plan: ScriptedPlan, **options: Any) -> FaultyBackend:
         return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, **options)

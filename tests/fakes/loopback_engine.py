@@ -1,5 +1,5 @@
-"""The engine's own loop in this process, over memory streams: same messages, same frames, and the
-test's clock. What is not here is the process; `tests/scheduler/link/test_process.py` has that."""
+"""The engine's own loop in this process, over memory streams: same messages, same frames, and the test's
+clock. Only the process is missing; `tests/scheduler/link/test_process.py` tests that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def scripted(load: Load, faults: Faults = HEALTHY) -> Backend:
-    # The step's length is slept by the shell below, on the virtual clock.
+    # The shell below sleeps for the step's time, on the virtual clock.
     return FaultyBackend(
         load.scripted,
         faults,
@@ -34,7 +34,7 @@ def scripted(load: Load, faults: Faults = HEALTHY) -> Backend:
 
 
 def faulty(**faults: int) -> Callable[[Load], Backend]:
-    """What makes engines that have these `Faults`, each of them."""
+    """Return a factory of back ends that have these `Faults`, each of them."""
     return lambda load: scripted(load, Faults(**faults))
 
 
@@ -50,7 +50,7 @@ class LoopbackLauncher:
         self.backend: Backend | None = None
 
     def kill(self) -> None:
-        """The running engine dies now, as by SIGKILL."""
+        """Kill the running engine now, as by SIGKILL."""
         assert self._running is not None
         self._running.cancel()
 
@@ -76,7 +76,7 @@ class LoopbackLauncher:
                 with suppress(EngineDeath):
                     await self._live(shell)
                 nursery.cancel_scope.cancel()
-        # Not under the cancelled scope: closing is what the parent sees of a death.
+        # Not under the cancelled scope: the parent sees a death by this close.
         await trio.aclose_forcefully(link)
 
     async def _live(self, shell: _Shell) -> None:
@@ -111,7 +111,7 @@ class LoopbackLauncher:
 
 
 class _Shell:
-    """What `Inbox` is to the real engine."""
+    """The counterpart of the real engine's `Inbox`."""
 
     def __init__(self, link: trio.abc.Stream) -> None:
         self.link = link

@@ -1,7 +1,7 @@
 """A network in memory between an httpx client and our own server, on the test's clock.
 
 Every byte goes through the real client, the real HTTP parsers and the real server; only the sockets are
-missing, so that latencies are exactly what the application makes them.
+missing, so that latencies are exactly the application's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MemoryNetwork(httpcore.AsyncNetworkBackend):
         self._send, self._accept = trio.open_memory_channel[Any](1000)
         self.refusing = False
         self.failures: list[BaseException] = []
-        """What the application raised: a script that cuts a stream does."""
+        """Exceptions of the application: a script that cuts a stream raises one."""
 
     async def connect_tcp(
         self,

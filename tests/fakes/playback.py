@@ -1,6 +1,6 @@
-"""A back end that says what a test wants: texts of real models' dialects, a byte a token.
+"""A back end that generates given texts, such as real models' dialects, a byte a token.
 
-For exact expectations of everything behind the engine. The rest of it is the scripted back end's.
+For exact expectations of everything behind the engine. Otherwise it is the scripted back end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 
 Chooser: TypeAlias = Callable[[int, str], str]
-"""What is said to a request, by how many came before it and by its prompt."""
+"""Chooses a request's text, by the number of requests before it and by its prompt."""
 
 
 def in_turn(*texts: str) -> Chooser:
-    """The first request gets the first text, and so on; the last one serves all that come after."""
+    """The first request gets the first text, and so on; the last one serves all later requests."""
     return lambda number, prompt: texts[min(number, len(texts) - 1)]
 
 
@@ -37,7 +37,7 @@ class PlaybackBackend(ScriptedBackend):
         self.submits: list[Submit] = []
 
     def check(self, sequence: engine.Sequence) -> None:
-        # What it says is written down; that a grammar was asked for is in `submits`.
+        # Its text is fixed; `submits` shows that a grammar was requested.
         submit = sequence.submit
         sequence.submit = msgspec.structs.replace(submit, grammar="")
         super().check(sequence)
@@ -55,12 +55,12 @@ class PlaybackBackend(ScriptedBackend):
         text = self._by_request[sequence.request_id]
         if sequence.generated_tokens < len(text):
             return text[sequence.generated_tokens]
-        # A model that ignores the end of its turn writes on.
+        # A model that ignores the end of its turn goes on.
         return sequence.submit.stop_token_ids[0] if sequence.submit.stop_token_ids else ord(".")
 
 
 class Playback(LoopbackLauncher):
-    """An engine of this process that plays `texts`, or what `choose` says; `submits` is what it was asked."""
+    """An in-process engine that generates `texts`, or the text from `choose`; `submits` has its requests."""
 
     def __init__(self, *texts: str, choose: Chooser | None = None) -> None:
         super().__init__(self._make)

@@ -1,4 +1,4 @@
-"""A server on a real port whose model says what a test wants: for clients that bring their own transport.
+"""A server on a real port whose model generates given texts: for clients with their own transport.
 
 It runs in a thread of this process, on the real clock. Its context has room for an agent's prompt, of which
 every byte is a token here.
@@ -52,7 +52,7 @@ class PlayedServer:
 
     @property
     def submitted(self) -> int:
-        """How many requests the engine has got."""
+        """The number of requests that the engine got."""
         return len(self.engine.submits)
 
 
@@ -93,7 +93,7 @@ def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServ
 
 
 class _Recorded:
-    """The application, with a note of what it was asked."""
+    """The application, with a record of its requests."""
 
     def __init__(self, app: ASGIApp, asked: list[Asked]) -> None:
         self._app = app

@@ -27,7 +27,7 @@ FOLDER = ModelFolder(Path("none"), vocabulary=8192, context_tokens=40960, eos_to
 
 
 async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-    """Stands in for the worker thread, under which a virtual clock would run away."""
+    """Replaces the worker thread, during which a virtual clock would jump."""
     await trio.lowlevel.checkpoint()
     return work()
 
@@ -49,7 +49,7 @@ def make_scheduler(
     kv_cache_bytes: int = -1,
     **intake: Any,
 ) -> Scheduler:
-    """`preparation`: with a tokenizer of its own, instead of one of bytes."""
+    """`preparation`: with another tokenizer than the byte tokenizer."""
     config = SchedulerConfig(
         engine=EngineConfig(
             "scripted",
@@ -70,7 +70,7 @@ def make_scheduler(
 
 @asynccontextmanager
 async def running(scheduler: Scheduler) -> AsyncIterator[trio.Nursery]:
-    """The scheduler, ready; its engine is gone when the block is left."""
+    """Yield the ready scheduler; its engine is gone after the block."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
         await scheduler.wait_ready()
@@ -81,7 +81,7 @@ async def running(scheduler: Scheduler) -> AsyncIterator[trio.Nursery]:
 def ask(
     text: str = "hello", *, max_tokens: int | None = 8, stop: tuple[str, ...] = (), **fields: Any
 ) -> GenerationRequest:
-    """`fields` are GenerationRequest's own: tenant, session, priority, timeout_seconds."""
+    """`fields` are those of GenerationRequest: tenant, session, priority, timeout_seconds."""
     return GenerationRequest(
         public_id=f"test-{text[:16]}",
         prompt=ChatPrompt(({"role": "user", "content": text},)),
@@ -93,7 +93,7 @@ def ask(
 
 
 async def answer(scheduler: Scheduler, request: GenerationRequest) -> tuple[str, Finished | Failed]:
-    """The whole text and the final event."""
+    """Return the whole text and the final event."""
     text: list[str] = []
     final: StreamEvent | None = None
     async with scheduler.stream(request) as stream:

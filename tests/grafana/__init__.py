@@ -1,1 +1,1 @@
-"""Dashboards and rules that ask for what there is, and alerts that fire when they should."""
+"""Dashboards and rules that use existing metrics, and alerts that fire when they should."""

@@ -1,4 +1,4 @@
-"""Every expression of panels and rules, and the metrics that each names."""
+"""Every expression of panels and rules, and the metrics that each uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`where` helps to find it."""
+    """`where` is its place, for failures."""
 
     where: str
     promql: str
@@ -73,12 +73,12 @@ def expressions() -> Iterator[Expression]:
 
 
 def filled_in(promql: str) -> str:
-    """As Grafana sends it, with all instances."""
+    """Return the expression as Grafana sends it, with all instances."""
     return promql.replace("$instance", ".*").replace("$__rate_interval", "1m")
 
 
 def metrics_in(promql: str) -> set[str]:
-    """The names of its selectors. Raises ValueError for what is no PromQL that we write."""
+    """Return the names of its selectors. Raise ValueError for PromQL of another form."""
     tokens = list(_tokens(promql))
     names: set[str] = set()
     depth = 0

@@ -1,4 +1,4 @@
-"""Prometheus' own programs, where the machine has them."""
+"""Prometheus' own programs, if the machine has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def program(name: str) -> str:
-    """Its path. Skips where it is not installed, and fails in CI, which installs it."""
+    """Return its path. Skip if it is not installed; fail in CI, which installs it."""
     found = shutil.which(name)
     if found is None:
         if os.environ.get("CI"):

@@ -1,4 +1,4 @@
-"""A real Prometheus beside a test's server, with the configuration and the rules that are shipped."""
+"""A real Prometheus beside a test's server, with the shipped configuration and rules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(target: str, folder: Path) -> Iterator[Prometheus]:
-    """With the rules and the configuration that are shipped, but for the pace."""
+    """The shipped rules and configuration, with shorter intervals."""
     command = program("prometheus")
     for path in (GRAFANA / "prometheus").glob("*.yml"):
         text = path.read_text("utf-8").replace("TARGET", f"'{target}'").replace("5s", "1s")

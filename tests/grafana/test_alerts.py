@@ -1,4 +1,4 @@
-"""Each alert fires when it should, and keeps quiet when it should not, says promtool."""
+"""Each alert fires when it should, and only then, according to promtool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Case:
     good: dict[str, str]
     minute: int = 60
     early: int | None = None
-    """Also not with `bad` at this minute: it waits before it cries."""
+    """Nor with `bad` at this minute: the alert waits before it fires."""
 
 
 def ttft(slow_of_ten: int) -> dict[str, str]:
@@ -110,7 +110,7 @@ def test_every_alert_has_a_case() -> None:
 
 
 def fires(name: str, series: dict[str, str], minute: int, folder: Path) -> bool:
-    """What promtool says of one alert over given series, as an exit status."""
+    """Return promtool's verdict on one alert over given series, as an exit status."""
     inputs = [{"series": with_instance(one), "values": values} for one, values in series.items()]
     check = {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []}
     document = {
@@ -155,7 +155,7 @@ def test_it_keeps_quiet_when_it_should(name: str, tmp_path: Path) -> None:
 
 
 def test_the_rules_are_well_formed() -> None:
-    """As promtool reads them."""
+    """According to promtool."""
     subprocess.run(
         [program("promtool"), "check", "rules", *map(str, RULES)], check=True, capture_output=True, timeout=60
     )

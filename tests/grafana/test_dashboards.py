@@ -1,4 +1,4 @@
-"""Dashboards rot when a metric is renamed; these cannot."""
+"""Dashboards stay consistent when a metric is renamed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNUSED: dict[str, str] = {
     "penstock_malformed_tool_calls": "the model's failures, not the server's: for comparing models",
     "penstock_telemetry_failures": "bugs of the server's own, each logged once: for finding a missing sample",
 }
-"""Exported, and asked for by no panel or rule: with the reason."""
+"""Exported, and used by no panel or rule: with the reason."""
 
 
 def exported() -> dict[str, set[str]]:
-    """Series names by metric, from a real registry."""
+    """Return series names by metric, from a real registry."""
     metrics = Metrics(["acme"])
     metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
     metrics.describe_model(
@@ -34,7 +34,7 @@ def exported() -> dict[str, set[str]]:
 
 
 def test_what_is_read_of_an_expression() -> None:
-    """Selectors only: neither labels, nor functions, nor words of the language."""
+    """Selectors only: neither labels, nor functions, nor keywords."""
     promql = (
         'histogram_quantile(0.9, sum by (le, x) (rate(a_bucket{le="10.0",b=~"c|d"}[5m])))'
         " / on (instance) group_left (model) (max(e) > 0) or 0 * instance:f:ratio unless g"
@@ -52,7 +52,7 @@ def test_every_metric_that_is_asked_for_exists() -> None:
 
 
 def test_every_metric_is_asked_for() -> None:
-    """What nobody looks at is not worth its series, or says why it is."""
+    """A metric that no panel uses is not worth its series, or has a reason."""
     asked = {name for one in expressions() for name in metrics_in(filled_in(one.promql))}
     unused = {metric for metric, names in exported().items() if not names & asked}
     assert unused == set(UNUSED)
@@ -65,15 +65,15 @@ def test_recorded_series_are_asked_for() -> None:
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
 def test_what_is_committed_is_what_the_builder_writes(board: Dashboard) -> None:
-    """`python -m grafana.build` after a change."""
+    """Run `python -m grafana.build` after a change."""
     assert (FOLDER / f"{board.name}.json").read_text("utf-8") == board.json()
     assert len(DASHBOARDS) == len(BOARDS)
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.name))
 def test_the_json_means_what_the_board_declares(board: Dashboard) -> None:
-    """Queries, units, thresholds and stacking of each panel, in the order and the sizes of the board: what
-    a panel's builder leaves out or overwrites, Grafana does not show."""
+    """Queries, units, thresholds and stacking of each panel, in the order and the sizes of the board: Grafana
+    does not show fields that a panel's builder omits or overwrites."""
     panels = json.loads(board.json())["panels"]
     assert [panel["id"] for panel in panels] == list(range(1, len(board.panels) + 1))
     for panel, declared in zip(panels, board.panels, strict=True):
@@ -128,7 +128,7 @@ def test_variables_and_annotation_are_read_from_the_chosen_data_source() -> None
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
 def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
-    """A figure without a unit is a riddle; two panels in one place hide each other."""
+    """A figure without a unit is ambiguous; two panels in one place hide each other."""
     board = json.loads(path.read_text("utf-8"))
     assert [variable["name"] for variable in board["templating"]["list"]] == [
         "datasource",

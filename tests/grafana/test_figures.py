@@ -1,5 +1,5 @@
-"""What the dashboards show of a run is what its clients saw: a real server, the load tests' driver as the
-clients, a real Prometheus between, and the dashboards' own expressions."""
+"""The dashboards' figures match what the clients saw: a real server, the load tests' driver as the clients, a
+real Prometheus, and the dashboards' own expressions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def drive(served: Served) -> RunRecord:
 
 
 def panel(board: str, title: str, legend: str) -> str:
-    """A panel's expression, over a time that holds the whole run."""
+    """Evaluate a panel's expression, over a time that includes the whole run."""
     panels = json.loads((GRAFANA / "dashboards" / f"{board}.json").read_text("utf-8"))["panels"]
     (found,) = [one for one in panels if one["title"] == title]
     (target,) = [one for one in found["targets"] if one["legendFormat"] == legend]
@@ -67,8 +67,9 @@ def shown(collector: Prometheus, expression: str) -> float:
 
 
 def near(edges: tuple[float, ...], seconds: float) -> tuple[float, float]:
-    """What a histogram cannot distinguish from `seconds`: its bucket, and the two beside it, since a client's
-    clock sees the connection and the last bytes' way as well, and may stand on the other side of an edge."""
+    """Return the values that a histogram cannot distinguish from `seconds`: its bucket, and the two beside
+    it, since a client's clock includes the connection and the last bytes' way as well, and may be on the
+    other side of an edge."""
     place = bisect_left(edges, seconds)
     bounds = (0.0, *edges, float("inf"))
     return bounds[max(0, place - 1)], bounds[min(len(bounds) - 1, place + 2)]
@@ -88,7 +89,7 @@ LATENCIES: tuple[tuple[str, tuple[float, ...], Measure], ...] = (
 
 @pytest.mark.timeout(240)
 def test_dashboards_show_what_clients_saw(tmp_path: Path) -> None:
-    """Tokens and outcomes to the last one; latencies within what their buckets can resolve."""
+    """Tokens and outcomes exactly; latencies within the resolution of their buckets."""
     program("prometheus")
     options = ("--engine", "scripted", "--scripted", "step_seconds=0.02", "--max-slots", str(SLOTS))
     with serving(*options) as served, prometheus(f"127.0.0.1:{served.port}", tmp_path) as collector:
@@ -123,7 +124,7 @@ def test_dashboards_show_what_clients_saw(tmp_path: Path) -> None:
 
 
 def test_a_bucket_and_its_neighbours_are_what_a_histogram_tells() -> None:
-    """Or the comparison above would hold of anything."""
+    """Otherwise the comparison above would hold for anything."""
     edges = (0.1, 0.5, 1.0, 2.5)
     assert near(edges, 0.05) == (0.0, 0.5)
     assert near(edges, 0.7) == (0.1, 2.5)

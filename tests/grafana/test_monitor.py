@@ -1,4 +1,4 @@
-"""`make monitor`: one command, Prometheus beside a running server, and Grafana where it is installed."""
+"""`make monitor`: one command, Prometheus beside a running server, and Grafana if it is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 def monitor(
     folder: Path, target: str, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], Prometheus]]:
-    """The command as `make monitor` runs it. Ended as Ctrl-C does if it is still there."""
+    """The command as `make monitor` runs it. Interrupted as by Ctrl-C if it is still there."""
     program("prometheus")
     port = free_port()
     variables = {"TARGET": target, "PROMETHEUS_PORT": str(port), "DATA": str(folder / "data")}
@@ -61,7 +61,7 @@ def monitor(
 
 @pytest.mark.timeout(120)
 def test_prometheus_scrapes_the_server_with_the_rules(tmp_path: Path) -> None:
-    """Without a Grafana it says what to do with the dashboards. It takes its children along when it ends."""
+    """Without a Grafana it says what to do with the dashboards. It ends its children when it ends."""
     with serving("--engine", "scripted") as served:
         target = f"127.0.0.1:{served.port}"
         with monitor(tmp_path, target) as (process, collector):
@@ -73,7 +73,7 @@ def test_prometheus_scrapes_the_server_with_the_rules(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_grafana_that_is_installed_is_started_with_all_that_it_needs(tmp_path: Path) -> None:
-    """Its home, our provisioning, the data source's address and the dashboards' folder; nobody signs in."""
+    """Its home, our provisioning, the data source's address and the dashboards' folder; no sign-in."""
     binaries, home, says = tmp_path / "bin", tmp_path / "home", tmp_path / "says"
     binaries.mkdir()
     home.mkdir()

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a running server; every panel has data, and the scrape costs next to nothing."""
+"""A real Prometheus scrapes a running server; every panel has data, and the scrape is cheap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _load(served: Served, rounds: int) -> None:
 
 @pytest.mark.timeout(180)
 def test_every_expression_has_data(tmp_path: Path) -> None:
-    """Panels and recording rules return something; alerts are understood; the series are vLLM's as well."""
+    """Panels and recording rules return data; alerts are valid; vLLM's series are there as well."""
     program("prometheus")
     options = ("--engine", "scripted", "--scripted", "step_seconds=0.002", "--metrics-compat", "vllm")
     with (
@@ -38,7 +38,7 @@ def test_every_expression_has_data(tmp_path: Path) -> None:
         missing = list(expressions())
 
         def all_answered() -> bool:
-            # A rate wants two scrapes of its series.
+            # A rate needs two scrapes of its series.
             nonlocal missing
             empty = [one for one in missing if not collector.query(filled_in(one.promql))]
             missing = [one for one in empty if not one.alert]
@@ -56,6 +56,6 @@ def test_every_expression_has_data(tmp_path: Path) -> None:
         )
         assert exemplars[0]["exemplars"][0]["labels"]["request_id"].startswith("req_")
         (cost,) = collector.query("scrape_duration_seconds")
-        # 5 ms on an idle machine; the bound is for one that is shared.
+        # 5 ms on an idle machine; the bound is for a shared one.
         assert float(cost["value"][1]) < 0.5
         print("scrape seconds", cost["value"][1])

@@ -1,4 +1,4 @@
-"""Runs for tests: by hand, request by request, or simulated in some numbers from a seed."""
+"""Runs for tests: by hand, request by request, or simulated from a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEALTHY = GeneratorHealth(cpu_share=0.12, lag_p50_seconds=0.0002, lag_p99_second
 
 
 def request(index: int, sent_at: float, *stamps: float, **changes: Any) -> RequestRecord:
-    """One that was answered with one token a delta, ending with its last."""
+    """Return a request with one token a delta, which ends with its last."""
     fields: dict[str, Any] = {
         "index": index,
         "population": "agents",
@@ -29,7 +29,7 @@ def request(index: int, sent_at: float, *stamps: float, **changes: Any) -> Reque
 
 
 def run(*requests: RequestRecord, **changes: Any) -> RunRecord:
-    """Ten seconds, all of them measured."""
+    """Return a run of ten seconds, all of them measured."""
     fields: dict[str, Any] = {
         "target": "ours",
         "url": "http://127.0.0.1:8000",
@@ -62,8 +62,8 @@ def simulated(
     long_prompt: bool = True,
     **changes: Any,
 ) -> RunRecord:
-    """Sessions of some turns and, in the middle, one very long prompt that slows every stream; `pace` 2 is
-    twice as slow."""
+    """Return sessions of some turns and, in the middle, one very long prompt that slows every stream; `pace`
+    2 is twice as slow."""
     rng = random.Random(f"{target}/{round_}")
     long_at, long_wait = 20.0, 3.0 * pace
     requests: list[RequestRecord] = []

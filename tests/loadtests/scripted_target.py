@@ -1,4 +1,4 @@
-"""A chat server whose every latency is known: it waits, then sends a number of deltas at fixed intervals."""
+"""A chat server with known latencies: it waits, then sends a number of deltas at fixed intervals."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from api.server.asgi import Message, Receive, Scope, Send
 
 @dataclass(frozen=True)
 class Script:
-    """What happens to one request."""
+    """The script of one request."""
 
     first_seconds: float = 0.5
     gap_seconds: float = 0.1
     deltas: int | None = None
-    """None: as many as max_tokens asks for."""
+    """None: as many as max_tokens."""
     status: int = 200
     cut_after: int | None = None
-    """A number of deltas, then the connection ends without an end mark."""
+    """After this number of deltas the connection ends without an end mark."""
     error_after: int | None = None
     says: str | None = None
-    """In one delta, instead of one for each word."""
+    """Sent in one delta, instead of one for each word."""
     cached_tokens: int = 0
     prompt_tokens: int = 100
 
@@ -62,7 +62,7 @@ class ScriptedTarget:
             "headers": [(b"content-type", b"text/event-stream")],
         }
         await send(start)
-        # As real servers do immediately: what must not count as a first token.
+        # As real servers do immediately; it must not count as a first token.
         await _event(send, b": queued\n\n")
         await _event(send, _chunk({"role": "assistant", "content": ""}))
         deltas = script.deltas if script.deltas is not None else body["max_tokens"]

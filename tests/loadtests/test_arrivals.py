@@ -1,4 +1,4 @@
-"""Open loops start their sessions in order, before the end, at the rate and burstiness they name."""
+"""Open loops start their sessions in order, before the end, at the configured rate and burstiness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ arrivals = st.one_of(
 def test_offsets_ascend_end_and_repeat(
     plan: Poisson | Ramp | Schedule | Burst, seed: int, until: float
 ) -> None:
-    """Never before the start, never at or after the end, never back in time, and equal for equal seeds."""
+    """Never before the start, never at or after the end, ascending, and equal for equal seeds."""
     drawn = list(offsets(plan, random.Random(seed), until))
     assert all(0 <= offset < until for offset in drawn)
     assert drawn == sorted(drawn)
@@ -54,7 +54,7 @@ def test_gaps_have_the_mean_and_the_burstiness_asked_for(burstiness: float) -> N
     ("rate_from", "rate_to"), [(0.0, 40.0), (40.0, 4.0), (10.0, 10.0), (10.0, 10.0000001)]
 )
 def test_a_ramp_grows_evenly_and_then_stays(rate_from: float, rate_to: float) -> None:
-    """In each tenth of the ramp, and after it, as many arrive as the rate's integral says."""
+    """In each tenth of the ramp, and after it, arrivals match the rate's integral."""
     plan = Ramp(kind="ramp", rate_from=rate_from, rate_to=rate_to, seconds=100.0)
     drawn = list(offsets(plan, random.Random(2), 150.0))
     for start in range(0, 150, 10):
@@ -65,7 +65,7 @@ def test_a_ramp_grows_evenly_and_then_stays(rate_from: float, rate_to: float) ->
 
 
 def test_a_schedule_is_kept_to_the_second() -> None:
-    """In order, whatever order it was written in, and without what would come after the end."""
+    """In order, whatever the file's order, and without arrivals after the end."""
     plan = Schedule(kind="schedule", at_seconds=(3.0, 0.5, 9.0, 3.0))
     assert list(offsets(plan, random.Random(0), 9.0)) == [0.5, 3.0, 3.0]
 
@@ -76,7 +76,7 @@ def test_a_burst_is_one_instant() -> None:
 
 
 def test_a_multiple_of_capacity_is_a_rate() -> None:
-    """And no capacity is said, not divided by."""
+    """Without capacity it is an error, not a division by zero."""
     plan = OfCapacity(kind="of-capacity", multiple=5.0)
     assert resolved(plan, 8.0) == Poisson(kind="poisson", rate=40.0)
     with pytest.raises(ScenarioError, match="the capacity probe measured 0 sessions"):

@@ -1,4 +1,4 @@
-"""Curves: one option's price in two figures, and a step's time by its size."""
+"""Curves: the trade-off of one option in two figures, and a step's time by its size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.loadtests.recorded import request, run
 
 
 def test_a_figure_is_of_everybody_or_of_one_population() -> None:
-    """`name@population`; what a run does not contain is None."""
+    """`name@population`; a figure that the run does not have is None."""
     recorded = run(
         request(0, 1.0, 3.0, population="book"), request(1, 0.0, 0.5, population="streams"), unmeasured=()
     )
@@ -26,8 +26,8 @@ def test_a_figure_is_of_everybody_or_of_one_population() -> None:
 
 
 def test_x_is_in_multiples_of_what_the_population_had_alone() -> None:
-    """The reference run is no point of the curve; without one x is the figure itself, and with one that has
-    no figure there is nothing to be a multiple of."""
+    """The reference run is not a point of the curve; without one x is the figure itself, and without its
+    figure there is no multiple."""
     runs = [
         run(request(0, 0.0, 2.0, population="book"), target=ALONE, unmeasured=()),
         run(request(0, 0.0, 3.0, population="book"), target=DEFAULT, unmeasured=()),
@@ -41,13 +41,13 @@ def test_x_is_in_multiples_of_what_the_population_had_alone() -> None:
 
 
 def test_the_default_leaves_the_option_out() -> None:
-    """So that what the server would do by itself is among the points."""
+    """So that the server's default is among the points."""
     assert launch_of("--itl-target-ms", "40").arguments == ("--itl-target-ms", "40")
     assert launch_of("--itl-target-ms", DEFAULT).arguments == ()
 
 
 def test_a_scenario_with_and_without_a_population() -> None:
-    """Alone it starts immediately; a name that is not there is an error that says which are."""
+    """Alone it starts immediately; an unknown name is an error that lists the known ones."""
     whole = scenarios.load("long-prompt")
     assert [(p.name, p.start_seconds) for p in whole.only("book").populations] == [("book", 0.0)]
     assert [p.name for p in whole.without("book").populations] == ["streams"]
@@ -63,7 +63,7 @@ _PAIRS = [
 
 
 def test_a_pair_of_steps_is_reported_as_a_ratio() -> None:
-    """And what could not be measured is said to be so."""
+    """A size without a measurement is reported as such."""
     assert described(_PAIRS[1]).endswith("2.50 times as long")
     assert "not measured" in described(_PAIRS[2])
     assert Size(32, 4096).copied_bytes(6144) == 32 * (4096 + 64) * 6144
@@ -81,7 +81,7 @@ def test_curves_stand_on_a_page_of_their_own() -> None:
 
 
 def test_a_row_cost_is_the_median_of_ratios_within_rounds() -> None:
-    """Not the ratio of medians: a round in which the machine was busy slowed both batches."""
+    """Not the ratio of medians: a round on a busy machine slows both batches."""
     turns = {
         0: [(0.010, 0.020), (0.100, 0.020), (0.010, 0.020)],
         4: [(0.011, 0.03), (0.11, 0.03), (0.020, 0.02)],

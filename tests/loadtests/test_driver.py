@@ -1,4 +1,4 @@
-"""Against a target whose latencies are known, in virtual time: what is recorded is what happened."""
+"""The driver against a target with known latencies, in virtual time: the record shows what happened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtests.targets import Target
 from tests.fakes.memory_network import MemoryNetwork
 from tests.loadtests.scripted_target import Script, ScriptedTarget
 
-# httpx and httpcore leave their own generators to the garbage collector when a stream is left early.
+# httpx and httpcore leave their own generators to the garbage collector when a stream is closed early.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
@@ -63,7 +63,7 @@ async def drive(
 
 @trio_test
 async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.MockClock) -> None:
-    """First delta after half a second, then one every tenth; comments and the role are no tokens."""
+    """First delta after half a second, then one every tenth; comments and the role are not tokens."""
     run = await drive(ScriptedTarget(), scenario())
     assert [request.outcome for request in run.requests] == [Outcome.OK] * 4
     for request in run.requests:
@@ -79,7 +79,7 @@ async def test_stamps_are_the_targets_own_times(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.MockClock) -> None:
-    """The whole way from the wire to the report: one request in five is ten times slower."""
+    """From the wire to the report: one request in five is ten times slower."""
 
     def script(number: int, body: dict[str, Any]) -> Script:
         slow = number % 5 == 4
@@ -100,7 +100,7 @@ async def test_figures_are_those_computed_by_hand(autojump_clock: trio.testing.M
 
 @trio_test
 async def test_wrong_answers_are_counted(autojump_clock: trio.testing.MockClock) -> None:
-    """Each asks for a fact of its own prompt; one in four gets another's, one is cut off before it is."""
+    """Each asks for a fact of its own prompt; one in four gets another's, one is cut off."""
 
     def script(number: int, body: dict[str, Any]) -> Script:
         text = " ".join(message["content"] for message in body["messages"])
@@ -149,7 +149,7 @@ async def test_every_failure_has_its_own_name(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_a_target_that_refuses_connections_is_reported(autojump_clock: trio.testing.MockClock) -> None:
-    """Each request says so, none is retried, and the run ends."""
+    """Each request reports it, none is retried, and the run ends."""
 
     def refuse(network: MemoryNetwork, driver: Driver) -> None:
         network.refusing = True
@@ -160,7 +160,7 @@ async def test_a_target_that_refuses_connections_is_reported(autojump_clock: tri
 
 @trio_test
 async def test_clients_leave_when_the_scenario_says(autojump_clock: trio.testing.MockClock) -> None:
-    """After a number of deltas, or while they wait: recorded as what was wanted, not as a failure."""
+    """After a number of deltas, or while they wait: recorded as intended, not as a failure."""
     after = scenario(hang_up={"share": 1.0, "after_deltas": [3]}, output={"least": 50, "most": 50})
     run = await drive(ScriptedTarget(), after)
     assert {request.outcome for request in run.requests} == {Outcome.HUNG_UP}
@@ -175,8 +175,8 @@ async def test_clients_leave_when_the_scenario_says(autojump_clock: trio.testing
 async def test_clients_with_a_timeout_say_so_and_leave_when_it_is_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The whole answer counts, however steadily it comes: recorded as a failure of the target. Without one
-    no target is informed."""
+    """The deadline is for the whole answer: recorded as a failure of the target. Without one no header is
+    sent."""
     target = ScriptedTarget(lambda number, body: Script(deltas=5 if number % 2 else 50))
     run = await drive(target, scenario(timeout_seconds=1.25))
     assert target.timeouts == ["1.25"] * 4
@@ -191,7 +191,7 @@ async def test_clients_with_a_timeout_say_so_and_leave_when_it_is_over(
 
 @trio_test
 async def test_a_session_feeds_the_real_answers_back(autojump_clock: trio.testing.MockClock) -> None:
-    """Turn two's messages are turn one's, the server's own answer, and something new."""
+    """Turn two's messages are turn one's, the server's own answer, and a new one."""
     target = ScriptedTarget()
     plan = scenario(
         arrivals={"kind": "closed", "clients": 1},
@@ -227,13 +227,13 @@ async def test_subagents_run_together_and_are_waited_for(autojump_clock: trio.te
     assert len({name for name in target.sessions if "/" in name}) == 3
     assert {child.sent_at for child in children[:3]} == {first.ended_at}
     assert last.sent_at == pytest.approx(max(child.ended_at for child in children))
-    # To its reader it is one session, whose time includes theirs.
+    # In the record it is one session, whose time includes theirs.
     assert len({request.session for request in run.requests}) == 1
 
 
 @trio_test
 async def test_time_is_a_bound(autojump_clock: trio.testing.MockClock) -> None:
-    """After its seconds nothing more is sent; what still runs after the longest silence is unfinished."""
+    """After its seconds nothing more is sent; a request that outlasts the longest silence is unfinished."""
     plan = scenario(
         sessions=None, bounds={"seconds": 10, "request_seconds": 5}, output={"least": 3, "most": 3}
     )
@@ -250,7 +250,7 @@ async def test_time_is_a_bound(autojump_clock: trio.testing.MockClock) -> None:
 
 @trio_test
 async def test_requests_are_a_bound(autojump_clock: trio.testing.MockClock) -> None:
-    """No more than this bound are ever sent."""
+    """No more than this number are ever sent."""
     plan = scenario(sessions=None, bounds={"seconds": 1000, "requests": 7, "request_seconds": 5})
     run = await drive(ScriptedTarget(), plan)
     assert len(run.requests) == 7
@@ -280,7 +280,7 @@ async def test_an_interrupted_run_keeps_what_it_measured(autojump_clock: trio.te
 
 @trio_test
 async def test_an_interrupt_ends_the_measurement_of_capacity(autojump_clock: trio.testing.MockClock) -> None:
-    """Ctrl-C in the middle of a long probe: the run is over immediately, without a request of its own."""
+    """Ctrl-C during a long probe: the run is over immediately, without a request of its own."""
     network = MemoryNetwork()
     plan = scenario(
         arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 60},
@@ -332,7 +332,7 @@ async def test_progress_counts_what_the_record_has(autojump_clock: trio.testing.
 
 @trio_test
 async def test_an_open_loop_does_not_wait_for_a_slow_target(autojump_clock: trio.testing.MockClock) -> None:
-    """Requests leave when they are due, whether or not the target has answered the others."""
+    """Requests are sent when they are due, whether or not the target has answered the others."""
     plan = scenario(arrivals={"kind": "schedule", "at_seconds": [0, 1, 2, 3]}, sessions=None)
     run = await drive(ScriptedTarget(lambda number, body: Script(first_seconds=20.0)), plan)
     assert [request.sent_at for request in run.requests] == pytest.approx([0, 1, 2, 3])
@@ -341,7 +341,8 @@ async def test_an_open_loop_does_not_wait_for_a_slow_target(autojump_clock: trio
 
 @trio_test
 async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
-    """A closed loop of four clients finishes about four requests a second here; five times that is sent."""
+    """A closed loop of four clients finishes about four requests a second here; the run sends five times
+    that."""
     script = Script(first_seconds=0.6, gap_seconds=0.1)
     plan = scenario(
         arrivals={"kind": "of-capacity", "multiple": 5.0, "probe_clients": 4, "probe_seconds": 4.5},

@@ -38,7 +38,7 @@ VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What a browser would read, and whether every element is closed where it was opened."""
+    """Parses the page as a browser does, and checks that every element is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def page(text: str) -> Page:
 
 
 def test_the_page_is_well_formed(page: Page) -> None:
-    """Every element is closed, and no id is given twice, though seven plots are inlined."""
+    """Every element is closed, and no id occurs twice, although seven plots are inlined."""
     assert page.open == []
     assert [name for name, times in page.ids.items() if times > 1] == []
 
@@ -106,7 +106,7 @@ def test_every_plot_is_there_once(page: Page) -> None:
 
 
 def test_every_formula_is_there_once(page: Page) -> None:
-    """A figure without its formula is a rumour."""
+    """A figure without its formula has no meaning."""
     found = formulas(columns(compared()))
     assert len(found) > 15
     for _, formula in found:
@@ -124,19 +124,19 @@ def test_the_page_asks_nobody_for_anything(text: str, page: Page) -> None:
 
 
 def test_references_inside_plots_have_their_targets(text: str, page: Page) -> None:
-    """Ids were made the plot's own, and so were the references to them."""
+    """Ids are prefixed by plot, and so are the references to them."""
     wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     assert wanted
     assert wanted <= set(page.ids)
 
 
 def test_equal_runs_give_equal_pages(text: str) -> None:
-    """No date of today, no random id: reports can be compared."""
+    """No current date, no random id: reports can be compared."""
     assert render(compared()) == text
 
 
 def test_the_page_says_what_ran_and_who_is_faster(page: Page) -> None:
-    """To somebody who was not there."""
+    """For a reader who was not there."""
     words = " ".join(page.words)
     assert "ours is faster than peer" in words
     for fact in ("Agents at work.", "tiny at http://127.0.0.1:8000", "2026-01-02T03:04:05", "salt-1"):
@@ -153,7 +153,7 @@ def test_a_given_machine_line_wins() -> None:
 
 
 def test_words_of_servers_are_text_and_no_markup() -> None:
-    """A server's error message is not ours to trust."""
+    """A server's error message is untrusted."""
     evil = "<script>alert(1)</script>"
     asked = request(0, 1.0, outcome=Outcome.HTTP_ERROR, status=500, detail=evil, population="$x$")
     text = render([run(asked, target=evil, description=evil)])
@@ -185,14 +185,14 @@ def test_many_points_do_not_make_a_large_page() -> None:
 
 
 def test_the_page_is_written_as_utf_8(tmp_path: Path) -> None:
-    """Dashes and arrows survive."""
+    """Dashes and arrows are preserved."""
     write(tmp_path / "report.html", [run()])
     assert "–" in (tmp_path / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("package", "named"), [("matplotlib", "matplotlib"), ("jinja2", "jinja2")])
 def test_a_missing_extra_is_named(package: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of a traceback about an import."""
+    """Instead of an import error's traceback."""
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any, **others: Any) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Servers are started, found ready, and gone: small fakes in processes of their own, and Penstock itself."""
+"""Servers are started, ready, and gone: small fakes in separate processes, and Penstock itself."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ _DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 @dataclass
 class Fake:
-    """How to launch a script as if it were a preset, and what was said meanwhile."""
+    """How to launch a script as if it were a preset, and the notes."""
 
     launch: Launch
     bench: Bench
     notes: list[str] = field(default_factory=list)
 
     def processes(self) -> list[int]:
-        """Of this fake, its children included: they share its group. Found by the script's path."""
+        """The processes of this fake, including its children: they share its group. Found by the script's
+        path."""
         script = self.launch.preset.arguments[0]
         found = processes()
         leaders = {one.pid for one in found if script in one.command}
@@ -101,7 +102,7 @@ async def started_and_stopped(fake: Fake) -> Target:
 
 
 async def failing(fake: Fake) -> str:
-    """The error's message; nothing is left behind, and the body never ran."""
+    """Return the error's message; nothing is left behind, and the body never ran."""
 
     async def body(target: Target) -> None:
         pytest.fail("it is not there")
@@ -124,7 +125,7 @@ def test_a_server_is_there_while_it_is_measured_and_gone_after(fake: MakeFake) -
 
 
 def _eventually_gone(fake: Fake) -> bool:
-    """Killed orphans are listed until init has taken note."""
+    """Killed orphans are listed until init reaps them."""
     deadline = time.monotonic() + 10
     while fake.processes() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -132,25 +133,25 @@ def _eventually_gone(fake: Fake) -> bool:
 
 
 def test_a_server_that_dies_is_an_error_with_its_last_words(fake: MakeFake) -> None:
-    """Immediately, and not when the timeout is over."""
+    """Immediately, and not at the timeout."""
     said = trio.run(failing, fake("sys.exit('no such model')"))
     assert said.startswith("one: the server exited with status 1:\n")
     assert said.endswith("  no such model")
 
 
 def test_a_server_that_never_answers_is_an_error(fake: MakeFake) -> None:
-    """The log shows where its home and its threads were set."""
+    """The log shows its home and its threads."""
     said = trio.run(failing, fake("import time; time.sleep(600)", start_seconds=1.0))
     assert said.startswith("one: no answer within 1 s:")
 
 
 def test_a_server_that_is_ready_but_cannot_complete_is_an_error(fake: MakeFake) -> None:
-    """Readiness is believed after a completion only."""
+    """Only a completion proves readiness."""
     assert "its first completion was http_error: 500" in trio.run(failing, fake(status=500))
 
 
 def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
-    """With its whole group, and it is said."""
+    """With its whole group, and a note says so."""
     one = fake(_DEAF + _CHILD, stop_seconds=0.2)
     trio.run(started_and_stopped, one)
     assert one.notes[-1] == "one: killed; it did not stop within 0.2 s"
@@ -158,13 +159,13 @@ def test_a_server_that_does_not_obey_is_killed(fake: MakeFake) -> None:
 
 
 def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFake) -> None:
-    """The load test has something to record then."""
+    """The load test records the failures."""
     one = fake()
 
     async def body(target: Target) -> str:
         (pid,) = one.processes()
         os.kill(pid, signal.SIGKILL)
-        # Dead for sure, and not reaped: that is for the launcher to find.
+        # Dead, and not reaped: the launcher must notice.
         await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return "recorded"
 
@@ -172,7 +173,7 @@ def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFak
         return await with_server(one.launch, one.bench, body, one.notes.append)
 
     assert trio.run(main) == "recorded"
-    assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its last words:\n  home ")
+    assert one.notes[-1].startswith("one: the server was killed by SIGKILL; its log ends:\n  home ")
 
 
 def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
@@ -194,7 +195,7 @@ def test_cancellation_leaves_nothing_behind(fake: MakeFake) -> None:
 
 
 def test_several_stand_at_once_beside_what_runs_already(fake: MakeFake) -> None:
-    """In the order asked for; one that runs and did not name its model is asked for it."""
+    """In the given order; a running one without a model's name is asked for it."""
     one = fake()
     two = replace(one.launch, name="two")
 
@@ -212,7 +213,7 @@ def test_several_stand_at_once_beside_what_runs_already(fake: MakeFake) -> None:
 
 
 def test_a_program_that_is_not_there_is_named_before_anything_starts(fake: MakeFake) -> None:
-    """With the variable that would say where it is."""
+    """With the variable that would name it."""
     one = fake()
     missing = replace(one.launch, name="two", program=None)
 
@@ -233,7 +234,7 @@ def test_a_target_that_nobody_answers_for_needs_its_models_name() -> None:
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
-    """Options of the shell stay out; the library and its threads are the same for all, Penstock gets the
+    """Options of the shell are removed; the library and its threads are the same for all, Penstock gets the
     library by its own option."""
     base = {"PATH": "p", "HOME": "h", "PENSTOCK_MAX_SLOTS": "1", "LD_PRELOAD": "x", "HF_TOKEN": "t"}
     blas = BlasChoice("fast", tmp_path / "blas.so")
@@ -267,14 +268,14 @@ def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
 def test_the_end_tokens_are_the_models_own(
     tmp_path: Path, files: dict[str, str], tokens: tuple[int, ...]
 ) -> None:
-    """None for our random weights: they do not end by themselves, and a bias would cost the peers."""
+    """None for our random weights: they do not end by themselves, and a bias would slow the peers."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert launch.end_tokens(tmp_path) == tokens
 
 
 def test_penstock_itself_is_launched_by_its_preset() -> None:
-    """The scripted engine on the embedded model; the metrics are where the preset says."""
+    """The scripted engine on the embedded model; the metrics are at the preset's path."""
     ours = Launch("ours", PRESETS["penstock"], arguments=("--engine", "scripted"))
 
     async def body(target: Target) -> str:

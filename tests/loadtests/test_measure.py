@@ -44,14 +44,14 @@ def test_latencies_of_one_request() -> None:
 
 
 def test_percentiles_are_over_all_samples_and_not_over_averages() -> None:
-    """Gaps 0.1 (nine of them, one request) and 0.9 (one, another): the median is 0.1, no mean of means."""
+    """Gaps 0.1 (nine of them, one request) and 0.9 (one, another): the median is 0.1, not a mean of means."""
     many = request(0, 0.0, *(0.5 + 0.1 * token for token in range(10)))
     few = request(1, 0.0, 0.5, 1.4)
     expect(run(many, few), itl_p50=0.1, itl_max=0.9)
 
 
 def test_one_token_and_one_delta_have_no_pace() -> None:
-    """TPOT divides by tokens − 1, and knows nothing of tokens that came all at once."""
+    """TPOT divides by tokens − 1, and excludes tokens that arrived all at once."""
     expect(run(request(0, 0.0, 0.5), request(1, 0.0, 0.5, output_tokens=8)), tpot_p50=None, itl_p50=None)
 
 
@@ -61,7 +61,7 @@ def test_tpot_uses_the_servers_count_of_tokens() -> None:
 
 
 def test_a_broken_stream_counts_for_ttft_and_stall_but_not_for_e2e() -> None:
-    """What was seen of it is seen: its first token, and its silence until it was given up."""
+    """Its first token counts, and its silence until the end."""
     stalled = request(0, 0.0, 0.5, 0.6, ended_at=5.6, outcome=Outcome.TIMED_OUT)
     expect(run(stalled), ttft_p50=0.5, itl_max=0.1, max_stall=5.0, e2e_p50=None, tpot_p50=None, failed=1)
 
@@ -100,14 +100,14 @@ def test_a_session_lasts_from_its_first_send_to_its_last_end() -> None:
 
 
 def test_a_session_that_was_stopped_or_failed_is_not_complete() -> None:
-    """A session cut short would look fast."""
+    """A truncated session would look fast."""
     stopped = request(0, 1.0, 2.0, session="a", turn=1, session_turns=5)
     failed = request(1, 1.0, 2.0, session="b", outcome=Outcome.CUT)
     expect(run(stopped, failed), session_p50=None)
 
 
 def test_single_turns_are_requests_and_no_turns() -> None:
-    """Turns/s would say requests/s a second time."""
+    """Turns/s would repeat requests/s."""
     expect(run(request(0, 1.0, 2.0), request(1, 1.0, 3.0)), requests_per_second=0.2, turns_per_second=None)
 
 
@@ -161,7 +161,7 @@ def test_goodput_counts_what_was_sent() -> None:
 
 
 def test_an_empty_answer_is_not_good() -> None:
-    """It ended well and gave nothing."""
+    """It ended well without output."""
     expect(run(request(0, 0.0, output_tokens=0)), slo_attainment=0.0)
 
 
@@ -184,7 +184,7 @@ def test_cached_shares_and_what_was_computed_again() -> None:
 
 
 def test_a_target_silent_about_its_cache_has_only_the_theoretical_share() -> None:
-    """No share is no share of zero."""
+    """An unknown share is not a share of zero."""
     record = run(request(0, 0.0, 0.5, prompt_tokens=1000, reusable_share=0.25))
     expect(record, cached_share=None, cached_share_most=0.25, prefilled_again=None)
 
@@ -193,7 +193,7 @@ def test_a_target_silent_about_its_cache_has_only_the_theoretical_share() -> Non
 
 
 def test_fairness_over_tenants() -> None:
-    """Tokens 1 and 3: 16 / (2·10); mean TTFTs 1 and 1: even. One tenant has nobody to be unfair to."""
+    """Tokens 1 and 3: 16 / (2·10); mean TTFTs 1 and 1: even. One tenant has no index."""
     one = request(0, 0.0, 1.0, tenant="a")
     other = request(1, 0.0, 1.0, 1.1, 1.2, tenant="b")
     expect(run(one, other), jain_tokens=0.8, jain_ttft=1.0)
@@ -213,7 +213,7 @@ def test_abort_latency_is_of_those_that_hung_up() -> None:
 
 
 def test_failures_of_the_whole_run_are_counted_by_kind() -> None:
-    """A target that refuses connections in the warm-up refuses them."""
+    """Refused connections in the warm-up are counted."""
     refused = [request(n, 0.1, outcome=Outcome.CONNECT_FAILED, detail="connection refused") for n in range(3)]
     broken = request(3, 6.0, outcome=Outcome.HTTP_ERROR, status=500, detail="oops")
     full = request(4, 6.0, outcome=Outcome.REFUSED, status=429)
@@ -244,7 +244,7 @@ def test_the_stall_that_a_long_prompt_causes() -> None:
 
 
 def test_populations_that_begin_together_stall_nobody() -> None:
-    """There is no before to compare with."""
+    """There are no gaps before to compare with."""
     together = run(request(0, 0.0, 0.5, 0.9, population="a"), request(1, 0.0, 0.5, 0.9, population="b"))
     assert measure(together).stalls == ()
 
@@ -261,7 +261,7 @@ def test_a_run_without_requests_has_figures_without_values() -> None:
 
 
 def test_every_figure_has_a_formula() -> None:
-    """And percentiles say how many samples they are of."""
+    """And percentiles have their number of samples."""
     figures = measure(simulated()).figures
     assert all(figure.formula and figure.label and figure.family for figure in figures)
     assert {figure.samples for figure in figures if figure.name.startswith("session_")} != {None}
@@ -299,7 +299,7 @@ RUNS = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(RUNS)
 def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
-    """Shares and indices lie in 0..1, percentiles in order, counts add up, nothing is NaN or negative."""
+    """Shares and indices are in 0..1, percentiles in order, counts add up, nothing is NaN or negative."""
     measures = measure(record)
     found = {figure.name: figure.value for figure in measures.figures}
     for figure in (*measures.figures, *(one for of in measures.by_population.values() for one in of)):
@@ -316,7 +316,7 @@ def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
 @settings(max_examples=100, deadline=None)
 @given(RUNS)
 def test_a_looser_slo_never_makes_less_good(record: RunRecord) -> None:
-    """And goodput is attainment times those who wanted an answer."""
+    """And goodput is attainment times the requests that did not hang up."""
     loose = replace(record, ttft_slo_seconds=5.0, tpot_slo_seconds=5.0)
     before, after = values(record), values(loose)
     assert (before["slo_attainment"] or 0) <= (after["slo_attainment"] or 0)
@@ -331,7 +331,7 @@ def test_a_looser_slo_never_makes_less_good(record: RunRecord) -> None:
 
 @given(st.integers(0, 300), st.integers(1, 20), st.integers(1, 300))
 def test_the_search_finds_the_last_number_that_reaches_the_target(limit: int, least: int, more: int) -> None:
-    """For any falling attainment, asking each number once and never out of bounds."""
+    """For any falling attainment, each number is measured once and never out of bounds."""
     most = least + more
     asked: list[int] = []
 
@@ -345,7 +345,7 @@ def test_the_search_finds_the_last_number_that_reaches_the_target(limit: int, le
 
 
 def test_the_search_refuses_bounds_that_hold_nothing() -> None:
-    """Instead of answering 0, which would be a finding."""
+    """Instead of returning 0, which would be a finding."""
     with pytest.raises(ValueError, match="no number of agents"):
         agents_sustained(lambda number: 1.0, 5, 4)
 
@@ -369,7 +369,7 @@ def test_the_search_refuses_bounds_that_hold_nothing() -> None:
     ],
 )
 def test_values_are_written_for_a_reader(value: float | None, unit: str, text: str) -> None:
-    """Three digits, their unit, and a dash for what is not known."""
+    """Three digits, their unit, and a dash for None."""
     assert written(value, unit) == text
 
 

@@ -48,7 +48,7 @@ def test_known_percentiles() -> None:
 
 
 def test_nothing_has_no_percentile() -> None:
-    """None, and neither zero nor an error."""
+    """None, neither zero nor an error."""
     assert set(spread([]).values()) == {None}
     assert median([]) is None
     assert mean([]) is None
@@ -58,7 +58,7 @@ def test_nothing_has_no_percentile() -> None:
 
 @given(SHARES)
 def test_jain_lies_between_one_nth_and_one(shares: list[float]) -> None:
-    """1/n where one has all, 1 where all have the same."""
+    """1/n if one has everything, 1 if all are equal."""
     index = jain(shares)
     assert (index is None) == (max(shares) == 0)
     if index is not None:
@@ -67,7 +67,7 @@ def test_jain_lies_between_one_nth_and_one(shares: list[float]) -> None:
 
 @given(SHARES, st.floats(1e-3, 1e3))
 def test_jain_does_not_know_units(shares: list[float], factor: float) -> None:
-    """Scaled alike, shares are as even as before."""
+    """Scaled shares are as even as before."""
     index = jain(shares)
     if index is not None:
         assert jain([share * factor for share in shares]) == pytest.approx(index)

@@ -1,4 +1,4 @@
-"""What `ps` and `lsof` report of processes. On Linux this runs the ways that macOS takes as well."""
+"""The output of `ps` and `lsof`. On Linux this also runs the code for macOS."""
 
 from __future__ import annotations
 

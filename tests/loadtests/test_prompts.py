@@ -1,4 +1,4 @@
-"""Prompts are as long as wished, the same for the same key, and new in a new run."""
+"""Prompts have the given length, are the same for the same key, and new in a new run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_ratio_of_tokens_to_words_is_stable() -> None:
 
 
 def test_another_run_or_another_key_differs_from_the_first_words_on() -> None:
-    """What two texts have in common by chance is a word or two, less than any cache's block."""
+    """Two texts share a word or two by chance, less than any cache's block."""
     texts = [
         Prompts(f"run {run}", 1.0).text(8, "shared", layer).split() for run in range(20) for layer in "ab"
     ]
@@ -44,5 +44,5 @@ def test_another_run_or_another_key_differs_from_the_first_words_on() -> None:
 
 
 def test_the_words_are_different_words() -> None:
-    """A word named twice would be drawn twice as often."""
+    """A word listed twice would be drawn twice as often."""
     assert len(set(WORDS)) == len(WORDS) > 250

@@ -1,4 +1,4 @@
-"""The tables, the sentence at the top, and what must not be overlooked."""
+"""The tables, the summary sentence, and the warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOID = GeneratorHealth(
 
 
 def paced(target: str, seconds: float, round_: int = 0, generator: GeneratorHealth = HEALTHY) -> RunRecord:
-    """One request: everything takes as long as `seconds` says, tokens come at 1/seconds."""
+    """One request with all latencies of `seconds`, and tokens at 1/seconds."""
     asked = request(0, 0.0, seconds, 2 * seconds)
     end = 2 * seconds
     return run(asked, target=target, round=round_, ended_at=end, steady_until=end, generator=generator)
@@ -32,7 +32,7 @@ def printed(runs: Sequence[RunRecord], width: int = 160, formulas: bool = False)
 
 
 def rows(text: str, label: str) -> list[list[str]]:
-    """Cells of the rows whose first cell begins so."""
+    """Return the cells of rows whose first cell begins with this."""
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     return [row for row in cells if row and row[0].startswith(label)]
 
@@ -62,12 +62,12 @@ def test_void_rounds_are_in_no_ratio_and_no_median() -> None:
 
 
 def test_runs_of_two_files_are_two_columns() -> None:
-    """Before and after a change, of one target and round, must not be taken for rounds."""
+    """Before and after a change, of one target and round, are not rounds."""
     assert [column.label for column in columns([paced("ours", 1), paced("ours", 2)])] == ["ours", "ours #2"]
 
 
 def test_a_ratio_needs_both_and_a_divisor() -> None:
-    """Neither a missing value nor a zero makes one."""
+    """Neither a missing value nor a zero has a ratio."""
     ours, empty = columns([paced("ours", 1), run(target="peer")])
     assert ratio(ours, empty, "ttft_p50") is None
     assert ratio(ours, empty, "output_tokens_per_second") is None
@@ -113,12 +113,10 @@ def test_the_sentence_does_not_hide_failures() -> None:
 
 
 def test_a_target_that_answers_nothing_is_no_peer() -> None:
-    """There is nothing to divide by, and the sentence says why."""
+    """There is nothing to divide by, and the sentence gives the reason."""
     dead = run(request(0, 0.0, outcome=Outcome.CONNECT_FAILED), target="peer")
     (said,) = sentences(columns([paced("ours", 1), dead]))
-    assert said == (
-        "ours against peer: there is nothing to compare. peer answered none of 1 counted requests."
-    )
+    assert said == ("ours against peer: nothing to compare. peer answered none of 1 counted requests.")
 
 
 def test_void_runs_have_no_verdict() -> None:
@@ -161,7 +159,7 @@ def test_several_targets_stand_side_by_side_with_ratios() -> None:
     ],
 )
 def test_a_broken_target_is_plain_to_see(outcome: Outcome, status: int | None, shown: str) -> None:
-    """By kind, with counts, and with what it said, brackets included."""
+    """By kind, with counts and the target's error, brackets included."""
     failed = [request(n, 1.0, outcome=outcome, status=status, detail="no [bold]way[/]") for n in range(3)]
     text = printed([run(*failed, request(3, 1.0, 2.0))])
     assert "Refused and failed" in text
@@ -177,7 +175,7 @@ def test_void_and_interrupted_runs_are_marked() -> None:
 
 
 def test_populations_and_the_servers_own_metrics_have_tables() -> None:
-    """Where there is more than one population, and where something was scraped."""
+    """If there is more than one population, and if something was scraped."""
     text = printed([simulated()])
     assert "By population" in text
     assert "Generated tokens" in text

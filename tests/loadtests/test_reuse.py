@@ -1,4 +1,4 @@
-"""The theoretical maximum of a prefix cache, against a search through all that was said before."""
+"""The theoretical maximum of a prefix cache, against a search through all earlier prompts and answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def message(role: str, content: str) -> dict[str, str]:
 
 
 def characters(messages: Messages) -> list[tuple[int, str, str]]:
-    """Each character with its message's number and role, and each message's beginning with no character."""
+    """Return each character with its message's number and role, and each message's beginning without a
+    character."""
     return [
         (number, one["role"], character)
         for number, one in enumerate(messages)
@@ -46,7 +47,7 @@ prompts = st.lists(
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(said=st.lists(prompts, max_size=12))
 def test_the_share_is_the_longest_common_prefix_with_anything_earlier(said: list[Messages]) -> None:
-    """On prompts that share as much as two letters and two roles make them."""
+    """On prompts that share much, from two letters and two roles."""
     index = ReuseIndex()
     for number, messages in enumerate(said):
         assert index.add(messages) == brute_force(messages, said[:number])
@@ -55,7 +56,7 @@ def test_the_share_is_the_longest_common_prefix_with_anything_earlier(said: list
 @settings(derandomize=True, deadline=None)
 @given(text=st.text(), more=st.text(min_size=1))
 def test_a_repetition_is_all_there(text: str, more: str) -> None:
-    """Any text, and what follows it is not."""
+    """Any text; the text after it is not counted."""
     index = ReuseIndex()
     assert index.add([message("user", text)]) == 0.0
     assert index.add([message("user", text)]) == (1.0 if text else 0.0)
@@ -71,7 +72,7 @@ def test_messages_do_not_run_into_each_other() -> None:
 
 
 def test_a_long_conversation_costs_what_is_new() -> None:
-    """64 sessions of 16 turns over 32 KB of common text, in far less time than they take to serve."""
+    """64 sessions of 16 turns over 32 KB of common text, in far less time than serving them takes."""
     writer, index = Prompts("salt", 1.0), ReuseIndex()
     shared = message("system", writer.text(6000, "shared"))
     started = time.process_time()

@@ -1,4 +1,4 @@
-"""Scenario files: what ships loads and can be walked through, and what is wrong is refused by name."""
+"""Scenario files: the shipped ones load and can be walked through, and invalid ones are refused by name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_scenarios_of_the_issue_ship() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_scenario_can_be_walked_through(name: str) -> None:
-    """It loads under its file's name, and its sessions ask what can be asked."""
+    """It loads under its file's name, and its sessions produce valid requests."""
     scenario = load(name)
     assert scenario.name == name
     assert sum(walk(session) for session in first_sessions(scenario)) >= 4
@@ -72,7 +72,7 @@ def test_a_shipped_scenario_can_be_walked_through(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_shipped_file_says_to_set_can_be_set(name: str) -> None:
-    """The options for a Mac stand in a comment, where nothing else would notice that they went stale."""
+    """The options for a Mac are in a comment, where no other check would notice that they are outdated."""
     comments = " ".join(re.findall(r"^#(.*)$", shipped()[name].read_text(), re.MULTILINE))
     overrides = re.findall(r"--set ('[^']+'|[^\s,;.()]+(?:\.[^\s,;.()]+)*)", comments)
     scale = re.search(r"--token-scale (\d+(?:\.\d+)?)", comments)
@@ -115,14 +115,14 @@ def test_overrides_change_any_value_of_a_population_or_the_whole(minimal: str) -
         ("clients.prompt.shard_tokens=1", "prompt.shard_tokens: Extra inputs"),
         ("clients.output.least=65", "`most` is less than `least`"),
         ("clients.turns.least=2", "`most` is less than `least`"),
-        ("clients.hang_up.share=0.5", "say when"),
+        ("clients.hang_up.share=0.5", "give after_deltas or"),
         ("clients.arrivals.kind=sometimes", "'sometimes'"),
         ("bounds.seconds=inf", "bounds.seconds"),
         ("replay={file='x', format='openai'}", "and not both"),
     ],
 )
 def test_a_wrong_override_is_named(minimal: str, override: str, said: str) -> None:
-    """One line that says which, or where in the document."""
+    """One line that names it, or its place in the document."""
     with pytest.raises(ScenarioError, match=re.escape(said)):
         load(minimal, (override,))
 
@@ -132,7 +132,10 @@ def test_a_wrong_override_is_named(minimal: str, override: str, said: str) -> No
     [
         ("name = ", "minimal.toml: "),
         (MINIMAL + 'arrivels = "x"', "populations.0.arrivels: Extra inputs"),
-        (MINIMAL + MINIMAL.partition("[[")[1] + MINIMAL.partition("[[")[2], "two populations have one name"),
+        (
+            MINIMAL + MINIMAL.partition("[[")[1] + MINIMAL.partition("[[")[2],
+            "two populations have the same name",
+        ),
         ('name = "x"\ndescription = "x"', "give populations or a replay"),
     ],
 )
@@ -147,7 +150,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_scenario_that_is_not_there_lists_those_that_are() -> None:
     """So that a typing error is found."""
     with pytest.raises(
-        ScenarioError, match=r"'agent' is no file and none of the scenarios agents, antagonist"
+        ScenarioError, match=r"'agent' is neither a file nor one of the scenarios agents, antagonist"
     ):
         load("agent")
 
@@ -185,7 +188,7 @@ def test_the_token_scale_changes_prompts_and_nothing_else(scale: float) -> None:
 
 
 def test_the_token_scale_reaches_defaults_and_traces(minimal: str) -> None:
-    """A length nobody wrote down is a length."""
+    """Default lengths scale too."""
     assert load(minimal, token_scale=0.5).populations[0].prompt.private_tokens == 32
     plain, scaled = load("replay").replay, load("replay", token_scale=2.0).replay
     assert plain is not None

@@ -1,4 +1,4 @@
-"""The target's own metrics, laid beside what its clients saw."""
+"""The target's own metrics, beside its clients' figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_penstocks_metrics_lie_beside_the_clients() -> None:
 
 
 def test_vllms_metrics_are_summed_over_engines_and_survive_a_restart() -> None:
-    """A counter that went back was reset; what it counts since is growth."""
+    """A counter that fell was reset; its value since is growth."""
     name = "vllm:generation_tokens_total"
     found = measure(
         run(
@@ -58,6 +58,6 @@ def test_vllms_metrics_are_summed_over_engines_and_survive_a_restart() -> None:
 
 
 def test_a_target_without_metrics_has_no_such_table() -> None:
-    """Nor one of which a single scrape succeeded."""
+    """Nor does one with a single successful scrape."""
     assert measure(run()).server == ()
     assert measure(run(server=(scrape(0.0, **{"penstock_generated_tokens_total": 5.0}),))).server == ()

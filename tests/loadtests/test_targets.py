@@ -1,4 +1,4 @@
-"""What `--target` says, and what a target is asked."""
+"""`--target` options, and requests to a target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running(text: str, **environment: str) -> Target:
 
 
 def test_an_address_is_a_server_of_unknown_kind() -> None:
-    """It is asked for what OpenAI's reference has, and for its model's name."""
+    """It gets the fields of OpenAI's reference, and is asked for its model's name."""
     found = running("theirs=http://host:1/v1/")
     assert (found.name, found.url, found.model) == ("theirs", "http://host:1", "")
     assert (found.knows, found.metrics_url, found.ready_path) == (OPENAI, None, "/v1/models")
@@ -43,7 +43,7 @@ def test_a_preset_without_an_address_is_to_be_launched() -> None:
 
 
 def test_a_preset_with_an_address_says_what_runs_there() -> None:
-    """What it knows and where its metrics are; its model's name is asked for, but for mlx_lm.server."""
+    """The preset's fields and metrics; it is asked for its model's name, except mlx_lm.server."""
     ours = running("a=preset:penstock:http://h:2")
     assert (ours.knows, ours.metrics_url) == (PRESETS["penstock"].knows, "http://h:2/metrics")
     assert ours.model == ""
@@ -67,9 +67,9 @@ def test_options_of_a_running_server() -> None:
         ("http://h", "write NAME=URL"),
         ("a b=http://h", "write NAME=URL"),
         ("a=", "write NAME=URL"),
-        ("a=host:80", "no http:// or https:// address"),
+        ("a=host:80", "not an http:// or https:// address"),
         ("a=preset:vllm", "no preset 'vllm', only penstock"),
-        ("a=http://h,model", "'model' is no option"),
+        ("a=http://h,model", "'model' is not an option"),
         ("a=http://h,program=x", "no option program here; there are model"),
         ("a=preset:penstock,model=x", "no option model here; there are program"),
         ("a=preset:penstock,args='x", "args: No closing quotation"),
@@ -79,7 +79,7 @@ def test_options_of_a_running_server() -> None:
     ],
 )
 def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
-    """With the words that were wrong, and what would be right."""
+    """With the wrong words, and the right form."""
     with pytest.raises(TargetError) as caught:
         parse(text, {})
     assert said in str(caught.value)
@@ -87,7 +87,7 @@ def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
 
 
 def test_a_body_has_what_the_target_knows_and_no_more() -> None:
-    """And what was left out is known."""
+    """And the omitted fields are known."""
     wish = ask(temperature=0.5, top_k=3, seed=1)
     knowing = target(frozenset({"temperature", "seed"}))
     assert build_body(wish, knowing) == {
@@ -103,7 +103,7 @@ def test_a_body_has_what_the_target_knows_and_no_more() -> None:
 
 
 def test_an_exact_length_is_asked_for_as_well_as_the_target_can() -> None:
-    """ignore_eos; else a bias against the end tokens, beside other biases; else nothing but max_tokens."""
+    """ignore_eos; else a bias against the end tokens, beside other biases; else only max_tokens."""
     knows, bias = target(EVERYTHING, (5,)), target(OPENAI, (5, 6))
     wish = ask(logit_bias={"1": 2.0})
     assert build_body(wish, knows)["ignore_eos"] is True
@@ -121,7 +121,7 @@ def test_an_exact_length_is_asked_for_as_well_as_the_target_can() -> None:
 
 
 def test_our_preset_knows_what_our_server_takes() -> None:
-    """A field that Penstock learns is to be put to it."""
+    """A new field of Penstock must be added to the preset."""
     taken = {
         name
         for name, value in {

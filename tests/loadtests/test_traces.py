@@ -1,4 +1,4 @@
-"""Recorded traces, read into what can be asked again; and what cannot be read, named by file and line."""
+"""Recorded traces, read into sessions for replay; invalid ones are named by file and line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def words(session: RecordedSession) -> list[str]:
 
 
 def test_equal_hash_ids_are_equal_blocks_of_text(tmp_path: Path) -> None:
-    """To the block, at the recorded lengths and times; what the ids do not cover is the request's own."""
+    """Exactly, at the recorded lengths and times; tokens beyond the ids are the request's own."""
     text = lines(
         mooncake(2000, 1300, [7, 8, 9]), mooncake(1000, 1024, [7, 8]), mooncake(5000, 1100, [7]),
         mooncake(5000, 1100, [7], answer=0),
@@ -88,7 +88,7 @@ def test_sharegpt_conversations_are_sessions_of_human_turns(tmp_path: Path) -> N
 
 
 def test_openai_logs_are_sent_as_they_were(tmp_path: Path) -> None:
-    """Whole histories, gaps from the times, tool results as a user's words; sessions by their names."""
+    """Whole histories, gaps from the times, tool results as user messages; sessions by their names."""
     system = {"role": "developer", "content": "be brief"}
     ask = {"role": "user", "content": [{"type": "text", "text": "read "}, {"type": "text", "text": "it"}]}
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, format: str, text: str | b
 
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """With the system's word for it."""
+    """With the system's error message."""
     plan = Replay(file=str(tmp_path / "no.jsonl"), format="openai")
     with pytest.raises(ScenarioError, match=re.escape("no.jsonl: No such file")):
         read(plan, Prompts("salt", 1.0))

@@ -1,4 +1,4 @@
-"""Baselines: what passes, what is named, and what the process's exit says."""
+"""Baselines: passes, named regressions, and the process's exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def against(name: str, value: float, tolerance: float, seconds: float) -> Verdic
 
 
 def test_within_the_tolerance_is_no_regression() -> None:
-    """TTFT 1.2 s where 1 s is expected and a quarter more allowed."""
+    """TTFT 1.2 s, where 1 s is expected with a tolerance of a quarter."""
     verdict = against("ttft_p50", 1.0, 1.25, 1.2)
     assert verdict.exit_code == 0
     assert verdict.regressions == ()
@@ -46,7 +46,7 @@ def test_less_of_what_should_be_more_is_a_regression() -> None:
 
 
 def test_a_figure_that_should_be_zero_must_be() -> None:
-    """No failure is expected, one came: infinitely worse, whatever the tolerance."""
+    """No failure is expected, one occurs: infinitely worse, whatever the tolerance."""
     baseline = Baseline("agents", {"failed": Expected(0.0, 10.0)})
     good = run(request(0, 0.0, 1.0))
     bad = run(*good.requests, request(1, 0.0, outcome=Outcome.CUT))
@@ -55,7 +55,7 @@ def test_a_figure_that_should_be_zero_must_be() -> None:
 
 
 def test_what_was_not_measured_is_a_regression() -> None:
-    """A figure without a value passes no gate; nor does one that no longer exists."""
+    """A figure without a value fails the gate; so does one that no longer exists."""
     for name in ("cached_share", "no_such_figure"):
         verdict = against(name, 0.5, 2.0, 1.0)
         assert verdict.exit_code == 1
@@ -63,7 +63,7 @@ def test_what_was_not_measured_is_a_regression() -> None:
 
 
 def test_ratios_between_targets_are_compared_likewise() -> None:
-    """Ours took half the peer's time once; now it takes as long."""
+    """Ours took half the peer's time once; now it takes the same."""
     baseline = Baseline("agents", ratios={"ours/peer": {"ttft_p50": Expected(0.5, 1.5)}})
     assert judge([paced("ours", 1), paced("peer", 2)], baseline).exit_code == 0
     verdict = judge([paced("ours", 2), paced("peer", 2)], baseline)
@@ -79,20 +79,20 @@ def test_a_missing_target_or_scenario_is_no_pass() -> None:
 
 
 def test_void_and_interrupted_runs_are_no_pass() -> None:
-    """They are not to be believed, however good they look."""
+    """However good they look."""
     baseline = Baseline("agents", {"ttft_p50": Expected(100.0)})
     assert judge([paced("ours", 1, generator=VOID)], baseline).exit_code == 1
     assert judge([run(request(0, 0.0, 1.0), interrupted=True)], baseline).exit_code == 1
 
 
 def test_a_void_round_among_good_ones_is_left_out() -> None:
-    """The others are judged."""
+    """The others count."""
     baseline = Baseline("agents", {"ttft_p50": Expected(1.0)})
     assert judge([paced("ours", 1), paced("ours", 90, 1, VOID)], baseline).exit_code == 0
 
 
 def test_runs_pass_the_baseline_that_was_made_of_them(tmp_path: Path) -> None:
-    """Written, read again, and held exactly; another that is slower does not pass."""
+    """Written, read again, and met exactly; a slower run fails."""
     runs = [simulated("ours"), simulated("peer", pace=2.0)]
     save(tmp_path / "baseline.json", baseline_of(runs, tolerance_ratio=1.0))
     baseline = load(tmp_path / "baseline.json")
@@ -104,7 +104,7 @@ def test_runs_pass_the_baseline_that_was_made_of_them(tmp_path: Path) -> None:
 
 
 def test_no_baseline_comes_of_void_runs_or_of_two_scenarios() -> None:
-    """It would be believed later."""
+    """It would be trusted later."""
     with pytest.raises(ValueError, match="void"):
         baseline_of([paced("ours", 1, generator=VOID)])
     with pytest.raises(ValueError, match="exactly one scenario"):
@@ -121,7 +121,7 @@ def test_no_baseline_comes_of_void_runs_or_of_two_scenarios() -> None:
     ],
 )
 def test_a_file_that_is_no_baseline_is_named(text: str, tmp_path: Path) -> None:
-    """A misspelt key would otherwise be a gate that gates nothing."""
+    """Otherwise a misspelt key would be a gate without effect."""
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"baseline\.json is not a baseline"):
@@ -130,14 +130,14 @@ def test_a_file_that_is_no_baseline_is_named(text: str, tmp_path: Path) -> None:
 
 @given(st.floats(1e-3, 1e3), st.floats(1, 10), st.floats(1e-3, 1e3))
 def test_units_do_not_matter(value: float, tolerance: float, factor: float) -> None:
-    """A verdict is by ratio: everything slower by one factor, baseline too, is the same verdict."""
+    """A verdict is by ratio: if everything is slower by one factor, baseline too, the verdict is the same."""
     one = against("ttft_p50", 1.0, tolerance, value).findings[0].worse_by
     other = against("ttft_p50", factor, tolerance, value * factor).findings[0].worse_by
     assert one == pytest.approx(other)
 
 
 def test_the_verdict_is_printed() -> None:
-    """Regressions and what held, by name."""
+    """Regressions and passes, by name."""
     buffer = StringIO()
     Console(file=buffer, width=120).print(verdict_report(against("ttft_p50", 1.0, 1.25, 1.5)))
     Console(file=buffer, width=120).print(verdict_report(against("ttft_p50", 1.0, 1.25, 1.0)))

@@ -1,5 +1,5 @@
-"""Sessions: the same for the same number, no matter who else runs; histories that only grow; layers that are
-shared to the byte."""
+"""Sessions: the same for the same number, whatever else runs; histories that only grow; layers that are
+shared exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workload(plan: Scenario, salt: str = "salt") -> Workload:
 
 
 def asks(session: Session, answer: str = "yes") -> list[tuple[float, Ask]]:
-    """All turns with their gaps, and the subagents' after them."""
+    """Return all turns with their gaps, each followed by its subagents'."""
     said = []
     for turn in range(1, session.turns + 1):
         said.append((session.gap_before(turn), session.ask(turn)))
@@ -41,7 +41,7 @@ def asks(session: Session, answer: str = "yes") -> list[tuple[float, Ask]]:
 
 
 def content(said: list[tuple[float, Ask]]) -> list[Any]:
-    """Everything but what depends on the others' prompts."""
+    """Return everything except what depends on the others' prompts."""
     return [
         (gap, one.messages, one.max_tokens, one.exact, one.sampling, one.hang_up_after_deltas,
          one.hang_up_after_seconds, one.read_bytes_per_second)
@@ -65,7 +65,7 @@ RICH: dict[str, Any] = {
     seed=st.integers(0, 5),
 )
 def test_a_session_does_not_depend_on_the_others(order: list[tuple[int, int]], seed: int) -> None:
-    """Made and run in any order, or alone, it says the same."""
+    """Made and run in any order, or alone, it is the same."""
     plan = scenario(RICH, RICH, seed=seed)
     together = workload(plan)
     sessions = [(p, n, together.session(plan.populations[p], n)) for p, n in order]
@@ -77,7 +77,7 @@ def test_a_session_does_not_depend_on_the_others(order: list[tuple[int, int]], s
 
 
 def test_sessions_differ_from_each_other_and_runs_in_their_words_alone() -> None:
-    """Another salt leaves lengths, gaps, sampling and hang-ups as they were; another seed does not."""
+    """Another salt keeps lengths, gaps, sampling and hang-ups; another seed does not."""
     plan = scenario(RICH)
 
     def shape(said: list[tuple[float, Ask]]) -> list[Any]:
@@ -102,7 +102,8 @@ def test_sessions_differ_from_each_other_and_runs_in_their_words_alone() -> None
 @settings(derandomize=True, deadline=None)
 @given(answers=st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=4, max_size=4))
 def test_a_conversation_only_grows(answers: list[str | None]) -> None:
-    """Each prompt begins with the last one and its real answer, in place; one that never came is said."""
+    """Each prompt begins with the last one and its real answer, in place; a missing answer has a
+    placeholder."""
     plan = scenario({"turns": {"least": 4, "most": 4}})
     session = workload(plan).session(plan.populations[0], 0)
     before: tuple[dict[str, str], ...] = ()
@@ -121,7 +122,7 @@ def test_a_conversation_only_grows(answers: list[str | None]) -> None:
 )
 def test_layers_are_a_common_prefix(shared: int, group: int, groups: int, private: int) -> None:
     """The shared text opens every system message, one of the groups' follows, the rest is the session's own;
-    each as long as wished."""
+    each with its length."""
     prompt = {
         "shared_tokens": shared, "group_tokens": group, "groups": groups, "private_tokens": private
     }  # fmt: skip
@@ -148,7 +149,7 @@ def test_the_first_groups_have_most_of_the_sessions() -> None:
 
 
 def test_reuse_is_what_a_perfect_cache_would_have_had() -> None:
-    """The second session finds the first one's system prompt, the next turn all but its own words."""
+    """The second session hits the first one's system prompt, the next turn all but its own words."""
     layers = {"shared_tokens": 400, "private_tokens": 100}
     plan = scenario({"prompt": layers, "turns": {"least": 2, "most": 2, "growth_tokens": 100}})
     run = workload(plan)
@@ -190,7 +191,7 @@ def test_subagents_share_the_layers_and_have_their_own_words() -> None:
 
 
 def test_subagents_work_in_their_parents_repository() -> None:
-    """Whichever group the parent was drawn into."""
+    """In any group of the parent."""
     plan = scenario(RICH | {"turns": {"least": 2, "most": 2}})
     run = workload(plan)
     systems = set()
@@ -203,7 +204,7 @@ def test_subagents_work_in_their_parents_repository() -> None:
 
 
 def test_populations_have_private_words_of_their_own() -> None:
-    """Sessions of one number in two populations share no more than the layers."""
+    """Sessions of one number in two populations share only the layers."""
     plan = scenario(RICH, RICH)
     run = workload(plan)
     mine, theirs = (run.session(population, 0).ask(1).messages[1] for population in plan.populations)
@@ -211,7 +212,7 @@ def test_populations_have_private_words_of_their_own() -> None:
 
 
 def test_mixed_sampling_uses_every_field_and_keeps_its_bounds() -> None:
-    """One mix a session, for all its turns; logprobs and stop strings only where they are wanted."""
+    """One mix a session, for all its turns; logprobs and stop strings only on request."""
 
     def fields(population: dict[str, Any]) -> list[dict[str, Any]]:
         plan = scenario({"sampling": "mixed", "turns": {"least": 2, "most": 2}} | population)
@@ -256,13 +257,13 @@ def test_a_share_of_the_requests_hangs_up() -> None:
 
 
 def test_turns_are_asked_in_order() -> None:
-    """A driver that mixes them up has a mistake of its own."""
+    """A driver that mixes them up has a bug."""
     plan = scenario({"turns": {"least": 3, "most": 3}})
     session = workload(plan).session(plan.populations[0], 0)
     with pytest.raises(AssertionError, match="in order"):
         session.ask(2)
     session.ask(1)
-    with pytest.raises(AssertionError, match="asked last"):
+    with pytest.raises(AssertionError, match="only the last turn"):
         session.answered(2, "yes")
     session.answered(1, "yes")
     with pytest.raises(AssertionError, match="one answer"):
@@ -270,7 +271,7 @@ def test_turns_are_asked_in_order() -> None:
 
 
 def test_a_trace_is_as_many_sessions_as_the_run_may_ask() -> None:
-    """Fresh runs differ in their first words; sessions of one run share what they shared."""
+    """Fresh runs differ in their first words; sessions of one run share what they shared in the recording."""
     plan = load("replay-openai")
     (_, alone), (start, first), *others = workload(plan, "a").trace()
     assert (start, first.turns, len(others)) == (0.0, 3, 2)
@@ -292,7 +293,7 @@ def test_a_trace_is_as_many_sessions_as_the_run_may_ask() -> None:
 
 
 def test_a_conversation_replayed_holds_the_answers_of_today() -> None:
-    """ShareGPT's human turns, with what the target really said between them."""
+    """ShareGPT's human turns, with the target's real answers between them."""
     (_, session), *_ = workload(load("replay-sharegpt")).trace()
     first = session.ask(1)
     session.answered(1, "today's answer")
@@ -310,7 +311,7 @@ RECALLING: dict[str, Any] = RICH | {
 
 
 def stated(one: Ask) -> dict[str, str]:
-    """What a prompt says: the code of each thing."""
+    """Return the stated facts of a prompt: the code of each thing."""
     text = " ".join(message["content"] for message in one.messages)
     found = re.findall(r"The code of (\w+ \d+) is (\w\d\w-\d)\.", text)
     assert len({thing for thing, _ in found}) == len(found), "a thing is spoken of twice"
@@ -318,7 +319,7 @@ def stated(one: Ask) -> dict[str, str]:
 
 
 def test_what_is_to_be_recalled_is_in_the_prompt_and_asked_for_at_its_end() -> None:
-    """At each turn, the subagents' too, whatever layer it comes from; and the answer may end by itself."""
+    """At each turn, including the subagents', from any layer; and the answer may end by itself."""
     plan = scenario(RECALLING)
     layers = set()
     for number in range(12):

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers that DESIGN.md describes."""
+"""Allowed imports: the layers that DESIGN.md describes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINE_MAY_SEE = {
     "scheduler.token_ids",
     "scheduler.engine",
 }
-"""What the engine process may import of this project."""
+"""What the engine process may import from this project."""
 
 
 MAY_IMPORT_MLX = (
@@ -42,7 +42,7 @@ def test_the_scheduler_knows_nothing_of_http(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules("scheduler/engine"), ids=name_of)
 def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
-    """No trio, and of our own modules only what both sides need."""
+    """No trio, and of our own modules only those that both sides need."""
     for imported in imports(path):
         assert imported.split(".")[0] != "trio"
         if imported.startswith("scheduler"):
@@ -55,7 +55,7 @@ def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
     ids=name_of,
 )
 def test_only_the_engine_touches_mlx(path: Path) -> None:
-    """One folder of it (load tests may drive a bare model, or sit in an engine)."""
+    """In one folder (load tests may drive a bare model, or run in an engine process)."""
     name = name_of(path)
     if not name.startswith(MAY_IMPORT_MLX):
         assert not [imported for imported in imports(path) if imported.split(".")[0] in {"mlx", "mlx_lm"}]
@@ -63,7 +63,7 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["scheduler", "scheduler/engine"])
 def test_packages_form_no_cycle(folder: str) -> None:
-    """Each file and each sub-package of a folder is a node: what they import goes one way."""
+    """Each file and each sub-package of a folder is a node; the imports between them are acyclic."""
     root = ROOT / folder
     files = [path for path in root.rglob("*.py") if "training" not in path.parts]
     arrows: dict[str, set[str]] = {}
@@ -79,7 +79,7 @@ def test_packages_form_no_cycle(folder: str) -> None:
 
 
 def _siblings(path: Path, package: str) -> Iterator[str]:
-    """What of the package's own files and sub-packages a file imports, by their first name."""
+    """Return the package's own files and sub-packages that a file imports, by their first name."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -93,7 +93,7 @@ def _siblings(path: Path, package: str) -> Iterator[str]:
 
 
 def test_what_serves_does_not_know_how_its_model_was_made() -> None:
-    """Training is left out of the wheel."""
+    """The wheel does not contain training."""
     for path in (path for package in ("scheduler", "api", "loadtests") for path in modules(package)):
         if "training" not in path.parts:
             assert not [name for name in imports(path) if name.startswith("scheduler.models.training")]
@@ -101,7 +101,7 @@ def test_what_serves_does_not_know_how_its_model_was_made() -> None:
 
 
 def test_the_parent_process_runs_without_mlx() -> None:
-    """Also not by way of a library: everything `serve` imports, imported."""
+    """Also not indirectly: everything that `serve` imports is imported here."""
     program = (
         "import sys, api.serving, scheduler.prompt.tokenizer, transformers;"
         "print([name for name in sys.modules if name.split('.')[0] in ('mlx', 'mlx_lm')])"
@@ -113,7 +113,7 @@ def test_the_parent_process_runs_without_mlx() -> None:
 
 
 def test_what_is_off_is_not_loaded() -> None:
-    """A server that traces nothing pays for no tracer: not its imports, and not its installation."""
+    """A server without tracing neither loads nor needs the tracer."""
     program = "import sys, api.serving; print('opentelemetry.sdk' in sys.modules, 'requests' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -122,7 +122,7 @@ def test_what_is_off_is_not_loaded() -> None:
 
 
 def test_the_engine_process_runs_without_trio() -> None:
-    """Its imports are what every restart waits for."""
+    """Every restart waits for its imports."""
     program = "import sys, scheduler.engine.__main__; print('trio' in sys.modules, 'mlx' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

@@ -1,4 +1,4 @@
-"""The tests run on macOS too, which has no /proc: `loadtests/processes.py` knows how else to look."""
+"""The tests run on macOS too, which has no /proc: `loadtests/processes.py` has the alternative."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 LINUX_ONLY = {
     "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
 }
-"""Files that read it all the same, and why."""
+"""Files that read it nevertheless, and why."""
 
 
 @pytest.mark.parametrize(

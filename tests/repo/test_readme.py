@@ -1,4 +1,4 @@
-"""What the READMEs tell people to type can be typed."""
+"""The commands in the READMEs are valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands() -> list[tuple[str, str]]:
-    """File and command of every line in a block of code that begins with one of ours."""
+    """Return file and command of every line in a code block that begins with one of ours."""
     found = []
     for readme in [ROOT / "README.md", *sorted(ROOT.glob("[a-z]*/**/README.md"))]:
         for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.S | re.M):
@@ -31,7 +31,7 @@ def commands() -> list[tuple[str, str]]:
 
 
 def test_there_are_commands() -> None:
-    """Else the next test would say nothing."""
+    """Otherwise the next test would check nothing."""
     assert len(commands()) > 15
 
 
@@ -39,7 +39,7 @@ def test_there_are_commands() -> None:
 def test_commands_are_known_with_their_options(
     readme: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is run: a target of the Makefile, a module, or options that our own parsers take."""
+    """Nothing is run: a target of the Makefile, a module, or options that our own parsers accept."""
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)
     match words:
@@ -71,7 +71,7 @@ def served(words: list[str]) -> None:
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
-    """Weights take less than two thirds of it: prompts want the rest, and the system."""
+    """Weights take less than two thirds of it: prompts and the system need the rest."""
     rows = re.findall(
         r"^\| (\d+) GB.*? \| `([\w-]+/[\w.-]+)` \| ([\d.]+) GB \|", (ROOT / "README.md").read_text(), re.M
     )

@@ -1,4 +1,4 @@
-"""The repository as tests of it see it: its packages, their files, and what those import."""
+"""The repository's packages, their files, and what those import."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def modules(package: str) -> list[Path]:
 
 
 def imports(path: Path, members: bool = False) -> Iterator[str]:
-    """Dotted names of the modules that a file imports; with `members` also of what it imports from them,
-    which may be modules, too."""
+    """Return dotted names of the modules that a file imports; with `members` also of what it imports from
+    them, which may be modules, too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

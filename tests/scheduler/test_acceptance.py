@@ -1,4 +1,4 @@
-"""Between a request and its stream: what is accepted is released, whatever fails on the way."""
+"""Between a request and its stream: accepted requests are released, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class BugError(Exception):
-    """What nobody expects."""
+    """An unexpected exception."""
 
 
 def raise_once(part: Any, method: str, call: int) -> None:
@@ -59,7 +59,7 @@ BUGS: dict[str, Callable[[Scheduler], None]] = {
 async def test_what_raises_while_a_request_is_queued_leaves_nothing_behind(
     bug: str, autojump_clock: MockClock
 ) -> None:
-    """Neither records without a reader nor credits; who comes next is served."""
+    """Neither records without a reader nor credits; the next request is served."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=2, lookahead=0)
     async with running(scheduler):
         BUGS[bug](scheduler)
@@ -74,7 +74,7 @@ async def test_what_raises_while_a_request_is_queued_leaves_nothing_behind(
 
 @trio_test
 async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClock) -> None:
-    """The engine never hears of it and sends no Retired: its credit comes back all the same."""
+    """The engine never gets it and sends no Retired: its credit is returned nevertheless."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     async with running(scheduler):
         real = scheduler._sender._send
@@ -107,7 +107,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
 async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128 choices of 100,000 tokens were 121 ms during which no stream got a token."""
+    """128 choices of 100,000 tokens took 121 ms during which no stream got a token."""
     hashed: list[bool] = []
     offloaded = False
     real = prefix_blocks.block_hashes

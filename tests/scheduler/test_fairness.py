@@ -1,5 +1,5 @@
-"""Fairness as clients meet it: whole scheduler, scripted engine, virtual time. One slot and no lookahead, so
-that every wait is the queue's doing."""
+"""Fairness for clients: whole scheduler, scripted engine, virtual time. One slot and no lookahead, so that
+only the queue causes waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_ANSWER = 0.1
 
 
 async def wait_of(bench: Bench, **fields: Any) -> float:
-    """Seconds from asking to the end of the answer."""
+    """Return the seconds from the request to the end of the answer."""
     began = trio.current_time()
     _, final = await answer(bench.scheduler, ask("x", max_tokens=TOKENS, **fields))
     assert isinstance(final, Finished)
@@ -32,8 +32,8 @@ async def wait_of(bench: Bench, **fields: Any) -> float:
 
 @trio_test
 async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autojump_clock: MockClock) -> None:
-    """A hundred requests of one tenant, over fifty sessions, and always another for each that ends; a quiet
-    one asks now and then, and waits for at most the one that is running and one more."""
+    """A hundred requests of one tenant, over fifty sessions, and another for each that ends; a quiet tenant's
+    request waits for at most the running one and one more."""
     rng = random.Random(100)
     bench = Bench(lookahead=0)
     waits = []
@@ -66,7 +66,7 @@ async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autoj
 def test_whatever_the_flood_the_others_wait_for_a_turn_each(
     flood: int, sessions: int, quiet: int, slots: int, lookahead: int
 ) -> None:
-    """With several quiet tenants, slots and a lookahead: a bound that knows nothing of the flood's size."""
+    """With several quiet tenants, slots and a lookahead: the bound does not depend on the flood's size."""
 
     async def scenario() -> None:
         bench = Bench(max_slots=slots, lookahead=lookahead)
@@ -89,7 +89,7 @@ def test_whatever_the_flood_the_others_wait_for_a_turn_each(
                 for number in range(quiet):
                     people.start_soon(ask_sometimes, f"quiet {number}")
             nursery.cancel_scope.cancel()
-        # The engine's own line, then a turn of every tenant, on `slots` slots, and its own answer.
+        # The engine's lookahead, then a turn of every tenant, on `slots` slots, and its own answer.
         turns = (slots + lookahead + quiet + 1) / slots + 2
         assert max(waits) <= turns * ONE_ANSWER + 0.001
 
@@ -98,7 +98,7 @@ def test_whatever_the_flood_the_others_wait_for_a_turn_each(
 
 @trio_test
 async def test_fifty_sessions_of_one_tenant_get_what_one_of_another_gets(autojump_clock: MockClock) -> None:
-    """Answers per tenant over ten seconds, both always asking."""
+    """Answers per tenant over ten seconds, both with requests at all times."""
     bench = Bench(lookahead=0)
     answers = {"many": 0, "one": 0}
 
@@ -120,7 +120,7 @@ async def test_fifty_sessions_of_one_tenant_get_what_one_of_another_gets(autojum
 
 @trio_test
 async def test_a_better_priority_goes_first_and_a_lower_one_ages(autojump_clock: MockClock) -> None:
-    """vLLM's sign; and while urgent requests never end, a lazy one is answered all the same."""
+    """vLLM's sign; and while urgent requests never end, a low one is answered nevertheless."""
     from scheduler.config import FairnessConfig
 
     bench = Bench(lookahead=0, fairness=FairnessConfig(aging_seconds=2.0))
@@ -141,7 +141,7 @@ async def test_a_better_priority_goes_first_and_a_lower_one_ages(autojump_clock:
 
 @trio_test
 async def test_a_tenants_own_bound_and_the_services(autojump_clock: MockClock) -> None:
-    """Two of each may wait, three in all; each refusal says whose bound it was, and is counted by reason."""
+    """Two of each may wait, three in all; each refusal names its bound, and is counted by reason."""
     bench = Bench(lookahead=0, max_queue=3, max_queue_per_tenant=2)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("running", tenant="A")))
@@ -191,7 +191,7 @@ async def test_what_a_request_really_cost_is_what_its_tenant_has_had(autojump_cl
 
 @trio_test
 async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump_clock: MockClock) -> None:
-    """Not at its end only: until then its tenant would go on being served as though it were cheap."""
+    """Not at its end only: until then its tenant would be served as if it were cheap."""
     bench = Bench(lookahead=0)
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, Client(ask("x", max_tokens=3000, tenant="T")))
@@ -210,7 +210,7 @@ async def test_an_answer_longer_than_expected_is_charged_while_it_grows(autojump
 
 @trio_test
 async def test_an_engines_death_closes_its_charges(autojump_clock: MockClock) -> None:
-    """Each is charged once, whichever engines it was on; nothing stays open in the books."""
+    """Each is charged once, on any number of engines; no charge stays open."""
     bench = Bench(max_slots=2)
     clients = [Client(ask(f"{number}", max_tokens=50, tenant=f"{number % 2}")) for number in range(6)]
     async with running(bench.scheduler) as nursery:

@@ -1,5 +1,5 @@
-"""More than the engine can do, from clients that say how long they wait: whole scheduler, scripted engine,
-virtual time. A request that cannot be served in time is refused immediately, and no other is."""
+"""More load than the engine can serve, from clients with timeouts: whole scheduler, scripted engine, virtual
+time. A request that cannot be served in time is refused immediately, and no other is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer_seconds(tokens: int) -> float:
 
 @dataclass
 class Crowd:
-    """Clients of one scheduler, and how it went for them."""
+    """Clients of one scheduler, and their outcomes."""
 
     scheduler: Scheduler
     fates: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Crowd:
             self.fates["finished" if isinstance(final, Finished) else "expired"] += 1
 
     async def burst(self, clients: int, tokens: int, patience_seconds: float | None = None) -> None:
-        """All at once, until the last of them has gone."""
+        """All at once, until the last one has left."""
         async with trio.open_nursery() as nursery:
             for number in range(clients):
                 nursery.start_soon(self.one, f"{number}", tokens, patience_seconds)
@@ -56,7 +56,7 @@ class Crowd:
     async def flood(
         self, seed: int, per_second: float, seconds: float, tokens: int, patience_seconds: float
     ) -> None:
-        """They come at random for `seconds`."""
+        """They arrive at random for `seconds`."""
         rng = random.Random(seed)
         async with trio.open_nursery() as nursery:
             ends = trio.current_time() + seconds
@@ -81,8 +81,8 @@ def crowd(slots: int, launcher: LoopbackLauncher | None = None) -> Crowd:
 def test_under_overload_who_is_accepted_is_served_and_the_engine_stays_full(
     seed: int, slots: int, tokens: int, patience: float, multiple: float
 ) -> None:
-    """`patience` in answers. Each place in the queue is worth its wait: hardly anybody waits in vain, though
-    all who are admitted stand at the edge; and what is served is what the engine can do."""
+    """`patience` in answers. Hardly any admitted request expires, though all of them are close to their
+    deadlines; and the engine is at capacity."""
 
     async def scenario() -> None:
         people = crowd(slots)
@@ -102,8 +102,8 @@ def test_under_overload_who_is_accepted_is_served_and_the_engine_stays_full(
 
 @trio_test
 async def test_a_quiet_hour_does_not_make_the_engine_look_slow(autojump_clock: MockClock) -> None:
-    """One at a time, three a second: gaps that say how often somebody asked. A crowd of which all can be
-    served in time is let in."""
+    """One at a time, three a second: these gaps measure arrivals. A crowd that can be served in time is
+    admitted."""
     people = crowd(slots=8)
     async with running(people.scheduler):
         for number in range(30):
@@ -117,7 +117,7 @@ async def test_a_quiet_hour_does_not_make_the_engine_look_slow(autojump_clock: M
 async def test_the_time_without_an_engine_does_not_make_the_next_one_look_slow(
     autojump_clock: MockClock,
 ) -> None:
-    """A full queue waited for it to load; once it serves them, its own pace is what counts."""
+    """A full queue waited for it to load; once it serves them, its own drain rate counts."""
 
     class SlowLauncher(LoopbackLauncher):
         async def run(self, session: Session) -> Exit:
@@ -139,7 +139,7 @@ async def test_the_time_without_an_engine_does_not_make_the_next_one_look_slow(
 
 @trio_test
 async def test_all_choices_of_a_request_must_be_done_in_time(autojump_clock: MockClock) -> None:
-    """Where one could be, twelve could not: they are refused as one."""
+    """If one could be, but twelve could not, they are refused as one."""
     people = crowd(slots=2)
     async with running(people.scheduler) as nursery:
         nursery.start_soon(people.burst, 20, 8)

@@ -54,7 +54,7 @@ async def test_an_answer_is_its_tokens_and_one_finish(autojump_clock: MockClock)
 
 @trio_test
 async def test_an_end_of_sequence_token_is_a_stop(autojump_clock: MockClock) -> None:
-    """It is counted and is no text; without max_tokens only it ends the answer."""
+    """It counts and is not text; without max_tokens only it ends the answer."""
     bench = Bench(ScriptedPlan(step_seconds=0.01, stop_after=5))
     async with running(bench.scheduler):
         text, final = await answer(bench.scheduler, ask(max_tokens=None))
@@ -72,7 +72,7 @@ async def follow_all(bench: Bench, clients: list[Client]) -> None:
 
 
 def steps_of_first_come_first_served(lengths: list[int], slots: int) -> list[int]:
-    """The step at which each request joins, where no slot is ever empty while one waits.
+    """Return the step at which each request joins if no slot is ever empty while one waits.
 
     A request holds its slot for one step of each of its tokens; the first one prefills, too.
     """
@@ -88,13 +88,13 @@ def steps_of_first_come_first_served(lengths: list[int], slots: int) -> list[int
 @settings(max_examples=25, deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=24), slots=st.integers(1, 4))
 def test_no_request_waits_while_a_slot_is_free(lengths: list[int], slots: int) -> None:
-    """Many more requests than slots: each joins at the very step that the best schedule gives it."""
+    """Many more requests than slots: each joins at exactly the step of the best schedule."""
 
     async def scenario() -> None:
         bench = Bench(max_slots=slots, lookahead=slots)
         clients = [Client(ask(f"{number}", max_tokens=tokens)) for number, tokens in enumerate(lengths)]
         async with trio.open_nursery() as people:
-            # All are there before the engine is, so that its first step has its pick.
+            # All are queued before the engine starts, so that its first step can choose.
             for client in clients:
                 await bench.come(people, client)
             async with running(bench.scheduler):
@@ -114,7 +114,7 @@ def test_no_request_waits_while_a_slot_is_free(lengths: list[int], slots: int) -
 
 @trio_test
 async def test_an_answer_does_not_depend_on_its_neighbours(autojump_clock: MockClock) -> None:
-    """Twelve on four slots get what each alone gets."""
+    """Twelve on four slots get the tokens that each gets alone."""
     alone = []
     for number in range(12):
         bench = Bench()
@@ -130,7 +130,7 @@ async def test_an_answer_does_not_depend_on_its_neighbours(autojump_clock: MockC
 
 @trio_test
 async def test_a_full_queue_refuses_with_a_time_to_come_back(autojump_clock: MockClock) -> None:
-    """One in the slot, two queued, the fourth is refused with a time; what was accepted is not disturbed."""
+    """One in the slot, two queued, the fourth is refused with a time; accepted ones are not affected."""
     bench = Bench(lookahead=0, max_queue=2)
     clients = [Client(ask(f"{number}")) for number in range(4)]
     async with running(bench.scheduler) as nursery:
@@ -148,7 +148,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(autojump_clock: Moc
 
 @trio_test
 async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_clock: MockClock) -> None:
-    """There was room when each of them came; there is not when all of them are ready."""
+    """There was room when each arrived; there is none when all of them are tokenized."""
     bench = Bench(lookahead=0, max_queue=1)
 
     async def slow(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
@@ -177,7 +177,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
 async def test_a_prompt_that_cannot_be_is_refused_before_anything_is_queued(
     text: str, kind: type[InvalidRequest], words: str, autojump_clock: MockClock
 ) -> None:
-    """And nobody else notices."""
+    """And no other request is affected."""
     alone, _ = await answer_alone("neighbour")
     bench = Bench()
     neighbour = Client(ask("neighbour"))
@@ -230,7 +230,7 @@ async def test_a_request_that_the_engine_ends_takes_nobody_with_it(
 
 @trio_test
 async def test_a_drain_finishes_what_was_accepted_and_accepts_nothing(autojump_clock: MockClock) -> None:
-    """Running and queued ones end as they would have; then the service is idle."""
+    """Running and queued ones end as usual; then the service is idle."""
     bench = Bench(lookahead=0)
     clients = [Client(ask(f"{number}")) for number in range(3)]
     async with running(bench.scheduler) as nursery:
@@ -261,7 +261,7 @@ async def test_waiting_for_idle_returns_at_once_where_nothing_is(autojump_clock:
 
 @trio_test
 async def test_ending_all_gives_each_a_final_event(autojump_clock: MockClock) -> None:
-    """Running, looked ahead, queued or still being tokenized: Draining, and the engine lets go."""
+    """Running, in the lookahead, queued or still being tokenized: Draining, and the engine cancels them."""
     bench = Bench(lookahead=1)
     clients = [Client(ask(f"{number}", max_tokens=1000)) for number in range(4)]
     late = Client(ask("late"))
@@ -288,7 +288,7 @@ async def test_ending_all_gives_each_a_final_event(autojump_clock: MockClock) ->
 async def test_cancelling_the_service_fails_what_is_in_flight_and_accepts_no_more(
     autojump_clock: MockClock,
 ) -> None:
-    """Nobody is left waiting for an engine that nobody runs."""
+    """No request waits for an engine that will not start."""
     bench = Bench(lookahead=0)
     clients = [Client(ask(f"{number}", max_tokens=1000)) for number in range(3)]
     async with trio.open_nursery() as nursery:

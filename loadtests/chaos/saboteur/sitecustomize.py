@@ -1,8 +1,8 @@
-"""Installed in the engine process of a server under test, by its folder on PYTHONPATH: what cannot be done to
-a process from outside. The product knows nothing of it.
+"""Fault injection inside the engine process, for faults that cannot be caused from outside. Python loads it
+from PYTHONPATH; the product knows nothing of it.
 
-SIGUSR1: the next step raises. SIGUSR2: it raises what MLX's allocators raise. SIGHUP: no memory is left, of
-which MLX on a CPU dies by SIGSEGV, without a word. A request for POISON_TOKENS kills.
+SIGUSR1: the next step raises. SIGUSR2: the next step raises what MLX's allocators raise. SIGHUP: no memory is
+left, so MLX on a CPU dies of SIGSEGV without a message. A request for POISON_TOKENS kills the engine.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from types import FrameType
 
 POISON_TOKENS = 997
 LIVE_VARIABLE = "CHAOS_LIVE_FILE"
-"""Names the file into which the bytes of MLX's live buffers are written, once a second."""
+"""Names the file that gets the bytes of MLX's live buffers, once a second."""
 _SLACK_BYTES = 1 << 20
-"""What is left to an engine without memory: it dies within a step or a few."""
+"""The memory left to an engine: it dies within a few steps."""
 
 
 def install() -> None:

@@ -1,1 +1,1 @@
-"""Tool calls out of what a model wrote: their names, and arguments that fit the tools' schemas."""
+"""Extract tool calls from the model's text: their names, and arguments that fit the tools' schemas."""

@@ -23,8 +23,8 @@ _CHARACTERS_PER_STEP = 64
 
 
 def coerce(value: Any, schema: Any, *, root: Schema | None = None, budget: StepBudget | None = None) -> Any:
-    """`value`, or its only reading that is valid under `schema`. Local references resolve in `root` (default:
-    `schema` itself)."""
+    """Return `value`, or its only reading that is valid under `schema`. Local references resolve in `root`
+    (default: `schema` itself)."""
     if root is None:
         root = schema if isinstance(schema, Mapping) else {}
     budget = budget or StepBudget()
@@ -82,7 +82,7 @@ class _Coercion:
         return value
 
     def _readings(self, value: Any, kind: str) -> Iterator[Any]:
-        """`value` as a `kind`: at most one."""
+        """Return `value` as a `kind`: at most one reading."""
         if kind == "string":
             if value is not None and not isinstance(value, str):
                 text = json.dumps(value, ensure_ascii=False)

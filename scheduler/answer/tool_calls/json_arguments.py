@@ -1,7 +1,8 @@
-"""Streams a call's arguments, a JSON object, to the client as JSON text.
+"""Stream a call's arguments, a JSON object, to the client as JSON text.
 
-A string is passed on while it is written (a file's content takes minutes), any other value when it is
-complete and coerced to its schema. The result does not depend on the pieces in which the text arrives.
+A string is streamed while the model writes it (a file's content takes minutes); any other value is streamed
+when it is complete and coerced to its schema. The result does not depend on the pieces in which the text
+arrives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _DEEPEST = 200
 
 
 def json_text(value: Any) -> str:
-    """JSON for the client. Raises ValueError for NaN and infinities."""
+    """Return JSON for the client. Raise ValueError for NaN and infinities."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     # JSON can escape a lone surrogate, which UTF-8 cannot encode.
     return text.encode("utf-8", "backslashreplace").decode()

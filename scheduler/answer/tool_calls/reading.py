@@ -1,4 +1,4 @@
-"""Parses the text between tool call marks into call events.
+"""Parse the text between tool call marks into call events.
 
 The parsers are mlx-lm's; on malformed text they raise various exceptions, and some skip it. Here that becomes
 one exception, raised where the block ends.
@@ -23,7 +23,7 @@ from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 from scheduler.request import Tool
 
 _MATCHING_SECONDS = 0.05
-"""For one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
+"""The limit for one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
 _LONGEST_GUESS = 16_384
 """Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
 
@@ -39,7 +39,7 @@ class UnreadableCall(Exception):
 
 
 class Calls:
-    """The calls of one answer: their numbers, their ids, their tools."""
+    """The calls of one answer: their numbers, ids and tools."""
 
     def __init__(self, tools: Sequence[Tool], call_id: Callable[[int], str], *, parallel: bool) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -47,7 +47,7 @@ class Calls:
         self._parallel = parallel
         self.definitions = [tool.definition() for tool in tools]
         self.budget = StepBudget()
-        """For the coercion of all their arguments: it runs on the event loop."""
+        """The budget for the coercion of all their arguments, which runs on the event loop."""
         self.started = 0
 
     @property
@@ -60,7 +60,7 @@ class Calls:
         return {} if tool is None else tool.parameters
 
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
-        """Also for tools that were not offered: the client reports the error to the model."""
+        """Start a call, also of a tool that was not offered: the client reports the error to the model."""
         index, self.started = self.started, self.started + 1
         return ToolCallStarted(index, call_id or self._call_id(index), name)
 

@@ -5,9 +5,8 @@ a fixed bound. The `jsonschema` package has none: 2 KB of doubled `$ref`s make i
 subschema with its own `$schema` re-enables keywords that the caller disabled, and `additionalProperties` and
 `unevaluatedProperties` match the client's regular expressions, which may take Python's `re` exponential time.
 
-The check is one-sided: it accepts all valid values, and some invalid ones.
-Keywords that no coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...) are ignored, and
-`oneOf` is treated as `anyOf`.
+The check is one-sided: it accepts all valid values, and some invalid ones. It ignores keywords that no
+coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...), and treats `oneOf` as `anyOf`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 ANSWER_STEPS = 5_000
-"""For all arguments of one answer: at most about 30 ms of the event loop. A call with a thousand values takes
-about three thousand."""
+"""The budget for all arguments of one answer: at most about 30 ms of the event loop. A call with a thousand
+values takes about three thousand."""
 _DEEPEST = 64
 _LONGEST_POINTER = 1_000
 _LONGEST_CHAIN = 8
@@ -50,7 +49,7 @@ class SchemaCheck:
         self._budget = budget
 
     def accepts(self, value: Any, schema: Any, depth: int = _DEEPEST) -> bool:
-        """False only if `value` is invalid. Raises StepsExhausted."""
+        """Return False only if `value` is invalid. Raise StepsExhausted."""
         self._budget.spend()
         if schema is False:
             return False
@@ -66,7 +65,7 @@ class SchemaCheck:
         )
 
     def resolve(self, schema: Any) -> Schema | None:
-        """The schema, or the target of its local `$ref`; None if that is not a schema."""
+        """Return the schema, or the target of its local `$ref`; None if that is not a schema."""
         for _ in range(_LONGEST_CHAIN):
             if not isinstance(schema, Mapping):
                 return None
@@ -76,7 +75,7 @@ class SchemaCheck:
         return None
 
     def types(self, schema: Schema) -> tuple[str, ...]:
-        """Names of the types that `schema` allows; empty: any."""
+        """Return the types that `schema` allows; empty: any."""
         kinds = schema.get("type")
         if isinstance(kinds, str):
             return (kinds,)
@@ -150,7 +149,7 @@ class SchemaCheck:
     def _fits_properties(self, value: dict[str, Any], schema: Schema, depth: int) -> bool:
         properties = schema.get("properties")
         named = properties if isinstance(properties, Mapping) else {}
-        # The patterns are not matched here, so any name may be covered by one.
+        # The check does not match the patterns, so one of them may cover any name.
         others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         if others is True and not named:
             return True

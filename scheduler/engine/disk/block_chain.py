@@ -1,9 +1,8 @@
-"""How a prefix is named on disk: content keys, chained, so that a name depends on all the tokens before it.
+"""Names of prefixes on disk: content keys in a chain, so that a name depends on all the tokens before it.
 
-Pure arithmetic over token ids. A block is BLOCK_TOKENS consecutive tokens and its key depends on every token
-up to its end, on the salt and on the model; the key of a snapshot (the state right after any position)
-depends on the chain up to the block boundary before it. Of files, only the shape of their names is known
-here.
+Pure arithmetic over token ids. A block is BLOCK_TOKENS consecutive tokens; its key depends on every token up
+to its end, on the salt and on the model. The key of a snapshot (the state right after any position) depends
+on the chain up to the block boundary before it. This module knows only the form of file names.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _FILE_NAME = re.compile(
 
 
 def parse(file_name: str) -> Place | Literal["stranger", "other format"]:
-    """The place in a file's name; or that the file is not ours, or of another format version."""
+    """Parse a file's name into its place, or return whether it is not ours or of another format version."""
     found = _FILE_NAME.fullmatch(file_name)
     if found is None:
         return "stranger"
@@ -83,7 +82,7 @@ class Chain:
     __slots__ = ("_keys", "_tokens", "tokens")
 
     def __init__(self, fingerprint: str, salt: str, tokens: Sequence[int]) -> None:
-        """`fingerprint`: the model's (`model_fingerprint.py`). Token ids fit in 32 bits."""
+        """`fingerprint` is the model's (`model_fingerprint.py`). Token ids fit in 32 bits."""
         self._tokens = compact(tokens).tobytes()  # Little-endian, as every machine that MLX runs on.
         self.tokens: int = len(tokens)
         self._keys = [_digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))]
@@ -104,7 +103,8 @@ class Chain:
         return Place(self.key(blocks), self.key(blocks - 1), "b", end)
 
     def snapshot(self, position: int, alone: bool) -> Place:
-        """The state right after the first `position` tokens, 0 < position. `alone`: it needs no blocks."""
+        """Return the state's place right after the first `position` tokens, 0 < position. `alone`: it needs
+        no blocks."""
         assert 0 < position <= self.tokens, "the chain has no such position"
         parent = self.key(position // BLOCK_TOKENS)
         rest = self._run(position - position % BLOCK_TOKENS, position)

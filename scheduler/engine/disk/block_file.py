@@ -1,9 +1,8 @@
-"""The format of a file of the disk tier: safetensors, with a checksum over every byte of it.
+"""The format of a file of the disk tier: safetensors, with a checksum over every byte.
 
-Pure: bytes in, bytes out; no file is touched and nothing is computed. The checksum stands at a fixed place of
-the header and covers the whole file (with zeros in its own place), so that no flipped bit, be it in a
-length, a shape or a value, is ever taken for content. `mx.load` and the `safetensors` package
-can open what `encode` makes.
+Pure functions from bytes to bytes. The checksum has a fixed place in the header and covers the whole file
+(with zeros in its own place), so that it detects any flipped bit, also in a length, a shape or a value.
+`mx.load` and the `safetensors` package can open what `encode` makes.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class HostArray:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one file holds; opaque to the tier."""
+    """The content of one file; opaque to the tier."""
 
     arrays: Mapping[str, HostArray]
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Content:
 
 
 def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
-    """The file, in pieces to be written one after the other; the arrays' bytes are not copied."""
+    """Return the file in pieces, to be written in order; the arrays' bytes are not copied."""
     # Widest first, as the safetensors package does, keeps every array aligned.
     arrays = sorted(content.arrays.items(), key=lambda item: (-ITEM_BYTES[item[1].dtype], item[0]))
     assert "__metadata__" not in content.arrays, "safetensors reserves this name"
@@ -105,10 +104,10 @@ def encode(content: Content, place: Place, fingerprint: str) -> list[Buffer]:
 
 
 def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
-    """The content of a whole file; its arrays are views of `raw`.
+    """Return the content of a whole file; its arrays are views of `raw`.
 
-    Raises Damage: "truncated" for a file shorter than its header states, "foreign" for one that is not ours,
-    of another model or of another place, "checksum" for every other difference from what was written.
+    Raise Damage: "truncated" for a file shorter than its header states, "foreign" for one that is not ours,
+    of another model or of another place, "checksum" for any other difference from what was written.
     """
     view = memoryview(raw)
     start, data = _split(view)

@@ -1,9 +1,9 @@
 """The disk tier's folder: its lock, its layout, and the calls to the file system.
 
 `FOLDER/3f/3f…-PARENT-b512.kv1.safetensors`: 256 subfolders, named after the first byte of the key. The name
-holds what the index needs, so that a scan opens no file. Files with other names are not ours and are never
-touched. Files are written whole, by a rename; after a SIGKILL a partial file may remain, which the next scan
-removes: under the lock nobody else can be writing it.
+has what the index needs, so that a scan opens no file. The tier never touches files with other names. It
+writes whole files by a rename. After a SIGKILL a partial file may remain, which the next scan removes: under
+the lock no other process can be writing it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class DiskTierUnavailable(Exception):
 class DiskFolder:
     """Owned from construction to `release`. One thread at a time writes, deletes and stamps; any may read.
 
-    Every call but `release` may wait for the disk, and raises OSError.
+    Every method but `release` may wait for the disk, and raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder, or makes ours private (prompts can be computed from the cached values), and locks
-        it. Raises DiskTierUnavailable."""
+        """Make the folder, or make ours private (prompts can be computed from the cached values), and lock
+        it. Raise DiskTierUnavailable."""
         self._path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,8 +57,8 @@ class DiskFolder:
         os.close(self._lock)
 
     def scan(self) -> tuple[list[FoundFile], int]:
-        """All our files, by name alone, and how many of another version were deleted. Deletes partial files.
-        10,000 files: 0.1 s."""
+        """Return all our files, by name alone, and how many of another version were deleted. Delete partial
+        files. 10,000 files: 0.1 s."""
         found: list[FoundFile] = []
         other_formats = 0
         now = time.time()
@@ -78,7 +78,7 @@ class DiskFolder:
         return found, other_formats
 
     def read(self, place: Place, nbytes: int) -> bytes:
-        """The whole file. Raises Damage where it is not `nbytes` long (nothing is read then)."""
+        """Return the whole file. Raise Damage if it is not `nbytes` long, without reading it."""
         file = os.open(self._where(place), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             size = os.fstat(file).st_size
@@ -142,7 +142,7 @@ class DiskFolder:
 
 
 def _tighten(folder: Path) -> None:
-    """Not other users' folders, nor shared ones such as /tmp, which root owns."""
+    """Leave alone other users' folders, and shared ones such as /tmp, which root owns."""
     status = folder.stat()
     is_shared = bool(status.st_mode & stat.S_ISVTX)
     if status.st_uid == os.geteuid() and not is_shared and status.st_mode & 0o077:

@@ -1,7 +1,7 @@
-"""Which files the disk tier has, which of them need which, and the order of eviction.
+"""The index of the disk tier's files: which file needs which, and the order of eviction.
 
-Host memory only: no file is touched here. `disk_store.py` alone calls it, under its lock. Two rules hold
-after every call: the parent of an entry is there too; and in the order of use an entry comes before its
+Host memory only: it touches no file. `disk_store.py` alone calls it, under its lock. Two rules hold after
+every call: the parent of an entry is in the index too; and in the order of use an entry comes before its
 parent, so that the least recently used entry never has children.
 """
 
@@ -49,8 +49,8 @@ class DiskIndex:
         return self._entries.get(key)
 
     def has_parent(self, place: Place) -> bool:
-        """Whether the parent that it needs is there. A block's parent must end where the block begins, so
-        that no set of file names, however it came about, forms a cycle."""
+        """Whether the parent that it needs is in the index. A block's parent must end where the block begins,
+        so that no set of file names forms a cycle."""
         if place.parent_tokens == 0:
             return True
         parent = self._entries.get(place.parent)
@@ -59,7 +59,7 @@ class DiskIndex:
         )
 
     def add(self, entry: Entry) -> None:
-        """Add the most recently used entry. Its parent is there, and it is new."""
+        """Add the most recently used entry. Its parent is in the index, and it is new."""
         self._hold(entry)
         self.touch(entry.place.key)
 
@@ -73,7 +73,7 @@ class DiskIndex:
                 used[file.place.key] = file.used
             else:
                 orphans.append(file)
-        # Only the end of a path is stamped when the path is used (see `touch`): propagate it to the parents.
+        # `touch` stamps only the end of a path: propagate its time to the parents.
         for key in reversed(tuple(used)):
             place = self._entries[key].place
             if place.parent_tokens:
@@ -83,7 +83,7 @@ class DiskIndex:
         return orphans
 
     def touch(self, key: Key) -> Entry | None:
-        """Mark an entry and its parents as used now: O(path). None where it is not there."""
+        """Mark an entry and its parents as used now: O(path). None if it is not in the index."""
         entry = above = self._entries.get(key)
         while above is not None:
             self._entries.move_to_end(above.place.key)
@@ -114,14 +114,14 @@ class DiskIndex:
         return nbytes
 
     def match(self, chain: Chain, limit: int) -> int:
-        """How many leading tokens are there as blocks, at most `limit`."""
+        """Return how many leading tokens are in the index as blocks, at most `limit`."""
         blocks, whole = 0, min(limit, chain.tokens) // BLOCK_TOKENS
         while blocks < whole and chain.key(blocks + 1) in self._entries:
             blocks += 1
         return blocks * BLOCK_TOKENS
 
     def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
-        """The position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
+        """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         limit = min(limit, chain.tokens)
         reach = limit if alone else self.match(chain, limit)
         for blocks in range(reach // BLOCK_TOKENS, -1, -1):
@@ -131,7 +131,7 @@ class DiskIndex:
         return 0
 
     def check_integrity(self) -> list[str]:
-        """Violated invariants in words, empty if none. O(files)."""
+        """Return violated invariants in words, empty if none. O(files)."""
         complaints = (
             [] if self.nbytes == sum(e.nbytes for e in self._entries.values()) else ["nbytes is wrong"]
         )

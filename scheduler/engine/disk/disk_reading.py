@@ -12,10 +12,10 @@ from scheduler.engine.disk.block_file import Content
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """What was found intact."""
+    """What was read and intact."""
 
     blocks: tuple[Content, ...] = ()
-    """Consecutive, from where the read began; fewer than requested where one was damaged or missing."""
+    """Consecutive, from the start of the read; fewer than requested if one was damaged or missing."""
     snapshot: Content | None = None
     """Only if all requested blocks were found."""
 

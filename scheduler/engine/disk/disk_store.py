@@ -1,9 +1,9 @@
 """The disk tier's files within a budget: loading, saving, eviction, and damage (a counted miss).
 
-Three threads share it: the engine's only reads the index, a reader calls `load`, a writer calls `save` and
-`tidy`. Only the writer changes the file system: a file that `load` finds damaged leaves the index immediately
-and is deleted by the next `tidy`, with which every `save` begins, so that a deletion never hits a newer file
-of the same name. Nothing here raises for disk errors.
+Three threads share it: the engine's thread only reads the index, a reader calls `load`, a writer calls `save`
+and `tidy`. Only the writer changes the file system: a file that `load` finds damaged leaves the index
+immediately and is deleted by the next `tidy`, with which every `save` begins, so that a deletion never hits a
+newer file of the same name. Disk errors raise nothing here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """What is held now, and totals since the start, which only grow."""
+    """The current state, and totals since the start, which only grow."""
 
     files: int
     nbytes: int
@@ -58,17 +58,17 @@ class DiskStore:
         budget_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scans the folder and evicts down to the budget: orphans, then the least recently used. Raises
+        """Scan the folder and evict down to the budget: orphans, then the least recently used. Raise
         DiskTierUnavailable."""
         self._folder = folder
         self._fingerprint = fingerprint
         self._budget_bytes = budget_bytes
         self._clock = clock
-        self._lock = threading.Lock()  # Of the index and the counters; never held while the disk works.
+        self._lock = threading.Lock()  # Guards the index and the counters; not held during disk operations.
         self._index = DiskIndex()
         self._doomed: deque[Entry] = deque()
         self._unstamped: deque[Place] = deque()
-        self._leaving_bytes = 0  # In files that left the index and are not deleted yet, or could not be.
+        self._leaving_bytes = 0  # Of files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
         self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
         self._errors = dict.fromkeys(ERROR_KINDS, 0)
@@ -89,12 +89,12 @@ class DiskStore:
             return self._index.get(key) is not None
 
     def match(self, chain: Chain, limit: int) -> int:
-        """The tokens of the leading blocks that are there, at most `limit`."""
+        """Return the tokens of the leading blocks in the index, at most `limit`."""
         with self._lock:
             return self._index.match(chain, limit)
 
     def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
-        """The position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
+        """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         with self._lock:
             return self._index.deepest_snapshot(chain, limit, alone)
 
@@ -108,7 +108,7 @@ class DiskStore:
                 self._unstamped.append(entry.place)
 
     def load(self, place: Place) -> Content | None:
-        """The verified content; None is a miss. A damaged or missing file leaves the index with its
+        """Return the verified content; None is a miss. A damaged or missing file leaves the index with its
         descendants."""
         with self._lock:
             entry = self._index.get(place.key)
@@ -135,8 +135,8 @@ class DiskStore:
         return None
 
     def save(self, place: Place, content: Content) -> bool:
-        """Write one file. False where its parent is gone, where room cannot be made without evicting the
-        parent, or after a disk error. Called by the writer's thread; waits for the disk."""
+        """Write one file. Return False if its parent is gone, if making room would evict the parent, or after
+        a disk error. Called by the writer's thread; waits for the disk."""
         self.tidy()
         parts = encode(content, place, self._fingerprint)
         nbytes = sum(len(part) for part in parts)
@@ -186,7 +186,7 @@ class DiskStore:
             )
 
     def check_integrity(self) -> list[str]:
-        """Violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
+        """Return violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
         with self._lock:
             return self._index.check_integrity()
 
@@ -240,7 +240,7 @@ class DiskStore:
         return forgotten
 
     def _delete(self, entry: Entry) -> bool:
-        """Whether its bytes are free. If not, they count against the budget until the next start."""
+        """Return whether its bytes are free. If not, they count against the budget until the next start."""
         try:
             self._folder.delete(entry.place)
         except OSError as error:

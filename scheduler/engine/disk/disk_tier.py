@@ -1,9 +1,9 @@
-"""The prefix cache's disk tier, as the engine sees it: nothing here waits for a disk, and nothing raises.
+"""The prefix cache's disk tier for the engine: no method waits for a disk, and none raises.
 
-Owns two daemon threads: a writer, behind a queue that is bounded in bytes, and a reader. The engine's thread
-looks up what is there (host memory only), hands over what is worth keeping, already detached from the device,
-and starts readings, which it polls between steps. What is in a file is opaque here. `disk_store.py` handles
-damaged files and a full disk, `block_chain.py` names the files.
+It owns two daemon threads: a writer, behind a queue that is bounded in bytes, and a reader. The engine's
+thread looks up what is on disk (host memory only), hands over what is worth keeping, already detached from
+the device, and starts readings, which it polls between steps. The content of a file is opaque here.
+`disk_store.py` handles damaged files and a full disk, `block_chain.py` names the files.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
-    """What is held now, and totals since the start, which only grow."""
+    """The current state, and totals since the start, which only grow."""
 
     files: int
     nbytes: int
     pending_bytes: int
-    """Handed over and not yet written."""
+    """Queued for the writer."""
     reads: int
     read_bytes: int
     writes: int
     write_bytes: int
     dropped_writes: int
-    """The queue was full, the parent is missing, it does not fit, or writes are paused after an error."""
+    """Dropped because the queue was full, the parent is missing, it does not fit, or writes are paused after
+    an error."""
     evicted_files: int
     errors: Mapping[ErrorKind, int]
 
@@ -54,11 +55,10 @@ class DiskTier:
         lone_snapshots: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Locks and scans the folder (0.3 s for 10,000 files) and evicts down to the budget.
-        `lone_snapshots`: the model has no layer that can be cut, so that no blocks are put and a snapshot
-        needs none.
+        """Lock and scan the folder (0.3 s for 10,000 files) and evict down to the budget. `lone_snapshots`:
+        the model has no layer that can be cut, so that there are no blocks and a snapshot needs none.
 
-        Raises DiskTierUnavailable, with the reason in words, also when another service uses the folder.
+        Raise DiskTierUnavailable, with the reason in words, also if another service uses the folder.
         """
         self._fingerprint = fingerprint
         self._lone_snapshots = lone_snapshots
@@ -69,7 +69,7 @@ class DiskTier:
         except DiskTierUnavailable:
             self._folder.release()
             raise
-        # Guards what follows; the writer waits on it for work, `flush` for the end of work. The store's
+        # Guards the fields below; the writer waits on it for work, `flush` for the end of work. The store's
         # own lock may be taken under this one, never the other way round.
         self._changed = threading.Condition()
         self._queue: deque[tuple[Place, Content]] = deque()
@@ -83,17 +83,18 @@ class DiskTier:
         self._reader.start()
 
     def chain(self, tokens: Sequence[int], salt: str) -> Chain:
-        """The keys of these tokens, which all other calls take. Computed once: keep the chain with the
+        """Return the keys of these tokens, which all other calls take. Computed once: keep the chain with the
         tokens."""
         return Chain(self._fingerprint, salt, tokens)
 
     def match(self, chain: Chain, limit: int) -> int:
-        """How many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
+        """Return how many leading tokens can be read as blocks: a multiple of BLOCK_TOKENS, at most `limit`.
         Changes nothing. About 7 µs for each block found, the first time that the chain is used."""
         return self._store.match(chain, limit)
 
     def deepest_snapshot(self, chain: Chain, limit: int) -> int:
-        """The deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0: none."""
+        """Return the deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0:
+        none."""
         return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
 
     def touch(self, chain: Chain) -> int:
@@ -168,7 +169,7 @@ class DiskTier:
             )
 
     def check_integrity(self) -> list[str]:
-        """Violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
+        """Return violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
         return self._store.check_integrity()
 
     def flush(self, deadline_seconds: float) -> bool:
@@ -267,7 +268,7 @@ class DiskTier:
         outcome = ReadOutcome()
         try:
             outcome = self._perform(reading)
-        except Exception as error:  # No memory, for example: the reading must still end.
+        except Exception as error:  # Out of memory, for example: the reading must still end.
             self._store.fail(error)
         with self._changed:
             self._changed.notify_all()  # The writer may have something to delete.
@@ -278,7 +279,7 @@ class DiskTier:
         return True
 
     def _perform(self, reading: Reading) -> ReadOutcome:
-        """Snapshot first: without it the blocks are useless where both were requested."""
+        """Read the snapshot first: without it the blocks are useless if both were requested."""
         contents: list[Content] = []
         for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
             if self._closing or reading.cancelled or (content := self._store.load(place)) is None:

@@ -1,8 +1,8 @@
-"""Which model computed a state: a digest over everything that the same tokens' state depends on.
+"""The fingerprint of a model: a digest over everything that the same tokens' state depends on.
 
 Called once at load, in a thread beside the loading of the weights, which reads the same bytes. A wrong "same"
-gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, and times
-only where there is too much content to read.
+gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, and times only
+if there is too much content to read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _HEADER_BYTES = 1 << 26  # More than any safetensors header.
 def fingerprint(
     folder: Path, weights_dtype: str, adapter: Path | None, software: str, *, whole_bytes: int = 4 << 30
 ) -> str:
-    """64 hex digits for the model in `folder` as it is run. Raises OSError where a file cannot be read.
+    """Return 64 hex digits for the model in `folder` as the engine runs it. Raise OSError if a file cannot be
+    read.
 
-    `weights_dtype`: what they are converted to at load, resolved (never "auto"). `adapter`: a folder or a
+    `weights_dtype`: the type that load converts weights to, resolved (never "auto"). `adapter`: a folder or a
     file. `software`: versions of mlx-lm and of everything else that computes, and the device.
 
     Up to `whole_bytes` of weights, every byte counts (a second a GB). Beyond, of each weights file: its

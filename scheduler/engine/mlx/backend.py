@@ -287,9 +287,9 @@ class MlxBackend:
         return retired
 
     def _progress(self, row: Row) -> PrefillOut:
-        """A chunk of a row's prompt was computed. Before the prompt's last token, and at a checkpoint, it
-        goes to the prefix cache: the row can then decode with its prompt in place, where it pads no other
-        row."""
+        """Account for a computed chunk of a row's prompt. Before the prompt's last token, and at a
+        checkpoint, it goes to the prefix cache: the row can then decode with its prompt in place, where it
+        pads no other row."""
         sequence = row.sequence
         done = sequence.prefilled_tokens
         whole = done == sequence.prompt_tokens - 1

@@ -37,10 +37,11 @@ from scheduler.link.messages import PromptLogprobsOut
 _CLEARED_STEPS = 512
 """Decode steps between two calls of mx.clear_cache(), as upstream."""
 _EVALUATED_STEPS = 64
-"""Decode steps between two evaluations of what no token depends on: mlx-lm's recurrent layers subtract 1 from
-their `left_padding` or `lengths` in each step (mlx-lm #1845), layers without rotary positions add 1 to
-`offset`. Unevaluated, that graph grows until the batch is empty. Each node holds a buffer, of which Metal has
-499,000: with 36 recurrent layers that is 14,000 steps."""
+"""Decode steps between two evaluations of counters that no token depends on. mlx-lm's recurrent layers
+subtract 1 from `left_padding` or `lengths` in each step (mlx-lm #1845). A KV cache inside a CacheList, which
+upstream batches, adds 1 to its `offset`, which a layer without rotary positions never reads. (Our `BatchRows`
+compute `offset` from integers.) Unevaluated, that graph grows until the batch is empty. Each node holds a
+buffer, of which Metal has 499,000: with 36 recurrent layers that is 14,000 steps."""
 _NO_STOPS = StopSequences()
 
 
@@ -119,9 +120,9 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _next_logprobs: list[RowLogprobs | None]
     has_pending: bool = False
     _undrawn: tuple[mx.array, mx.array] | None = None
-    """Logits from which the next inputs are still to be drawn, and the inputs before them."""
+    """Logits from which the next inputs will be drawn, and the inputs before them."""
     _chosen: Chosen | None = None
-    """The next inputs as they were chosen."""
+    """The next inputs with their scores."""
     _rows_sampler: RowsSampler | None = None
 
     @property
@@ -235,7 +236,7 @@ def _as_generation(prompts: PromptProcessingBatch) -> GenerationBatch:
 
 
 def _in_place(keep: Sequence[int]) -> list[int]:
-    """The same rows, in the order in which fewest of them move."""
+    """Return the same rows in the order that moves the fewest."""
     stay = {row for row in keep if row < len(keep)}
     movers = iter(row for row in keep if row >= len(keep))
     return [place if place in stay else next(movers) for place in range(len(keep))]
@@ -307,7 +308,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
             return self._prompt_batch.compute(tokens) if tokens else []
 
     def start_decoding(self) -> list[Row]:
-        """Move the rows with only their last prompt token left to those that decode; which these are."""
+        """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
@@ -358,8 +359,7 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     def rebase(
         self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
     ) -> None:
-        """From now on, rows attend in place to the first pieces of their leases, the number given for
-        each."""
+        """Make rows attend in place to the first pieces of their leases, the number given for each."""
         for batch in (self._prompt_batch, self._generation_batch):
             places = {at: leases[row] for at, row in enumerate(batch.rows) if row in leases}
             if places:

@@ -1,4 +1,4 @@
-"""What depends on the device that the engine runs on.
+"""The properties of the engine's device.
 
 One value per process: mlx-lm's models call attention and the feed-forward gate, so that no argument can be
 passed. Callers read `device()` at each call, not at import, so that tests on a CPU can run the branches of
@@ -42,7 +42,7 @@ def device() -> Device:
 
 @contextmanager
 def forced(instead: Device) -> Iterator[None]:
-    """Run as if on another device. Rows made before keep their way of sampling."""
+    """Run as if on another device. Existing rows keep their way of sampling."""
     global _device
     before, _device = _device, instead
     try:

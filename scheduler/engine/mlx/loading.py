@@ -1,4 +1,4 @@
-"""From a folder to a running back end: weights, their type, one token to test it, the disk tier.
+"""Load a model from a folder: weights, their type, one token to test it, the disk tier.
 
 Metal and CUDA take the same path through this file; we have run only the CPU build.
 """
@@ -108,7 +108,8 @@ def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> V
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
-    """Without a usable tokenizer only structured output is unavailable, which is printed to stderr."""
+    """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
+    to stderr."""
     try:
         return Grammars(grammar_tokenizer(folder, vocabulary, config))
     except Exception as error:  # transformers' parsers raise many types.
@@ -119,10 +120,10 @@ def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars
 def _disk_tier(
     load: Load, config: dict[str, Any], model: Any, report: Callable[[str], None]
 ) -> DiskTier | None:
-    """None if it is not wanted, or not available, which is printed to stderr."""
+    """Return None if it is not requested, or not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
-    report("reading what is kept on disk")
+    report("scanning the disk tier")
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {_device_name()}, {load.weights_dtype}"
@@ -130,7 +131,7 @@ def _disk_tier(
     try:
         return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes, lone_snapshots=not layout.has_cuttable)
     except DiskTierUnavailable as error:
-        print(f"prefixes are not kept on disk: {error}", file=sys.stderr)
+        print(f"the disk tier is not available: {error}", file=sys.stderr)
         return None
 
 
@@ -152,7 +153,7 @@ def _device_name() -> str:
 def _convert_weights(
     model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
 ) -> Any:
-    """Weights in the type that the device computes fastest.
+    """Convert weights to the type that the device computes fastest.
 
     "auto" keeps the stored type on a GPU. On the CPU it is float32: there the BLAS has no fast path for
     16-bit or packed weights, and float32 decoded several times faster.

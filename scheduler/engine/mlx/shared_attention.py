@@ -32,27 +32,27 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.replacement import replace
 
 _PIECE_BYTES = 256 << 20
-"""The most memory for the scores of one product and what is computed from them: a long chunk over a long run
-is computed in pieces. A Mac with 8 GB has 0.8 GB left for activations (`memory.py`)."""
+"""The bound on memory for the scores of one product and what is computed from them: a long chunk over a long
+run is computed in pieces. A Mac with 8 GB has 0.8 GB left for activations (`memory.py`)."""
 _PIECE_BYTES_CPU = 64 << 20
-"""Less, because several operations pass over them: closer to the sizes of caches."""
+"""Less, because several operations pass over them: close to the sizes of caches."""
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
 in float32 one of the buffers is reused."""
 _MASKED = -1e30
-"""Finite, so that a fully masked part counts as nothing instead of making NaN."""
+"""Finite, so that a fully masked part has weight 0 and not NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedGroup:
-    """One layer's run that some rows of the batch begin with, or continue with after another run."""
+    """One layer's run with which some rows of the batch begin, or continue after another run."""
 
     keys: mx.array
     """(1, kv heads, tokens, head size), as are the values."""
     values: mx.array
     rows: tuple[int, ...]
     index: mx.array | None
-    """The rows as an array; None where they are all rows of the batch, in order."""
+    """The rows as an array; None if they are all rows of the batch, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def shared_attention(
 
 
 def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-    """float16 ends at 65,504, which 16,384 equal weights times values of 4 pass; divided by their sum first,
-    the weights would be subnormal in it. bfloat16 has float32's range: its values are not copied."""
+    """Convert float16, which ends at 65,504: 16,384 equal weights times values of 4 exceed it, and weights
+    divided by their sum first would be subnormal. bfloat16 has float32's range: its values are not copied."""
     return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
 
 
@@ -111,7 +111,7 @@ def _attention(
     mask: mx.array | None,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Of float32 queries and keys; the answer is float32."""
+    """Attention over float32 queries and keys; the answer is float32."""
     rows, heads, length, size = queries.shape
     longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
     piece = max(1, _most_scores() // (rows * heads * longest))
@@ -142,8 +142,8 @@ def _most_scores() -> int:
 
 
 def _after(done: list[mx.array], queries: mx.array) -> mx.array:
-    """Piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at the same
-    time."""
+    """Evaluate piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at the
+    same time."""
     return mx.depends(queries, done) if done else queries
 
 
@@ -192,7 +192,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
-    """A part of some rows as a part of all, in which the others count as nothing."""
+    """A part of some rows as a part of all; the others have weight 0."""
     most = mx.full(like.most.shape, _MASKED)
     total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
     most[index], total[index], weighted[index] = part.most, part.total, part.weighted
@@ -211,8 +211,8 @@ def _dispatch(
     mask: Any,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """What models call. `cache.groups` holds the runs that its rows share; where MLX's exponential is slow,
-    all attention is computed here."""
+    """Replaces mlx-lm's function, which models call. `cache.groups` are the runs that its rows share; where
+    MLX's exponential is slow, all attention is computed here."""
     groups = getattr(cache, "groups", ())
     if groups or (device().exp_is_slow and not hasattr(cache, "bits")):
         if isinstance(mask, str):

@@ -70,5 +70,5 @@ def _start(shared: Path, copied: Path) -> RowStart:
 
 
 def _path(layer: KVCache, prefix: list[int]) -> Path:
-    """Each layer has segments of its own here, of itself alone."""
+    """Each layer has segments of its own here, for itself alone."""
     return (Run(KvSegment([layer.keys_and_values()], len(prefix)), len(prefix)),)

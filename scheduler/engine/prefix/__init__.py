@@ -1,1 +1,1 @@
-"""What is kept of prompts and answers: the tree, and what of it goes first. No arrays."""
+"""The prefix cache's radix tree and eviction policy. No arrays."""

@@ -1,4 +1,4 @@
-"""The prefix cache as operators see it."""
+"""The prefix cache's statistics for operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from scheduler.engine.prefix.radix_tree import CacheSize
 
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
-"""Why something was evicted."""
+"""Why an entry was evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class SharedPrefix:
     tokens: int
     references: int  # Cached continuations.
     hits: int
-    head: tuple[int, ...]  # The first token ids, as many as were asked for.
+    head: tuple[int, ...]  # The first token ids, as many as requested.
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """What is held now, and totals since the start."""
+    """Current contents, and totals since the start."""
 
     size: CacheSize
     leases: int

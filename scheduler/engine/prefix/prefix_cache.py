@@ -1,12 +1,12 @@
-"""The prefix cache: what is kept, what is shared, and what is evicted when room is needed.
+"""The prefix cache: what it keeps and shares, and what it evicts when it needs room.
 
-Owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment` and
-a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
+It owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment`
+and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-Order of eviction (leased paths are never evicted):
-1. leaves of a superseded turn, and leaves that no hit can restore (no snapshot where the model needs one);
-2. then the least recently used: leaves, and snapshots inside a path. What was used again (a continuation,
-   two hits, several branches) counts as used `protected_seconds` later, as in a segmented LRU.
+Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
+restore (no snapshot where the model needs one); 2. then the least recently used: leaves, and snapshots inside
+a path. An entry that was used again (a continuation, two hits, several branches) counts as used
+`protected_seconds` later, as in a segmented LRU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         clock: Callable[[], float],
         retention: Retention | None = None,
     ) -> None:
-        """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 where no layer can be
+        """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
         cut. `needs_snapshot`: the model has layers that cannot be cut."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
@@ -66,17 +66,17 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return max(0, self.budget_bytes - self._running_bytes)
 
     def match_length(self, tokens: Tokens, salt: str) -> int:
-        """How many tokens `match_and_lease` would find. Changes and counts nothing: for planning."""
+        """Return how many tokens `match_and_lease` would find. Changes and counts nothing: for planning."""
         return self._find(tokens, salt).length
 
     def match_and_lease(
         self, tokens: Tokens, salt: str, system_tokens: int = 0
     ) -> Lease[SegmentT, SnapshotT]:
-        """The longest prefix that can be restored, at most one token short of the prompt: the last must be
-        computed, or there are no logits to sample from. End the lease with `release`."""
+        """Return the longest prefix that can be restored, at most one token short of the prompt: the last
+        must be computed, or there are no logits to sample from. End the lease with `release`."""
         found = self._find(tokens, salt)
         if found.inside and found.length < len(tokens) - 1:
-            # The prompt leaves the edge here. Split it now: `insert` would have to, under this lease.
+            # The prompt diverges within this edge. Split it now: `insert` would have to, under this lease.
             self._tree.boundary(found)
             found = self._find(found.tokens, salt)
         continuation = self._retention.continues(found.length, len(tokens), system_tokens)
@@ -111,7 +111,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.lease(match)
 
     def pinned_bytes(self) -> int:
-        """Bytes that leases keep from being evicted. O(leases * depth)."""
+        """Return the bytes that leases keep from being evicted. O(leases * depth)."""
         nodes: set[Node[SegmentT, SnapshotT]] = set()
         for lease in self._tree.leases:
             if lease.node is not None and lease.node not in nodes:
@@ -119,7 +119,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.replaced_bytes + sum(node.nbytes for node in nodes)
 
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
-        """End a lease. What exceeded the budget because of it is evicted now."""
+        """End a lease, and evict what exceeded the budget because of it."""
         node = lease.node
         self._tree.release(lease)
         if node is not None:
@@ -134,10 +134,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         session: str | None = None,
         system_tokens: int = 0,
     ) -> int:
-        """Keep what was computed for `tokens`. Returns the bytes added.
+        """Cache what was computed for `tokens`. Return the bytes added.
 
-        `cut(start, end)` is called at most once, for what is missing and fits: the shallow part where room
-        is short. When it raises, nothing was added. What only an older turn of `session` used goes first.
+        `cut(start, end)` is called at most once, for what is missing and fits: the shallow part if room is
+        short. If it raises, nothing was added. What only an older turn of `session` used is evicted first.
         """
         if not tokens:
             return 0
@@ -162,8 +162,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return added if end in self._marks else 0
 
     def attach(self, tokens: Tokens, salt: str, snapshot: SnapshotT) -> bool:
-        """Keep the state right after `tokens`. False where it is not kept: not needed, the tokens are not
-        cached, one is there already, there is no room, or its path has better ones."""
+        """Cache the state right after `tokens`. Return False if it is not kept: not needed, the tokens are
+        not cached, one is there already, there is no room, or its path has better ones."""
         match = self._tree.match(tokens, salt)
         known = not match.inside and match.path and match.path[-1].snapshot is not None
         if not self._needs_snapshot or not match.path or match.length < len(tokens) or known:
@@ -181,12 +181,12 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return node.snapshot is not None
 
     def set_running_bytes(self, running_bytes: int) -> None:
-        """The part of the budget that running requests use from now on."""
+        """Set the part of the budget that running requests use from now on."""
         self._running_bytes = running_bytes
         self._make_room(0)
 
     def clear(self) -> int:
-        """Evict everything that is not in use. Returns the bytes freed."""
+        """Evict everything that is not in use. Return the bytes freed."""
         before = self.evicted_bytes
         while (victim := self._victim()) is not None:
             self._evict(victim, "cleared")
@@ -215,7 +215,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             yield SharedPrefix(tokens, leaves, hits, self._tree.head(node, head_tokens))
 
     def check_integrity(self) -> list[str]:
-        """Violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
+        """Return violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
         complaints, nodes = self._tree.check_integrity(), set(self._tree.walk())
         if nodes != self._marks.keys():
             return [*complaints, "nodes and marks are not the same"]
@@ -236,7 +236,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return match.restorable() if self._needs_snapshot else match
 
     def _pass(self, end: Node[SegmentT, SnapshotT]) -> None:
-        """Something was inserted along this path."""
+        """An insertion or a hit passed along this path."""
         now = self._clock()
         for node in (end, *self._tree.parents(end)):
             mark = self._marks[node]
@@ -308,7 +308,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._file(node)
 
     def _make_room(self, need: int) -> int:
-        """Evict until `need` more bytes fit or nothing is evictable. Returns the room that there is then."""
+        """Evict until `need` more bytes fit or nothing is evictable. Return the room that there is then."""
         while self.nbytes + need > self.room and (victim := self._victim()) is not None:
             self._evict(victim, "budget")
         return self.room - self.nbytes
@@ -322,7 +322,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return None
 
     def _evict(self, node: Node[SegmentT, SnapshotT], reason: Reason) -> None:
-        """A leaf with all that it holds, or the snapshot in the middle of a path."""
+        """Evict a leaf with all that it holds, or the snapshot in the middle of a path."""
         if node.children:
             self._drop_snapshot(node)
             return
@@ -359,7 +359,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     @contextmanager
     def _pinned(self, node: Node[SegmentT, SnapshotT]) -> Iterator[None]:
-        """Nothing of this path is evicted while room is made for what is added to it."""
+        """Keep this path from eviction while making room for an addition to it."""
         node.pins += 1
         try:
             yield

@@ -1,11 +1,11 @@
 """A radix tree over token ids: which tokens are cached, what was computed for them, and what is leased.
 
-One tree per salt under one object. An edge owns what was computed for its own tokens (a `Segment`) and
-may carry what cannot be cut (a `Snapshot`, the state right after its last token). A lease keeps its path:
-only leaves are removed, and never a leased one. The tree knows no budget, no recency and no device:
+One tree per salt under one object. An edge owns what was computed for its own tokens (a `Segment`) and may
+carry a `Snapshot` (the state right after its last token, which cannot be cut). A lease keeps its path: only
+leaves are removed, and never a leased one. The tree knows no budget, no recency and no device:
 `prefix_cache.py`, its only caller, makes every decision, and nothing here reads an array. Tokens are kept in
-`array("I")`; runs are compared slice by slice, so that the number of Python operations grows with the
-edges of a path and the logarithm of the tokens, never with the tokens.
+`array("I")`; runs are compared slice by slice, so that the number of Python operations grows with the edges
+of a path and the logarithm of the tokens, never with the tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Segment(Protocol):
     def nbytes(self) -> int: ...
 
     def split(self, at: int) -> tuple[Self, Self]:
-        """The first `at` tokens and the rest, 0 < at < tokens. Both own their bytes: neither keeps the
+        """Return the first `at` tokens and the rest, 0 < at < tokens. Both own their bytes: neither keeps the
         whole alive."""
         ...
 
@@ -87,7 +87,7 @@ class Node(Generic[SegmentT, SnapshotT]):
 class Match(Generic[SegmentT, SnapshotT]):
     """The longest common prefix: its nodes from the root down; the last may be taken in part."""
 
-    tokens: array[int]  # What was looked for.
+    tokens: array[int]  # The tokens of the lookup.
     path: tuple[Node[SegmentT, SnapshotT], ...]
     length: int
 
@@ -116,7 +116,7 @@ class Match(Generic[SegmentT, SnapshotT]):
         return min(node.end, self.length) - node.start
 
     def restorable(self) -> Match[SegmentT, SnapshotT]:
-        """The same match up to its deepest snapshot."""
+        """Return the same match up to its deepest snapshot."""
         for count, node in zip(range(len(self.path), 0, -1), reversed(self.path), strict=True):
             if node.snapshot is not None and node.end <= self.length:
                 return Match(self.tokens, self.path[:count], node.end)
@@ -135,7 +135,7 @@ class Lease(Generic[SegmentT, SnapshotT]):
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """What a tree holds now, exactly."""
+    """The current size of a tree, exactly."""
 
     nodes: int
     tokens: int
@@ -205,7 +205,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return Match(key, tuple(path), position)
 
     def boundary(self, match: Match[SegmentT, SnapshotT]) -> Node[SegmentT, SnapshotT] | None:
-        """The node that ends where the (fresh) match ends, after a split if need be; None at position 0."""
+        """Return the node that ends where the (fresh) match ends, after a split if needed; None at position
+        0."""
         if not match.inside:
             return match.path[-1] if match.path else None
         return self._split(match.path[-1], match.taken(match.path[-1]))
@@ -213,10 +214,10 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
     def insert(
         self, tokens: Sequence[int], salt: str, cut: Callable[[int, int], SegmentT]
     ) -> Node[SegmentT, SnapshotT]:
-        """Hold `tokens`; the node that holds the last of them (it may reach further).
+        """Insert `tokens`; return the node with the last of them (it may reach further).
 
-        `cut(start, end)` is called once for the tail that is missing, or not at all. When it raises,
-        nothing has changed.
+        `cut(start, end)` is called once for the missing tail, or not at all. If it raises, nothing has
+        changed.
         """
         key = compact(tokens)
         assert key, "an empty prefix has no node"
@@ -236,8 +237,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
     def attach(
         self, tokens: Sequence[int], salt: str, snapshot: SnapshotT
     ) -> Node[SegmentT, SnapshotT] | None:
-        """Keep the state right after `tokens`. None, and nothing changed, where these tokens are not all
-        held or a snapshot is there already."""
+        """Attach the state right after `tokens`. Return None, with nothing changed, if these tokens are not
+        all cached or have a snapshot already."""
         match = self.match(tokens, salt)
         if not match.path or match.length < len(tokens):
             return None
@@ -300,14 +301,14 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         lease.pieces, lease.snapshot, lease.node = (), None, None
 
     def parents(self, node: Node[SegmentT, SnapshotT]) -> Iterator[Node[SegmentT, SnapshotT]]:
-        """The nodes above, without the root."""
+        """Return the nodes above, without the root."""
         above = node.parent
         while above is not None and above.parent is not None:
             yield above
             above = above.parent
 
     def head(self, node: Node[SegmentT, SnapshotT], limit: int) -> tuple[int, ...]:
-        """The first `limit` tokens of the path to a node's end."""
+        """Return the first `limit` tokens of the path to a node's end."""
         tokens: array[int] = array("I")
         for passed in reversed((node, *self.parents(node))):
             tokens.extend(passed.tokens[: limit - len(tokens)] if len(tokens) < limit else ())
@@ -333,7 +334,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return leaves
 
     def fullest_path(self, node: Node[SegmentT, SnapshotT]) -> list[Node[SegmentT, SnapshotT]]:
-        """The nodes with snapshots on that path through `node` which has most of them, shallow first."""
+        """Return the nodes with snapshots on the path through `node` that has most of them, shallow first."""
         counts = {node: 0}
         for below in self.walk(node):
             for child in below.children.values():
@@ -343,7 +344,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return path[::-1]
 
     def check_integrity(self) -> list[str]:
-        """Violated invariants in words, empty if none; operators and tests read them. O(nodes)."""
+        """Return violated invariants in words, empty if none; operators and tests read them. O(nodes)."""
         complaints = ["a salt has no nodes" for root in self._roots.values() if not root.children]
         pins = Counter(lease.node for lease in self.leases)
         held = Counter(id(segment) for lease in self.leases for segment, _ in lease.pieces)

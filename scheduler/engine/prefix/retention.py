@@ -1,4 +1,4 @@
-"""The bounds of the eviction policy, and what it remembers of each node.
+"""The bounds of the eviction policy, and its facts about each node.
 
 A file of its own because `prefix_cache.py` has the moves, and these are the facts they work on.
 """
@@ -31,7 +31,7 @@ class Retention:
 
 @dataclass(slots=True)
 class Mark:
-    """What the policy remembers of a node."""
+    """The policy's facts about a node."""
 
     last_used: float
     hits: int = 0

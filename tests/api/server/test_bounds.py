@@ -1,4 +1,4 @@
-"""What is too much, and that it is refused before it is held."""
+"""The server's bounds: excess is refused before it is buffered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _upload(client: Client, head: bytes, frame: bytes, count: int) -> None
 async def test_64_megabytes_by_length_are_refused_before_they_come(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Content-Length says enough: 413 immediately, the application hears nothing, memory does not grow."""
+    """Content-Length is enough: 413 immediately, the application gets nothing, memory does not grow."""
     called = False
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ async def test_64_megabytes_by_length_are_refused_before_they_come(
 async def test_64_megabytes_in_chunks_are_refused_when_counted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """413 as soon as one byte too many has come; memory is what the application keeps."""
+    """413 as soon as one byte too many has arrived; memory is only what the application keeps."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         while True:
@@ -123,7 +123,7 @@ async def test_huge_headers_are_refused_in_words(autojump_clock: trio.testing.Mo
 async def test_an_upload_into_a_running_application_stops_at_the_read_ahead(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A body that nobody takes is not read."""
+    """A body that the application does not read stays unread."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await trio.sleep(10)
@@ -142,7 +142,7 @@ async def test_an_upload_into_a_running_application_stops_at_the_read_ahead(
 
 @trio_test
 async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    """With Retry-After, before they say anything; and a place that becomes free is given again."""
+    """With Retry-After, before they send anything; and a freed place is used again."""
     async with serving(Sleeper(), Limits(connections=2)) as site:
         first, second = site.connect(), site.connect()
         await first.send(GET)
@@ -164,7 +164,8 @@ async def test_connections_over_the_limit_get_503_at_once(autojump_clock: trio.t
 
 @trio_test
 async def test_a_flood_of_connections_is_not_even_refused(autojump_clock: trio.testing.MockClock) -> None:
-    """Refusals are bounded, too: beyond `refusals` at the same time the connection is just closed."""
+    """Refusals are bounded, too: beyond `refusals` at the same time the connection is closed without an
+    answer."""
     async with serving(Sleeper(), Limits(connections=1, refusals=2)) as site:
         clients = [site.connect() for _ in range(5)]
         await trio.testing.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""Each deadline, in virtual time: who is cut, when, and with which words."""
+"""Each deadline, in virtual time: which client is disconnected, when, and with which message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _drip(client: Client, data: bytes, seconds: float) -> None:
 
 @trio_test
 async def test_headers_that_drip_are_cut(autojump_clock: trio.testing.MockClock) -> None:
-    """A byte each half second holds a connection for header_seconds and no longer: 408."""
+    """A byte each half second keeps a connection for header_seconds and no longer: 408."""
     async with serving(echo, Limits(header_seconds=10)) as site:
         client = site.connect()
         site.nursery.start_soon(_drip, client, b"GET / HTTP/1.1\r\n" + b"x" * 1000, 0.5)
@@ -54,7 +54,7 @@ async def test_the_deadline_of_headers_starts_with_their_first_byte(
 async def test_a_new_connection_that_says_nothing_is_closed_early(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It gets header_seconds, not the long wait that a client earns by a first request; and no words."""
+    """It gets header_seconds, not the longer keep-alive timeout after a first request; and no answer."""
     async with serving(echo, Limits(header_seconds=10, keep_alive_seconds=75)) as site:
         assert await site.connect().read_rest() == b""
         assert trio.current_time() == 10
@@ -62,7 +62,7 @@ async def test_a_new_connection_that_says_nothing_is_closed_early(
 
 @trio_test
 async def test_a_body_that_drips_is_cut(autojump_clock: trio.testing.MockClock) -> None:
-    """One byte each half second earns next to nothing: 408 soon after body_seconds."""
+    """One byte each half second hardly extends the deadline: 408 soon after body_seconds."""
     async with serving(echo, Limits(body_seconds=30)) as site:
         client = site.connect()
         site.nursery.start_soon(_drip, client, post(b"x" * 1000), 0.5 / 50)
@@ -79,7 +79,7 @@ async def test_a_body_that_drips_is_cut(autojump_clock: trio.testing.MockClock) 
 
 @trio_test
 async def test_a_chunked_body_that_stops_is_cut(autojump_clock: trio.testing.MockClock) -> None:
-    """Without a terminator the body is not whole, whatever came of it."""
+    """Without a terminator the body is incomplete."""
     async with serving(echo, Limits(body_seconds=30)) as site:
         client = site.connect()
         assert (await client.ask(post_chunked(b"abc").removesuffix(b"0\r\n\r\n"))).status == 408
@@ -88,7 +88,7 @@ async def test_a_chunked_body_that_stops_is_cut(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_a_slow_body_that_gets_on_is_read_to_its_end(autojump_clock: trio.testing.MockClock) -> None:
-    """What arrives buys time, so that a slow line may take longer than body_seconds."""
+    """Each byte that arrives extends the deadline, so that a slow line may take longer than body_seconds."""
     async with serving(echo, Limits(body_seconds=30, body_bytes_per_second=100)) as site:
         client = site.connect()
         await client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n")
@@ -125,7 +125,7 @@ async def _later(client: Client, data: bytes, seconds: float) -> None:
 async def test_an_idle_connection_is_closed_after_a_plain_response(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Without a word, keep_alive_seconds after the response."""
+    """keep_alive_seconds after the response, without an answer."""
     async with serving(echo, Limits(keep_alive_seconds=75)) as site:
         client = site.connect()
         await client.ask()
@@ -149,14 +149,15 @@ async def test_an_idle_connection_is_closed_after_a_stream_of_events(
 
 @trio_test
 async def test_a_stream_may_outlive_every_deadline(autojump_clock: trio.testing.MockClock) -> None:
-    """No timer of reading cuts a response that goes on for minutes while its client says nothing."""
+    """No read timeout ends a response that goes on for minutes while its client sends nothing."""
     async with serving(Ticker(600)) as site:
         assert len((await site.connect().ask()).body) == 600 * 9
 
 
 @trio_test
 async def test_a_client_that_does_not_read_is_cut(autojump_clock: trio.testing.MockClock) -> None:
-    """After write_seconds its handler is cancelled and its connection closed; others notice nothing."""
+    """After write_seconds its handler is cancelled and its connection closed; other connections notice
+    nothing."""
     stalled, lively = Ticker(event=b"stalled"), Ticker(60)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,7 +192,7 @@ async def test_a_slow_reader_that_gets_on_is_not_cut(autojump_clock: trio.testin
 
 @trio_test
 async def test_the_first_write_has_the_deadline_too(autojump_clock: trio.testing.MockClock) -> None:
-    """Also an answer of one write that nobody reads ends, and so do the server's own words."""
+    """An answer of one write that the client does not read ends too, and so do the server's own answers."""
     async with serving(echo, Limits(write_seconds=20)) as site:
         for request in (GET, b"nonsense\r\n\r\n"):
             client = Client(site.listener.connect(lockstep=True))
@@ -204,7 +205,7 @@ async def test_the_first_write_has_the_deadline_too(autojump_clock: trio.testing
 async def test_an_applications_own_deadline_on_a_write_ends_the_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """How much of that write left is unknown, so nothing may follow it."""
+    """The number of bytes sent is unknown, so nothing may follow."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start())

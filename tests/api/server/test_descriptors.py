@@ -1,4 +1,4 @@
-"""The limit of open files, and an accept that fails for want of them."""
+"""The limit of open files, and an accept that fails for lack of descriptors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted:
     [(4096, 1024, 64), (1152, 1024, 64), (1151, 1023, 64), (256, 168, 24), (64, 28, 4), (4, 1, 1)],
 )
 def test_connections_fit_into_descriptors(descriptors: int, connections: int, refusals: int) -> None:
-    """What the server needs besides stays free, also with every connection and refusal open."""
+    """The server's own reserve stays free, also with every connection and refusal open."""
     fitted = fit_descriptors(Limits(), descriptors)
     assert (fitted.connections, fitted.refusals) == (connections, refusals)
 
@@ -63,7 +63,7 @@ class Starved(MemoryListener):
 async def test_accepting_goes_on_when_there_are_descriptors_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """One report for each time that they run out, however long it lasts."""
+    """One report for each episode without descriptors, however long it lasts."""
     errors: list[tuple[BaseException, str]] = []
     server = Server(echo, on_error=lambda error, request: errors.append((error, request)))
     listener = Starved()

@@ -1,5 +1,4 @@
-"""A client that leaves cancels its handler, immediately and everywhere; after the response it cancels
-nothing."""
+"""A disconnect cancels the handler immediately, at any point; after the response it cancels nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from tests.api.server.wire import GET, Client, Sleeper, Ticker, part, post, read
 async def test_leaving_cancels_a_handler_that_waits(
     half: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Also a handler that has sent nothing, reads nothing and waits for ever; SHUT_WR counts as leaving."""
+    """Also a handler that has sent nothing, reads nothing and waits forever; SHUT_WR counts as a
+    disconnect."""
     app = Sleeper()
     async with serving(app) as site:
         client = site.connect()
@@ -82,7 +82,7 @@ async def test_leaving_in_the_middle_of_the_body_cancels(autojump_clock: trio.te
 
 @trio_test
 async def test_leaving_behind_pipelined_requests_is_noticed(autojump_clock: trio.testing.MockClock) -> None:
-    """The next request in line does not hide the departure, and is not served."""
+    """The next request in the pipeline does not hide the disconnect, and is not served."""
     app = Sleeper()
     async with serving(app) as site:
         client = site.connect()
@@ -98,7 +98,7 @@ async def test_leaving_behind_pipelined_requests_is_noticed(autojump_clock: trio
 async def test_what_is_shielded_from_the_cancellation_hears_of_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """There `receive` says http.disconnect and `send` raises OSError, as ASGI 2.4 has it."""
+    """There `receive` returns http.disconnect and `send` raises OSError, as ASGI 2.4 requires."""
     heard: list[object] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +122,7 @@ async def test_what_is_shielded_from_the_cancellation_hears_of_it(
 
 @trio_test
 async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """Work that follows the response (logging, counting) is done although the client has gone."""
+    """Work after the response (logging, counting) is done although the client has gone."""
     done = False
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +143,7 @@ async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: tr
 
 @trio_test
 async def test_a_request_of_a_client_that_left_is_not_served(autojump_clock: trio.testing.MockClock) -> None:
-    """It was sent behind a response, and nobody waits for its answer any more."""
+    """It was pipelined behind a response, and no client waits for its answer."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, b"ok")
@@ -188,7 +188,7 @@ async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
 async def test_a_departure_after_the_last_byte_is_no_departure(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A client that closes on the last byte of its response is counted as served."""
+    """A client that closes on the last byte of its response counts as served."""
     async with serving(Ticker(1)) as site:
         client = Client(site.listener.connect(lockstep=True))
         await client.ask()
@@ -199,7 +199,7 @@ async def test_a_departure_after_the_last_byte_is_no_departure(
 
 @trio_test
 async def test_other_connections_do_not_notice(autojump_clock: trio.testing.MockClock) -> None:
-    """One of many leaves; only its own stream ends."""
+    """One of many disconnects; only its own stream ends."""
     async with serving(Ticker(10)) as site:
         leaver, stayer = site.connect(), site.connect()
         await leaver.send(GET)

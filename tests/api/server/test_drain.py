@@ -1,4 +1,4 @@
-"""The end of the server: as soon as the running responses have ended, and never later than asked."""
+"""The drain: it ends when the running responses have ended, and never later than its deadline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.api.server.wire import (
 
 @trio_test
 async def test_an_idle_server_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    """Idle keep-alive connections, and new ones that said nothing yet, are closed without waiting."""
+    """Idle keep-alive connections, and new ones without a byte, are closed without waiting."""
     async with serving(echo) as site:
         used, fresh = site.connect(), site.connect()
         await used.ask()
@@ -42,7 +42,7 @@ async def test_an_idle_server_ends_at_once(autojump_clock: trio.testing.MockCloc
 
 @trio_test
 async def test_it_ends_when_the_last_stream_has_ended(autojump_clock: trio.testing.MockClock) -> None:
-    """Running responses are whole, and nobody waits out the rest of drain_seconds."""
+    """Running responses are complete, and the drain does not wait for the rest of drain_seconds."""
     async with serving(Ticker(10)) as site:
         client = site.connect()
         await client.send(GET)
@@ -74,7 +74,7 @@ async def test_a_response_that_starts_in_a_drain_says_close(autojump_clock: trio
 
 @trio_test
 async def test_a_request_on_its_way_in_is_still_served(autojump_clock: trio.testing.MockClock) -> None:
-    """Half a head is not idle."""
+    """A connection with half a head is not idle."""
     async with serving(echo) as site:
         client = site.connect()
         await client.send(GET[:10])
@@ -87,7 +87,7 @@ async def test_a_request_on_its_way_in_is_still_served(autojump_clock: trio.test
 
 @trio_test
 async def test_a_pipelined_request_is_not_begun_in_a_drain(autojump_clock: trio.testing.MockClock) -> None:
-    """The one that runs is finished; the next is left to another server."""
+    """The running request is finished; the next is left to another server."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await trio.sleep(5)
@@ -105,7 +105,7 @@ async def test_a_pipelined_request_is_not_begun_in_a_drain(autojump_clock: trio.
 
 @trio_test
 async def test_the_hard_deadline_cancels_what_is_left(autojump_clock: trio.testing.MockClock) -> None:
-    """A handler that would wait for ever, and a write that waits for a client that does not read."""
+    """A handler that would wait forever, and a write that waits for a client that does not read."""
     sleeper, stalled = Sleeper(), Ticker()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +125,7 @@ async def test_the_hard_deadline_cancels_what_is_left(autojump_clock: trio.testi
 
 @trio_test
 async def test_a_second_drain_can_only_bring_the_end_forward(autojump_clock: trio.testing.MockClock) -> None:
-    """An operator's second signal means now."""
+    """As for an operator's second signal."""
     async with serving(Sleeper()) as site:
         await site.connect().send(GET)
         await trio.sleep(1)
@@ -152,7 +152,7 @@ async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
 async def test_a_lingering_client_does_not_hold_the_drain_past_its_deadline(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A refused client that never hangs up is let go."""
+    """The drain does not wait for a refused client that never closes."""
     async with serving(echo) as site:
         client = site.connect()
         assert (await client.ask(b"nonsense\r\n\r\n")).status == 400
@@ -179,7 +179,7 @@ async def test_nothing_is_accepted_in_a_drain(autojump_clock: trio.testing.MockC
 async def test_a_drain_before_the_start_ends_the_server_as_it_starts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A signal may come before the first connection can."""
+    """A signal may arrive before the first connection can."""
     server = Server(echo, on_error=lambda error, request: None)
     await server.drain(5)
     await server.run([MemoryListener()])
@@ -203,7 +203,7 @@ async def test_cancelling_run_ends_everything(autojump_clock: trio.testing.MockC
 async def test_an_error_while_everything_is_cancelled_is_reported_not_raised(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A handler's failing clean-up must not replace the orderly end of the process."""
+    """A handler's failing clean-up must not prevent the orderly end of the process."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""What the client did wrong, and what the application did: each ends one connection and says why."""
+"""Errors of the client and of the application: each ends one connection, with the reason."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def _too_much(scope: Scope, receive: Receive, send: Send) -> None:
 async def test_a_failure_before_the_first_byte_is_500(
     app: Application, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The error's own text stays inside; it is reported once, with the request; the connection ends."""
+    """The error's own text is not sent; it is reported once, with the request; the connection ends."""
     async with serving(app) as site:
         client = site.connect()
         response = await client.ask(b"GET /a?b HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n\r\n")
@@ -182,7 +182,7 @@ async def _return_in_the_middle(scope: Scope, receive: Receive, send: Send) -> N
 async def test_a_failure_after_the_first_byte_cuts_the_body_short(
     app: Application, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """No terminating chunk and no second head: the client can see that the body is not whole."""
+    """No terminating chunk and no second head: the client can see that the body is incomplete."""
     async with serving(app) as site:
         client = site.connect()
         await client.send(GET)
@@ -195,7 +195,7 @@ async def test_a_failure_after_the_first_byte_cuts_the_body_short(
 
 @trio_test
 async def test_a_failure_after_the_response_is_only_reported(autojump_clock: trio.testing.MockClock) -> None:
-    """The client got all that it asked for, so its connection goes on."""
+    """The client got its whole response, so its connection goes on."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, b"ok")
@@ -211,7 +211,7 @@ async def test_a_failure_after_the_response_is_only_reported(autojump_clock: tri
 
 @trio_test
 async def test_a_failing_handler_is_nobody_elses_business(autojump_clock: trio.testing.MockClock) -> None:
-    """A stream beside it goes on, and the server takes new connections."""
+    """A concurrent stream goes on, and the server accepts new connections."""
     ticker = Ticker(10)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -229,7 +229,7 @@ async def test_a_failing_handler_is_nobody_elses_business(autojump_clock: trio.t
 
 @trio_test
 async def test_a_failure_while_being_cancelled_is_reported(autojump_clock: trio.testing.MockClock) -> None:
-    """Cleaning up may go wrong inside a nursery: Cancelled and the error come in one group."""
+    """Clean-up may fail inside a nursery: Cancelled and the error arrive in one group."""
 
     async def fail_when_cancelled() -> None:
         try:
@@ -255,7 +255,8 @@ async def test_a_failure_while_being_cancelled_is_reported(autojump_clock: trio.
 
 @trio_test
 async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: trio.testing.MockClock) -> None:
-    """An answer before the body's end says `Connection: close`; what still comes is dropped, not parsed."""
+    """An answer before the body's end has `Connection: close`; the rest of the body is dropped, not
+    parsed."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -265,7 +266,7 @@ async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: tri
         client = site.connect()
         response = await client.ask(post(b"x" * 100)[:-50])
         assert (response.status, response.headers["connection"]) == (400, "close")
-        # A close by now would reset the connection, and could take the answer with it.
+        # A close now would reset the connection, and could overtake the answer.
         await trio.sleep(1)
         await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert await client.read_rest() == b""
@@ -273,7 +274,7 @@ async def test_a_half_read_body_ends_the_connection_in_order(autojump_clock: tri
 
 
 class _Faulty(trio.abc.HalfCloseableStream):
-    """A stream that fails in a way in which no stream should."""
+    """A stream that raises an unexpected exception."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         raise RuntimeError("a bug below")
@@ -293,7 +294,7 @@ class _Faulty(trio.abc.HalfCloseableStream):
 
 @trio_test
 async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """What nobody foresaw is reported, and the others go on."""
+    """An unexpected exception is reported, and other connections go on."""
     async with serving(echo) as site:
         site.listener.deliver(_Faulty())
         assert (await site.connect().ask()).status == 200
@@ -306,7 +307,7 @@ async def test_a_bug_in_the_server_ends_one_connection(autojump_clock: trio.test
 async def test_an_application_may_read_the_whole_body_after_a_refusal_elsewhere(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A refusal on one connection leaves no trace on another."""
+    """A refusal on one connection has no effect on another."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, await read_body(receive))

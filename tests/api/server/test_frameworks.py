@@ -1,4 +1,4 @@
-"""FastAPI and Starlette, really served: what our application is built from behaves on this server."""
+"""FastAPI and Starlette on this server: the application's frameworks work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Item(BaseModel):
 
 
 class Site:
-    """An application with one route of each kind; remembers when its generator was cancelled."""
+    """An application with one route of each kind; it records when its generator was cancelled."""
 
     def __init__(self) -> None:
         self.cancelled_at: list[float] = []
@@ -75,7 +75,7 @@ async def test_json_in_and_out(autojump_clock: trio.testing.MockClock) -> None:
 
 @trio_test
 async def test_an_http_exception_is_an_answer(autojump_clock: trio.testing.MockClock) -> None:
-    """It keeps its status and its connection, and nobody reports it as a failure."""
+    """It keeps its status and its connection, and is not reported as a failure."""
     async with serving(Site().app) as site:
         client = site.connect()
         for _ in range(2):
@@ -85,7 +85,7 @@ async def test_an_http_exception_is_an_answer(autojump_clock: trio.testing.MockC
 
 @trio_test
 async def test_a_handlers_exception_is_reported(autojump_clock: trio.testing.MockClock) -> None:
-    """Starlette answers 500 by itself and raises all the same, so that the server can report it."""
+    """Starlette answers 500 by itself and re-raises, so that the server can report the exception."""
     async with serving(Site().app) as site:
         assert (await site.connect().ask(_get(b"/fails"))).status == 500
         ((error, request),) = site.errors
@@ -96,7 +96,7 @@ async def test_a_handlers_exception_is_reported(autojump_clock: trio.testing.Moc
 
 @trio_test
 async def test_a_streaming_response_streams(autojump_clock: trio.testing.MockClock) -> None:
-    """Each event leaves when it is yielded, and the connection goes on afterwards, then ends when idle."""
+    """Each event is sent when it is yielded; the connection goes on afterwards, and ends when idle."""
     async with serving(Site().app) as site:
         client = site.connect()
         for round_ in range(2):
@@ -127,7 +127,7 @@ async def test_leaving_a_streaming_response_cancels_its_generator(
 
 @trio_test
 async def test_state_reaches_the_request(autojump_clock: trio.testing.MockClock) -> None:
-    """What the server was given is there as `request.state`, and each request has a copy of its own."""
+    """The server's state is in `request.state`, and each request has its own copy."""
 
     async def read(request: Request) -> JSONResponse:
         before = getattr(request.state, "seen", None)

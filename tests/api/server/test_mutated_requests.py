@@ -1,4 +1,4 @@
-"""Requests with anything wrong in them: an answer or a refusal, and then the next client is served."""
+"""Mutated requests: each gets an answer or a refusal, and the next client is served."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ wires = mutations(
 @hypothesis.settings(deadline=None, max_examples=300)
 @hypothesis.given(wire=wires, stays=st.booleans())
 def test_no_bytes_break_the_server_or_hold_it(wire: bytes, stays: bool) -> None:
-    """No 500, no error to report, no connection that never ends, and no task left of it."""
+    """No 500, no reported error, no connection that never ends, and no remaining task."""
 
     async def run() -> None:
         async with serving(echo) as site:
@@ -51,7 +51,7 @@ def test_no_bytes_break_the_server_or_hold_it(wire: bytes, stays: bool) -> None:
 
 
 def test_a_thousand_connects_and_disconnects_leave_no_task() -> None:
-    """Immediately, after half a request, after a whole one: none of them, and no connection."""
+    """Immediately, after half a request, after a whole one: neither tasks nor connections remain."""
 
     async def run() -> None:
         async with serving(echo) as site:

@@ -1,4 +1,4 @@
-"""Several requests on one connection, in whatever pieces they arrive."""
+"""Several requests on one connection, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_the_next_request_waits_for_the_answer_before_it(
 
 @trio_test
 async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: trio.testing.MockClock) -> None:
-    """A client that pipelines without end is left to wait, not remembered."""
+    """A client that pipelines without end must wait; its requests are not buffered."""
     release = trio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +86,7 @@ async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: trio.testing
 
 @trio_test
 async def test_a_body_larger_than_the_read_ahead_flows(autojump_clock: trio.testing.MockClock) -> None:
-    """What the application takes makes room for more."""
+    """Room is made by what the application takes."""
     body = b"0123456789" * 1000
     async with serving(echo, Limits(read_ahead_bytes=64)) as site:
         assert (await site.connect().ask(post(body))).body == b"POST / " + body

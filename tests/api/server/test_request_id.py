@@ -1,4 +1,4 @@
-"""What names a request: never more than a word, whatever a client sends."""
+"""Request ids: one short printable word, whatever a client sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_a_clients_own_id_is_taken_as_it_is(given_id: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_whatever_else_is_sent_ours_takes_its_place(value: bytes) -> None:
-    """A taken id is printable ASCII without spaces, quotes or line breaks, and short; there is always one."""
+    """An accepted id is printable ASCII without spaces, quotes or line breaks, and short; there is always
+    one."""
     taken = request_id_of([(b"x-request-id", value)])
     assert re.fullmatch(r"[A-Za-z0-9._~:/+=@-]{1,128}", taken)
     assert taken.encode() == value or OURS.fullmatch(taken)
@@ -40,7 +41,7 @@ def test_whatever_else_is_sent_ours_takes_its_place(value: bytes) -> None:
     "value", [b"", b"a\r\nset-cookie: x", b"a\nb", b"two words", b'"', b"\xff", b"x" * (MAX_CHARACTERS + 1)]
 )
 def test_what_is_no_id_is_replaced_not_cleaned(value: bytes) -> None:
-    """Half of an id finds nothing in anybody's logs."""
+    """Half of an id finds nothing in a log."""
     assert OURS.fullmatch(request_id_of([(b"x-request-id", value)]))
 
 

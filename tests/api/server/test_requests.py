@@ -1,4 +1,4 @@
-"""Requests and responses as bytes: what the application gets, and how its answer is framed."""
+"""Requests and responses as bytes: what the application gets, and how its response is framed."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ async def test_a_proxys_absolute_target_is_the_same_path(
 
 @trio_test
 async def test_every_response_has_date_and_server(autojump_clock: trio.testing.MockClock) -> None:
-    """They are added once, and only where the application did not set them. The server's name is its
-    owner's."""
+    """They are added once, unless the application set them. The owner chooses the server's name."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start((b"Server", b"mine")))
@@ -124,7 +123,7 @@ async def test_a_body_without_length_is_chunked(autojump_clock: trio.testing.Moc
 async def test_http_1_0_gets_a_body_that_ends_with_the_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """An HTTP/1.0 client knows no chunks."""
+    """An HTTP/1.0 client does not support chunks."""
     async with serving(_stream) as site:
         client = site.connect()
         await client.send(b"GET / HTTP/1.0\r\n\r\n")
@@ -147,7 +146,7 @@ async def test_head_gets_the_head_alone(autojump_clock: trio.testing.MockClock) 
 @pytest.mark.parametrize("status", [204, 304])
 @trio_test
 async def test_a_status_without_body_has_none(status: int, autojump_clock: trio.testing.MockClock) -> None:
-    """What the application sends along is dropped: it would be read as the next response."""
+    """The application's body is dropped: the client would read it as the next response."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start(status=status))
@@ -172,7 +171,7 @@ async def test_connection_close_is_obeyed_and_said(autojump_clock: trio.testing.
 
 @trio_test
 async def test_head_and_first_event_leave_together(autojump_clock: trio.testing.MockClock) -> None:
-    """One packet less before the first token; and the last part leaves with the terminator."""
+    """One packet less before the first token; and the last part is sent with the terminator."""
     async with serving(_stream) as site:
         client = Client(site.listener.connect(lockstep=True))
         await client.send(GET)
@@ -207,7 +206,7 @@ async def test_a_client_that_expects_100_gets_it_when_the_body_is_wanted(
 
 @trio_test
 async def test_a_refused_upload_is_never_asked_for(autojump_clock: trio.testing.MockClock) -> None:
-    """An application that answers without reading sends no 100, and says that the connection ends."""
+    """An application that answers without reading sends no 100, and announces the end of the connection."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, b"no", status=401)
@@ -224,7 +223,7 @@ async def test_a_refused_upload_is_never_asked_for(autojump_clock: trio.testing.
 async def test_an_answer_that_ignores_a_body_that_came_keeps_the_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The unread body is not taken for the next request."""
+    """The unread body is not parsed as the next request."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, b"no", status=401)
@@ -239,7 +238,7 @@ async def test_an_answer_that_ignores_a_body_that_came_keeps_the_connection(
 
 @trio_test
 async def test_an_upgrade_is_answered_as_plain_http(autojump_clock: trio.testing.MockClock) -> None:
-    """There are no WebSockets here; the request is served as if the header were not there."""
+    """WebSockets are not supported; the request is served as if the header were absent."""
     head = b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
     async with serving(echo) as site:
         client = site.connect()

@@ -1,4 +1,5 @@
-"""What only the kernel can show: full socket buffers, resets, many connections, socket options. Real time."""
+"""Behaviour that only the kernel shows: full socket buffers, resets, many connections, socket options. Real
+time."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Port:
     async def connect(self, *, receive_buffer: int | None = None) -> Client:
         connection = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer is not None:
-            # Before connect, or the window is larger already.
+            # Set before connect; otherwise the window is larger already.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         await connection.connect(("127.0.0.1", self.number))
         self._clients.append(Client(trio.SocketStream(connection)))
@@ -43,7 +44,7 @@ class Port:
 
 @asynccontextmanager
 async def listening(app: Application, limits: Limits | None = None) -> AsyncIterator[Port]:
-    """Fails the test if the server reported an error that the test did not take out of `errors`."""
+    """Fail the test if the server reported an error that the test did not take out of `errors`."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     errors: list[BaseException] = []
     server = Server(app, limits, on_error=lambda error, request: errors.append(error))
@@ -68,7 +69,7 @@ async def _until(condition: Callable[[], bool], seconds: float = 15) -> None:
 
 
 class Flood:
-    """Writes for ever on /stalled, and at the pace of `ticks` elsewhere."""
+    """Writes forever on /stalled, and at the pace of `ticks` elsewhere."""
 
     def __init__(self) -> None:
         self.cancelled = 0
@@ -92,7 +93,7 @@ class Flood:
 
 @trio_test
 async def test_readers_that_never_read_are_cut_and_slow_nobody() -> None:
-    """Four clients with full buffers: cut after write_seconds, their bytes not piled up."""
+    """Four clients with full buffers are disconnected after write_seconds; their bytes do not pile up."""
     app = Flood()
     async with listening(app, Limits(write_seconds=0.4)) as port:
         for _ in range(4):
@@ -109,7 +110,7 @@ async def test_readers_that_never_read_are_cut_and_slow_nobody() -> None:
 
 @trio_test
 async def test_a_drain_with_a_stalled_client_ends_in_time() -> None:
-    """So SIGTERM ends the process, although a write waits for a client that never reads."""
+    """SIGTERM ends the process although a write waits for a client that never reads."""
     app = Flood()
     async with listening(app, Limits(write_seconds=100)) as port:
         await (await port.connect(receive_buffer=4096)).send(STALLED)
@@ -123,7 +124,7 @@ async def test_a_drain_with_a_stalled_client_ends_in_time() -> None:
 
 @trio_test
 async def test_a_reset_cancels_the_handler() -> None:
-    """RST is a departure, and no error of the server's."""
+    """RST is a disconnect, and not an error of the server."""
     app = Sleeper()
     async with listening(app) as port:
         client = await port.connect()
@@ -152,7 +153,7 @@ async def test_the_connection_limit_counts_sockets() -> None:
 
 @trio_test
 async def test_a_refused_upload_can_read_why() -> None:
-    """413 is not overtaken by a reset, although the client has megabytes under way."""
+    """413 is not overtaken by a reset, although the client has megabytes in transit."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("not called")
@@ -175,7 +176,7 @@ async def test_a_refused_upload_can_read_why() -> None:
 
 @trio_test
 async def test_a_close_delimited_body_cut_short_is_a_reset() -> None:
-    """To an HTTP/1.0 client an orderly end would mean that it has the whole."""
+    """To an HTTP/1.0 client an orderly close would mean that the body is complete."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start())
@@ -194,7 +195,7 @@ async def test_a_close_delimited_body_cut_short_is_a_reset() -> None:
 
 @trio_test
 async def test_sockets_send_small_events_at_once_and_say_whose_they_are() -> None:
-    """TCP_NODELAY is set on what is accepted, and the scope names both ends."""
+    """TCP_NODELAY is set on accepted sockets, and the scope has both addresses."""
     scopes: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,7 +229,7 @@ async def test_sockets_send_small_events_at_once_and_say_whose_they_are() -> Non
 
 @trio_test
 async def test_a_unix_socket_has_no_addresses() -> None:
-    """The server works on any stream; where there is no host and port, the scope says None."""
+    """The server works on any stream; without host and port, the scope has None."""
     ours, theirs = socket.socketpair()
 
     class Once(trio.abc.Listener[trio.SocketStream]):

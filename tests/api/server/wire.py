@@ -1,4 +1,4 @@
-"""A server on streams in memory, and a client that speaks and reads raw bytes."""
+"""A server on memory streams, and a client that writes and reads raw bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Response:
 
 
 class Client:
-    """Reads what HTTP says a response is, by hand: a second opinion on what h11 wrote."""
+    """Parses HTTP responses itself: an independent check of h11's output."""
 
     def __init__(self, stream: Duplex) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ class Client:
         self._buffer += bytes(data)
 
     async def read_until(self, mark: bytes) -> bytes:
-        """Raises EOFError with what came, if the mark did not."""
+        """Read up to the mark. Raise EOFError with what arrived before the end."""
         while mark not in self._buffer:
             await self._more()
         end = self._buffer.index(mark) + len(mark)
@@ -90,7 +90,7 @@ class Client:
         return taken
 
     async def read_rest(self) -> bytes:
-        """To the end of the connection."""
+        """Read to the end of the connection."""
         try:
             while True:
                 await self._more()
@@ -144,7 +144,7 @@ class Site:
 async def serving(
     app: Application, limits: Limits | None = None, *, server_name: str | None = None
 ) -> AsyncIterator[Site]:
-    """Fails the test if the server reported an error that the test did not take out of `errors`."""
+    """Fail the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
     server = Server(
         app,
@@ -195,7 +195,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Ticker:
-    """Sends an event every second, `count` of them (None: for ever), and records how it ended."""
+    """Sends an event every second, `count` of them (None: forever), and records how it ended."""
 
     def __init__(self, count: int | None = None, event: bytes = b"data: x\n\n") -> None:
         self.count = count
@@ -217,7 +217,7 @@ class Ticker:
 
 
 class Sleeper:
-    """Reads the body, then waits for ever and records when it was cancelled."""
+    """Reads the body, then waits forever and records when it was cancelled."""
 
     def __init__(self) -> None:
         self.started = trio.Event()

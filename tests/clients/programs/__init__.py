@@ -1,1 +1,1 @@
-"""Programs of the clients' own environment. Each prints what its framework made of the server's answers."""
+"""Programs of the clients' own environment. Each prints its framework's view of the server's answers."""

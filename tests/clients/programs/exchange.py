@@ -1,4 +1,4 @@
-"""What a program tells of one way in which its framework speaks to the server."""
+"""The report of a program on one protocol of its framework."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HELLO = "Hello"
 
 def told(way: str, *, chat: str, stream: str, called: Any, answer: str) -> None:
     """`chat` and `stream`: the answer to HELLO, whole and streamed. `called`: the arguments that the tool
-    got. `answer`: what came of ASK when the tool's result had been sent back."""
+    got. `answer`: the answer to ASK after the tool's result was sent back."""
     print(json.dumps({"way": way, "chat": chat, "stream": stream, "called": called, "answer": answer}))
 
 
 def object_told(way: str, value: Any) -> None:
-    """`value`: what came of ASK where an object was asked for."""
+    """`value`: the answer to ASK with a requested object."""
     print(json.dumps({"way": way, "object": value}))
 
 

@@ -1,5 +1,5 @@
-"""instructor: an object out of an answer, by a tool that must be called (its default), by a schema that the
-answer is held to, and by the way that asks the model in words."""
+"""instructor: an object from an answer, by a required tool call (its default), by a schema that constrains
+the answer, and by a prompt in words."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub for its price list first
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it requests its price list from GitHub first
 
 import litellm
 from exchange import ASK, HELLO, server_url, told
 
-litellm.suppress_debug_info = True  # printed among our lines, where a model is none of its list
+litellm.suppress_debug_info = True  # printed among our lines, for a model that is not in its list
 
 TOOL = {
     "type": "function",

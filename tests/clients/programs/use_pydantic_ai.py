@@ -37,7 +37,7 @@ async def main() -> None:
     openai = OpenAIProvider(base_url=server_url() + "/v1", api_key="unused")
     await use("openai", OpenAIChatModel("tiny", provider=openai))
     await use("responses", OpenAIResponsesModel("tiny", provider=openai))
-    # Its own way to make this client knows only versions of anthropic before the second.
+    # Its own way to make this client supports only versions of anthropic before the second.
     anthropic = AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=server_url(), api_key="unused"))
     await use("anthropic", AnthropicModel("tiny", provider=anthropic))
 

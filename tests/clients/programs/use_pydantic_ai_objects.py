@@ -1,5 +1,5 @@
-"""Pydantic AI's structured output: by a tool that must be called (its default), and by a schema that the
-answer is held to."""
+"""Pydantic AI's structured output: by a required tool call (its default), and by a schema that constrains the
+answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def main() -> None:
     await use("openai", OpenAIChatModel("tiny", provider=openai))
     await use("responses", OpenAIResponsesModel("tiny", provider=openai))
     anthropic = AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=server_url(), api_key="unused"))
-    # It holds only models of certain names to be able to keep to a schema.
+    # It assumes schema support for models of certain names only.
     able = ModelProfile(supports_json_schema_output=True)
     await use("anthropic", AnthropicModel("tiny", provider=anthropic, profile=able))
 

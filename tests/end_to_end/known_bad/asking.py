@@ -1,4 +1,4 @@
-"""One request of a scenario, sent over a connection of its own, and what came of it."""
+"""One request of a scenario, sent over a connection of its own, and its outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. `body` is JSON, or bytes that are sent as they are; None: a GET."""
+    """A request. `body` is JSON, or bytes that are sent unchanged; None: a GET."""
 
     path: str
     body: dict[str, Any] | bytes | None = None
@@ -41,21 +41,21 @@ class Reply:
     outcome: Outcome
     status: int
     body: Any
-    """Decoded JSON, or the text of what is none."""
+    """Decoded JSON, or the text if it is not JSON."""
 
     def __str__(self) -> str:
         return f"{self.outcome.name} {self.status} {str(self.body)[:300]}"
 
 
 class Asking:
-    """A request under way, in a thread of its own."""
+    """A request in flight, in a thread of its own."""
 
     def __init__(self, port: int, ask: Ask, timeout_seconds: float) -> None:
         self.ask = ask
         self.sent = threading.Event()
-        """Set when the whole request is with the server's kernel, or could not be sent."""
+        """Set when the server's kernel has the whole request, or it could not be sent."""
         self.events = 0
-        """How many events of a stream have come."""
+        """The number of events of a stream so far."""
         self.reply: Reply | None = None
         self._body = json.dumps(ask.body).encode() if isinstance(ask.body, dict) else ask.body
         self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_seconds)
@@ -67,11 +67,11 @@ class Asking:
         return self.reply or Reply(Outcome.WRONG, 0, f"no answer within {seconds:g} s")
 
     def has_begun(self, events: int) -> bool:
-        """Whether `events` events have come, or the answer is over."""
+        """Whether `events` events have arrived, or the answer is over."""
         return self.events >= events or not self._thread.is_alive()
 
     def hang_up(self) -> None:
-        """Leave, whether or not there is an answer."""
+        """Disconnect, whether or not there is an answer."""
         if (sock := self._connection.sock) is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

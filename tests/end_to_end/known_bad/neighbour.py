@@ -1,7 +1,8 @@
-"""A well-behaved client beside the bad ones: its tokens must be what they are alone, and come about as fast.
+"""A well-behaved client beside the bad ones: its tokens must equal those that it gets alone, at about the
+same pace.
 
-Seconds of one request on a shared machine are noise. So a pace is only judged against the same request alone,
-asked again right after it where the two differ, and a scenario has more than one try to show a good one
+Seconds of one request on a shared machine are noise. So a pace is only compared with the same request alone,
+repeated right after it if the two differ, and a scenario has several tries to show a good one
 (`test_known_bad.py`). Tokens are compared exactly, every time.
 """
 
@@ -21,7 +22,7 @@ _TIMEOUT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One whole answer: its text, why it ended, and its seconds from request to end."""
+    """One whole answer: its text, its finish reason, and its seconds from request to end."""
 
     text: str
     finish_reason: str | None
@@ -34,7 +35,7 @@ class Neighbour:
 
     def __init__(self, port: int, headers: dict[str, str] | None = None) -> None:
         self.first_token = threading.Event()
-        """Also set when there will be none."""
+        """Also set if there will be none."""
         self._heard: Heard | None = None
         self._port = port
         self._headers = {"content-type": "application/json", **(headers or {})}
@@ -86,7 +87,7 @@ def alone(port: int, headers: dict[str, str] | None = None) -> Heard:
 
 _BODY = (
     b'{"prompt": "Count from 1 to 40: 1, 2, 3,", "max_tokens": %d, "temperature": 0, "stream": true,'
-    # The penalty keeps the answer from falling into a loop, in which a wrong cache would not show.
+    # The penalty prevents repetition, in which a wrong cache would not show.
     b' "repetition_penalty": 1.5, "ignore_eos": true}' % TOKENS
 )
 

@@ -1,8 +1,8 @@
-"""What clients have done to this server, as data: each row is a defect that was reproduced once.
+"""Requests that once harmed this server, as data: each row is a defect that was reproduced.
 
-D1 to D21 are the names of a review. A row says what is sent, which outcomes are right, and why it was wrong.
-`test_known_bad.py` sends it and holds what every row must leave alone: the engine lives, the event loop is
-never silent for half a second, a neighbour gets its own tokens at about its own pace.
+D1 to D21 are the names of a review. A row has the requests, their allowed outcomes, and the defect.
+`test_known_bad.py` sends them and checks what must hold for every row: the engine lives, the event loop never
+stalls for half a second, a neighbour gets its own tokens at about its own pace.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CHAT, TEXT, MESSAGES, RESPONSES = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`expected`: what may become of each request. `hold`: whether a reply is right, beyond its outcome.
-    `head_start`: how many events of each answer come before the second neighbour. `hang_up`: leave when the
-    neighbours are done, without waiting for the answers. `pace`: what a neighbour may take, in times of
-    itself alone."""
+    """`expected`: the allowed outcomes of each request. `hold`: whether a reply is right, beyond its outcome.
+    `head_start`: how many events of each answer come before the second neighbour. `hang_up`: disconnect when
+    the neighbours are done, without waiting for the answers. `pace`: the bound on a neighbour's time, in
+    multiples of its time alone."""
 
     name: str
     why: str
@@ -158,7 +158,7 @@ SCHEMAS = [Scenario(row.name, row.why, row.asks, row.expected, hold=_calls_oslo)
 
 
 def _filled(path: str, before: str, one: str, after: str, megabytes: float) -> Callable[[], list[Ask]]:
-    """A body of some megabytes whose list has as many entries as go in."""
+    """A body of some megabytes whose list has the maximum number of entries."""
     count = int(megabytes * 1e6) // (len(one) + 1)
     return lambda: [Ask(path, (before + ",".join([one] * count) + after).encode())]
 
@@ -258,7 +258,7 @@ BODIES = [
 
 
 def _from(headers: dict[str, str]) -> Callable[[], list[Ask]]:
-    """All that a page could want to read, and both ways of asking."""
+    """Everything that a page could try to read, by both methods."""
     said = {"model": "penstock-embedded", **_chat(), "max_tokens": 4}
     return lambda: [
         Ask("/v1/cache?text_tokens=200", headers=headers),
@@ -298,7 +298,7 @@ _numbers = count()
 
 
 def _schemas() -> Iterator[Ask]:
-    """Schemas of 115 KB, all different and never sent before, as one client's agents would send them."""
+    """Schemas of 115 KB, all different and never sent before, as the agents of one client would send them."""
     for number in islice(_numbers, 24):
         properties = {
             f"field_{number}_{i}": {"type": "string", "maxLength": 5 + i % 40, "description": "x" * 40}

@@ -28,7 +28,7 @@ from tests.end_to_end.serving import Served, eventually, start
 
 _SILENCE_SECONDS = 0.5
 _WALL_SECONDS = 15.0
-"""No noise of a machine explains more."""
+"""Machine noise explains no more."""
 _REPLY_SECONDS = 20.0
 _SLACK_SECONDS = 1.0
 """On top of a pace: a neighbour's whole answer takes about one second alone."""
@@ -37,7 +37,7 @@ _TRIES = 3
 
 @dataclass
 class Bench:
-    """A server with nobody else on it, a prober, and the neighbour's answer when it is alone."""
+    """An otherwise idle server, a prober, and the neighbour's answer alone."""
 
     served: Served
     prober: Prober
@@ -46,7 +46,7 @@ class Bench:
 
 @dataclass
 class Benches:
-    """One bench for all scenarios, made anew after a failure."""
+    """One bench for all scenarios, restarted after a failure."""
 
     stack: ExitStack = field(default_factory=ExitStack)
     bench: Bench | None = None
@@ -56,7 +56,7 @@ class Benches:
             served = self.stack.enter_context(start(trained=True))
             prober = Prober(served.port, served.process.pid)
             self.stack.callback(prober.close)
-            # The first asks for memory and fills the cache.
+            # The first allocates memory and fills the cache.
             alone(served.port)
             self.bench = Bench(served, prober, alone(served.port))
         return self.bench
@@ -75,7 +75,7 @@ def benches() -> Iterator[Benches]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of one try."""
+    """The result of one try."""
 
     silence: Silence
     replies: list[Reply]
@@ -83,7 +83,7 @@ class Round:
 
 
 def _round(bench: Bench, scenario: Scenario) -> Round:
-    """The scenario's requests at once, between a neighbour that runs and one that comes."""
+    """Send the scenario's requests at once, between a running neighbour and one that arrives."""
     port = bench.served.port
     asks = scenario.asks()
     bench.prober.silence()
@@ -104,7 +104,7 @@ def _round(bench: Bench, scenario: Scenario) -> Round:
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_known_bad(scenario: Scenario, benches: Benches) -> None:
-    """Nobody else notices, and the client learns what is wrong."""
+    """No other client is affected, and the client gets the reason."""
     try:
         _hold(benches.get(), scenario)
     except BaseException:
@@ -120,7 +120,7 @@ def _hold(bench: Bench, scenario: Scenario) -> None:
         slowest = max(heard.seconds for heard in tried.neighbours)
         if slowest <= scenario.pace * bench.alone.seconds + _SLACK_SECONDS:
             return
-        # Alone, with the machine as it is now. The first may still wait for what the scenario left behind.
+        # Alone, with the machine as it is now. The first may still wait for the scenario's remains.
         paces.append(slowest / min(alone(bench.served.port).seconds for _ in range(3)))
         if paces[-1] <= scenario.pace:
             return
@@ -133,7 +133,7 @@ def _hold_what_is_exact(bench: Bench, scenario: Scenario, tried: Round) -> None:
     assert tried.silence.wall_seconds < _WALL_SECONDS, (scenario.why, tried.silence)
     assert bench.served.metric("penstock_engine_deaths_total") == 0, scenario.why
     for reply in tried.replies:
-        # Who hung up may have no answer, but not a wrong one.
+        # A request that disconnected may have no answer, but not a wrong one.
         if scenario.hang_up and reply.status == 0:
             continue
         assert reply.outcome in scenario.expected, (scenario.why, str(reply))

@@ -1,4 +1,4 @@
-"""What was found on servers with keys, and what only many requests together show."""
+"""Defects found on servers with keys, and those that only many requests together show."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_d14_stop_tokens_of_past_requests_are_forgotten(served: Served) -> None:
 
 
 def test_the_engine_has_no_keys(served: Served) -> None:
-    """It has no use for them, and a model's code runs there."""
+    """It does not need them, and a model's code runs there."""
     assert "PATH=" in environment(served.engine_pid())
     assert _SECRET not in environment(served.engine_pid())
 
 
 def test_readiness_tells_strangers_nothing_of_a_death(served: Served) -> None:
-    """What an engine died of may quote what it worked on."""
+    """The engine's cause of death may quote prompts."""
     os.kill(served.engine_pid(), signal.SIGKILL)
     eventually(lambda: served.metric("penstock_engine_deaths_total") == 1)
     eventually(lambda: served.get("/ready")[0] == 200)

@@ -1,1 +1,1 @@
-"""Tests of the chaos runs' own judgement."""
+"""Tests of the chaos runs' own comparisons."""

@@ -1,4 +1,4 @@
-"""A comparison of answers finds whatever is wrong with them, and nothing else."""
+"""The comparison of answers finds every difference, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLED = [question.number for question in ASKED if not question.greedy]
 
 
 def whole(number: int, **changed: Any) -> Answer:
-    """A good answer to this question."""
+    """Return a good answer to this question."""
     answer = Answer(f"text {number}", finish_reason="length", output_tokens=8, ended=True, status=200)
     return replace(answer, **changed)
 
@@ -28,15 +28,17 @@ UNDISTURBED = {question.number: whole(question.number) for question in ASKED}
 
 
 def found(**changed: Any) -> Findings:
-    """With the first greedy question's answer changed."""
+    """Return findings with the first greedy question's answer changed."""
     disturbed = {**UNDISTURBED, GREEDY: whole(GREEDY, **changed)}
     return compare(ASKED, UNDISTURBED, UNDISTURBED, disturbed)
 
 
 def test_equal_answers_are_no_finding() -> None:
-    """And it says so."""
+    """And the report says so."""
     assert list(found().complaints()) == []
-    assert "as if nothing had been" in report.text("Chaos", [], list(report.of_chaos(found())))
+    assert "delivered once, and equals the undisturbed one" in report.text(
+        "Chaos", [], list(report.of_chaos(found()))
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,16 +46,16 @@ def test_equal_answers_are_no_finding() -> None:
     [
         ({"ended": False, "finish_reason": None}, "lost"),
         ({"error": "engine_lost"}, "engine_lost"),
-        ({"disorder": "something came after the end mark"}, "after the end mark"),
+        ({"disorder": "an event after the end mark"}, "after the end mark"),
         ({"text": "another"}, "greedy"),
-        ({"text": "text 0text 0", "output_tokens": 500}, "more than was asked"),
+        ({"text": "text 0text 0", "output_tokens": 500}, "too many tokens"),
         ({"reasoning": "hm"}, "greedy"),
         ({"calls": ["look_up {}"]}, "greedy"),
         ({"finish_reason": "stop"}, "greedy"),
     ],
 )
 def test_whatever_is_wrong_is_a_complaint(changed: dict[str, Any], words: str) -> None:
-    """Each in its own words."""
+    """Each with its own message."""
     assert words in "; ".join(found(**changed).complaints())
 
 
@@ -76,7 +78,7 @@ def test_a_question_that_was_never_answered_is_lost() -> None:
 
 
 def test_a_sampled_answer_may_part_and_many_may_not() -> None:
-    """One is within what float32 allows; all of them are not. The control run is counted, not judged."""
+    """One is within float32's limits; all of them are not. The control run is counted, not judged."""
     one = {**UNDISTURBED, SAMPLED[0]: whole(SAMPLED[0], text="another")}
     every = {**UNDISTURBED, **{number: whole(number, text="another") for number in SAMPLED}}
     assert list(compare(ASKED, UNDISTURBED, every, one).complaints()) == []
@@ -89,7 +91,7 @@ def test_a_sampled_answer_may_part_and_many_may_not() -> None:
     ("end", "fine"), [("poisonous_request", True), ("engine_lost", False), (None, False)]
 )
 def test_the_poison_must_end_as_what_it_is(end: str | None, fine: bool) -> None:
-    """Neither answered nor failed as something else; it is no question of its own."""
+    """Neither answered nor failed with another error; it does not count as a question."""
     planted = poison(len(ASKED))
     disturbed = {**UNDISTURBED, planted.number: whole(planted.number, error=end)}
     judged = compare([*ASKED, planted], UNDISTURBED, UNDISTURBED, disturbed)
@@ -97,13 +99,13 @@ def test_the_poison_must_end_as_what_it_is(end: str | None, fine: bool) -> None:
 
 
 def test_a_strike_that_killed_nobody_is_a_complaint() -> None:
-    """Else a run would pass in which nothing happened."""
+    """Otherwise a run would pass in which no engine died."""
     struck = replace(found(), strikes={"SIGKILL": 2}, server={"deaths": 1.0})
-    assert list(struck.complaints()) == ["not every strike was a death"]
+    assert list(struck.complaints()) == ["not every strike killed an engine"]
 
 
 def test_questions_come_from_their_seed_and_are_of_all_kinds() -> None:
-    """Equal seeds, equal questions; none is poison by accident."""
+    """Equal seeds give equal questions; none is poison by accident."""
     again = questions(40, seed=3, with_json=True)
     assert [question.body for question in again] == [question.body for question in ASKED]
     assert questions(40, seed=4, with_json=True) != ASKED
@@ -117,7 +119,7 @@ def test_questions_come_from_their_seed_and_are_of_all_kinds() -> None:
 
 
 def test_an_answer_is_put_together_from_its_events() -> None:
-    """Text, reasoning, calls and usage; whatever follows the finish reason is out of order."""
+    """Text, reasoning, calls and usage; anything after the finish reason is out of order."""
     answer = Answer()
     call = {"function": {"name": "look_up", "arguments": '{"wo'}}
     for delta in ({"content": "a"}, {"reasoning_content": "b"}, {"content": "c"}, {"tool_calls": [call]}):
@@ -139,7 +141,7 @@ def test_an_error_event_is_the_answers_error() -> None:
 
 
 def test_questions_are_greedy_exactly_where_the_temperature_is_0() -> None:
-    """What is judged strictly is what is exact."""
+    """Only exact answers are compared strictly."""
     for question in ASKED:
         assert question.greedy == (question.body["temperature"] == 0)
     assert isinstance(poison(1), Question)

@@ -1,4 +1,4 @@
-"""What stays level and what grows."""
+"""Which levels stay level and which grow."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def grown(*values: float, slack: float = 0.0) -> list[str]:
 
 
 def test_level_is_what_ends_where_it_began() -> None:
-    """Within a tenth, whatever it did in between."""
+    """Within a tenth, whatever happened in between."""
     assert grown(100, 100, 100, 900, 100, 100, 105, 108, 109) == []
     assert grown(100, 100, 100, 100, 100, 100, 120, 120, 120) == ["files grew from 100 to 120"]
     assert grown(100, 90, 80, 70, 60, 50) == []
 
 
 def test_small_numbers_have_a_slack_of_their_own() -> None:
-    """Three open files more of ten are no leak."""
+    """Three more open files than ten are no leak."""
     assert grown(10, 10, 10, 13, 13, 13, slack=4) == []
     assert grown(10, 10, 10, 15, 16, 17, slack=4) != []
 
 
 def test_what_is_not_always_there_is_judged_by_when_it_is() -> None:
-    """An engine that loads holds nothing that could be compared."""
+    """An engine that loads has no levels to compare."""
     samples = [{"a": 1.0}, {}, {"a": 1.0, "b": 5.0}, {}, {"a": 1.0, "b": 5.0}]
     assert [(level.name, level.first, level.last) for level in levels(samples, {})] == [
         ("a", 1, 1),
@@ -36,7 +36,7 @@ def test_what_is_not_always_there_is_judged_by_when_it_is() -> None:
 
 
 def test_a_process_is_looked_into() -> None:
-    """Our own: it has some of everything."""
+    """This process: it has a value of each kind."""
     looked = of_process(os.getpid())
     assert looked["resident bytes"] > 1 << 20
     assert looked["open files"] >= 3

@@ -1,1 +1,1 @@
-"""Tests of the way from token ids to text."""
+"""Tests of the pipeline from token ids to text."""

@@ -1,4 +1,4 @@
-"""Texts that a model can be made to write, for readers that take too long for them."""
+"""Texts that a model can be made to write, for parsers that take too long for them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MARKS: dict[str, tuple[str, ...]] = {
     "pythonic": ("[f(", "a='", "a=[", ")]", "{", "-", "lambda:"),
     "qwen3_coder": ("<function=", "<parameter=", "</function>", "</parameter>"),
 }
-"""What each tool parser looks for."""
+"""The marks of each tool parser."""
 
 
 def texts(parser: str, size: int) -> Iterator[str]:
-    """Of about `size` characters each: every mark alone, every two in turns, runs of one in front of runs of
+    """Texts of about `size` characters each: every mark alone, every two in turns, runs of one before runs of
     another, all in turns, and no mark at all."""
     marks = MARKS[parser]
     pairs = [(one, other) for one in marks for other in marks if one != other]

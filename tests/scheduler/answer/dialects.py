@@ -1,4 +1,4 @@
-"""What models of each dialect write, and the message that it is."""
+"""Raw answers of models in each dialect, and the message that each means."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HARMONY = AnswerFormat(layout=Layout.HARMONY)
 
 @dataclass(frozen=True)
 class Written:
-    """`raw` is the model's, up to its end of turn; the rest is what a client must get."""
+    """`raw` is the model's text, up to its end of turn; the rest is what a client must get."""
 
     name: str
     form: AnswerFormat
@@ -303,7 +303,7 @@ MALFORMED = (
 
 @dataclass
 class Message:
-    """What a client joins the pieces to."""
+    """The message that a client assembles from the pieces."""
 
     text: str = ""
     reasoning: str = ""
@@ -353,7 +353,7 @@ def pipeline(
 def message_of(
     answer: AnswerPipeline, chunks: Iterable[bytes], end: FinishReason = FinishReason.STOP
 ) -> tuple[Message, FinishReason]:
-    """As the multiplexer feeds it: tokens until it stops, then the end."""
+    """Feed tokens as the multiplexer does, until the pipeline stops, then finish it."""
     message = Message()
     for chunk in chunks:
         for piece in answer.feed(chunk):

@@ -1,4 +1,4 @@
-"""Which dialect a model speaks: by its template and vocabulary, or as the operator says."""
+"""Detection of a model's dialect: by its template and vocabulary, or from the operator's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.prompt.tokenizer import HubTokenizer
 
 @dataclass
 class Tokenizer:
-    """As much of transformers' as is looked at."""
+    """The part of transformers' tokenizer that the detection reads."""
 
     chat_template: str | None = None
     vocabulary: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def test_the_template_shows_the_tool_syntax(template: str, parser: str) -> None:
 
 
 def test_the_vocabulary_shows_the_reasoning() -> None:
-    """As mlx-lm infers it, and Mistral's, which it does not know."""
+    """As mlx-lm infers it, and Mistral's, which mlx-lm does not know."""
     for vocabulary, start in ((THINK, "<think>"), (("[THINK]", "[/THINK]"), "[THINK]")):
         found = answer_format(Tokenizer("x", vocabulary), "")
         assert found.reasoning is not None
@@ -87,7 +87,7 @@ def test_a_model_may_name_its_parser_and_its_template() -> None:
 
 @pytest.mark.parametrize("name", [name for name in tool_parsers() if name not in ("auto", "none")])
 def test_the_operator_may_name_any_tool_parser(name: str) -> None:
-    """Whatever the template shows."""
+    """For any template."""
     assert answer_format(Tokenizer("<arg_key>"), "", tool_parser=name).has_tool_calls
 
 
@@ -95,12 +95,12 @@ def test_the_operator_may_name_any_tool_parser(name: str) -> None:
     "name", [name for name in REASONING_PARSERS if name not in ("auto", "none", "harmony")]
 )
 def test_the_operator_may_name_any_reasoning_parser(name: str) -> None:
-    """Whatever the vocabulary shows."""
+    """For any vocabulary."""
     assert answer_format(Tokenizer("x"), "", reasoning_parser=name).reasoning is not None
 
 
 def test_none_turns_either_off() -> None:
-    """And names that are none are refused by the option's name."""
+    """Unknown names are refused with the option's name."""
     found = answer_format(Tokenizer("<arg_key>", THINK), "", tool_parser="none", reasoning_parser="none")
     assert (found.tools, found.reasoning) == (None, None)
     for option in ("tool_parser", "reasoning_parser"):

@@ -1,4 +1,4 @@
-"""Whatever a model says, in whatever dialect: an answer or an error of ours, soon, no longer than it said."""
+"""For any output in any dialect: an answer or one of our errors, soon, and not longer than the output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RAW = [written.raw.encode() for written in WRITTEN]
 
 @st.composite
 def slices(draw: st.DrawFn) -> bytes:
-    """A piece of what some model would say, in any dialect: marks and halves of marks among them."""
+    """A piece of some model's output, in any dialect, including marks and halves of marks."""
     raw = draw(st.sampled_from(_RAW))
     start = draw(st.integers(0, len(raw)))
     return raw[start : draw(st.integers(start, len(raw)))]
@@ -49,9 +49,9 @@ def test_any_bytes_in_any_dialect_are_an_answer_or_an_error_of_ours(
     started = time.process_time()
     with suppress(SchedulerError):
         message, _ = message_of(pipeline(FORMS[name], in_reasoning=in_reasoning), pieces, end)
-        # A byte that is no text becomes one character, and what was a call may come back as text, once.
+        # A byte that is not text becomes one character, and a call may be returned as text, once.
         assert size_of(message) <= 2 * sum(map(len, pieces)) + 64
-    # A thousand times what it takes: a bound against never.
+    # A thousand times the usual time: a bound against hangs.
     assert time.process_time() - started < 10
 
 
@@ -72,7 +72,7 @@ def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, data: st.DataObject) -> None:
-    """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still choose."""
+    """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still sample."""
     ids = data.draw(st.lists(st.integers(0, 8191) | st.integers(8000, 8400), max_size=60))
     cuts = data.draw(st.lists(st.integers(0, 60), max_size=10))
     edges = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]

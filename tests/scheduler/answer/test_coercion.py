@@ -1,4 +1,4 @@
-"""Arguments made to fit their schema: one reading or none."""
+"""Coercion of arguments to their schema: one reading or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 
 CASES: list[tuple[Any, dict[str, Any], Any]] = [
-    # (what the model wrote, the schema, what the tool gets)
+    # (the model's value, the schema, the tool's value)
     ("3", INTEGER, 3),
     (" -3 ", INTEGER, -3),
     ("3.0", INTEGER, "3.0"),
@@ -56,9 +56,9 @@ CASES: list[tuple[Any, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("value", "schema", "expected"), CASES)
 def test_a_value_gets_its_one_reading(value: Any, schema: dict[str, Any], expected: Any) -> None:
-    """What fits, and what has no or several readings, stays as the model wrote it."""
+    """Valid values, and those with no or several readings, stay as the model wrote them."""
     if isinstance(value, dict) and "required" in schema:
-        expected = {"n": [1, 2]}  # What is missing is the client's to say; what is there is read.
+        expected = {"n": [1, 2]}  # Missing members are the client's responsibility; present ones are coerced.
     result = coerce(value, schema)
     assert result == expected
     assert type(result) is type(expected)
@@ -104,7 +104,7 @@ schemas = st.recursive(
 def test_what_fits_is_never_touched_and_fitting_twice_is_fitting_once(
     value: Any, schema: dict[str, Any]
 ) -> None:
-    """Coercion is a projection."""
+    """Coercion is idempotent."""
     fitted = coerce(value, schema)
     if fits(value, schema):
         assert fitted == value
@@ -129,7 +129,7 @@ def nested(keyword: str, depth: int = 25) -> dict[str, Any]:
 CATASTROPHIC = "^(a+)+$"
 LONG = "a" * 40 + "!"
 EXPENSIVE: dict[str, tuple[Any, dict[str, Any]]] = {
-    # name: (what the model wrote, the schema)
+    # name: (the model's value, the schema)
     **{f"doubled-{keyword}": ("x", doubled(keyword)) for keyword in ("anyOf", "oneOf")},
     **{f"nested-{keyword}": ("x", nested(keyword)) for keyword in ("anyOf", "oneOf")},
     "doubled-allOf": (3, doubled("allOf")),
@@ -180,7 +180,8 @@ EXPENSIVE: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_no_schema_costs_more_than_the_answers_steps(name: str) -> None:
-    """What is too expensive to decide stays as the model wrote it. Unbounded, most of these take years."""
+    """Values that are too expensive to decide stay as the model wrote them. Unbounded, most of these take
+    years."""
     value, schema = EXPENSIVE[name]
     budget = StepBudget()
     spent = []
@@ -198,7 +199,7 @@ def test_no_schema_costs_more_than_the_answers_steps(name: str) -> None:
 
 
 def test_calls_of_one_answer_share_its_steps() -> None:
-    """A client cannot have many cheap calls cost what one may not."""
+    """Many cheap calls must not exceed one call's bound."""
     budget = StepBudget()
     coerce("x", doubled("anyOf"), budget=budget)
     assert budget.left < 0
@@ -223,6 +224,6 @@ def test_an_honest_call_of_a_thousand_values_fits_the_budget() -> None:
 
 @given(value=json_values, schema=schemas)
 def test_what_is_valid_is_accepted(value: Any, schema: dict[str, Any]) -> None:
-    """The check is one-sided: jsonschema's own verdict on what it accepts is never contradicted."""
+    """The check is one-sided: it never contradicts jsonschema's own verdict on valid values."""
     if Draft202012Validator(schema).is_valid(value):
         assert fits(value, schema)

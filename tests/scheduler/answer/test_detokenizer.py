@@ -1,4 +1,4 @@
-"""Token ids to text: whatever the pieces, what the tokenizer itself decodes from all ids at once."""
+"""The detokenizer: for any pieces, the text that the tokenizer itself decodes from all ids at once."""
 
 from __future__ import annotations
 
@@ -100,15 +100,15 @@ def read(detokenizer: Detokenizer, ids: Sequence[int], sizes: Sequence[int]) -> 
 
 sizes = st.lists(st.integers(0, 9), max_size=20)
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
-"""Without the replacement character, which `WindowDetokenizer` cannot tell from an unfinished one: many
-of them before a character in byte tokens use up its patience."""
+"""Without the replacement character, which `WindowDetokenizer` cannot tell from an incomplete one: many of
+them before a character in byte tokens exhaust its bound."""
 
 
 @pytest.mark.parametrize(
     ("kind", "vocabulary"), [("byte-level", 345), ("committed", 8200)], ids=["byte-level", "committed"]
 )
 def test_byte_level_text_is_that_of_all_ids_at_once(kind: str, vocabulary: int) -> None:
-    """Random ids, most of them no text at all, special and added tokens and ids beyond the vocabulary."""
+    """Random ids, most of them not text, special and added tokens and ids beyond the vocabulary."""
     hub, library = tokenizer_of(kind)
     assert isinstance(hub.detokenizer(), ByteLevelDetokenizer)
     added = st.sampled_from(sorted(library.get_added_tokens_decoder()))
@@ -146,7 +146,7 @@ def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
 @thoroughly
 @given(ids=ids_with_whole_characters(), sizes=sizes)
 def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int], sizes: list[int]) -> None:
-    """Random tokens, special and added ones too, wherever byte tokens spell characters."""
+    """Random tokens, special and added ones too, wherever byte tokens form characters."""
     hub, library = tokenizer_of(kind)
     assert isinstance(hub.detokenizer(), WindowDetokenizer)
     assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
@@ -156,7 +156,8 @@ def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int
 @thoroughly
 @given(ids=st.lists(st.integers(0, 279), max_size=40), sizes=sizes)
 def test_sentence_piece_text_never_depends_on_the_pieces(kind: str, ids: list[int], sizes: list[int]) -> None:
-    """Also for byte tokens that spell nothing, where the decoder's answer for a run depends on its end."""
+    """Also for byte tokens that form no character, where the decoder's result for a run depends on its
+    end."""
     hub, _ = tokenizer_of(kind)
     assert read(hub.detokenizer(), ids, sizes) == read(hub.detokenizer(), ids, [len(ids)])
 
@@ -196,7 +197,7 @@ def test_what_was_held_back_comes_out_at_the_end_as_the_tokenizer_reads_it() -> 
 
 
 def test_bytes_that_are_no_character_are_not_held_back_for_ever() -> None:
-    """Eight byte tokens are no beginning of a character: a client sees that its answer goes on."""
+    """Eight byte tokens are not the beginning of a character: a client sees progress."""
     window = tokenizer_of("llama")[0].detokenizer()
     assert "".join([window.feed([token]) for token in _byte_tokens(b"\xff" * 8)]) == "\ufffd" * 8
 
@@ -204,13 +205,13 @@ def test_bytes_that_are_no_character_are_not_held_back_for_ever() -> None:
 @thoroughly
 @given(data=st.binary(max_size=40), sizes=sizes)
 def test_invalid_bytes_become_replacement_characters(data: bytes, sizes: list[int]) -> None:
-    """As many as Python, and Rust's from_utf8_lossy, put for them."""
+    """The same number as Python and Rust's from_utf8_lossy produce."""
     assert read(byte_detokenizer(), list(data), sizes) == data.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "committed", "llama", "metaspace"])
 def test_a_replacement_character_of_the_answer_itself_is_text(kind: str) -> None:
-    """A model may well quote one."""
+    """A model may quote one."""
     hub, library = tokenizer_of(kind)
     ids = library.encode("a\ufffdb\ufffd").ids
     assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "a\ufffdb\ufffd"

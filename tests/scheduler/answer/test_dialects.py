@@ -1,4 +1,4 @@
-"""Every dialect's reasoning and calls, however the tokens cut them."""
+"""Reasoning and calls in every dialect, for any cuts between tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(written: Written, message: Message) -> None:
 
 
 def test_every_parser_of_mlx_lm_has_a_transcript() -> None:
-    """A new one in a newer mlx-lm is seen here."""
+    """The test fails for a new one in a newer mlx-lm."""
     read_by = {written.form.tools.name for written in WRITTEN if written.form.tools}
     assert set(tool_parser_names()) <= read_by
 
@@ -84,7 +84,7 @@ def test_cut_at_every_byte(written: Written) -> None:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_cutting_gives_the_same_message(data: st.DataObject) -> None:
-    """As many pieces as may be."""
+    """In any number of pieces."""
     written = data.draw(st.sampled_from(WRITTEN))
     raw = written.raw.encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(raw) - 1)))))
@@ -168,7 +168,7 @@ def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written:
     marks = sorted(written.form.spelled(tools=True))
     for end in range(len(data)):
         if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
-            continue  # Half a mark may be text, and is given as such.
+            continue  # Half a mark may be text, and is passed on.
         answer = pipeline(written.form, in_reasoning=written.in_reasoning)
         message, reason = message_of(answer, [data[:end]], FinishReason.LENGTH)
         assert reason is FinishReason.LENGTH
@@ -193,7 +193,7 @@ def test_one_call_is_all_where_the_client_wants_no_more() -> None:
 
 
 def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:
-    """The client asked for the cut. Before the call, it is as ever."""
+    """The client requested the cut. Before the call, it is as usual."""
     raw = b'ok <tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
     message, reason = message_of(pipeline(form("json_tools"), stop=("UTC",)), [raw])
     assert (message.text, reason) == ("ok", FinishReason.STOP)
@@ -202,7 +202,7 @@ def test_a_stop_string_inside_a_call_cuts_it_without_an_error() -> None:
 
 
 def test_without_tools_nothing_is_taken_for_a_call() -> None:
-    """Who offered none expects none: it is text."""
+    """A request without tools expects none: it is text."""
     raw = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     message, _ = message_of(pipeline(form("json_tools", "think"), tools=()), [raw.encode()])
     assert (message.text, message.names) == (raw, [])
@@ -224,7 +224,7 @@ def test_harmonys_analysis_is_reasoning_when_it_is_cut_off() -> None:
 
 @pytest.mark.parametrize("parser", MARKS)
 def test_no_text_takes_a_reader_long(parser: str) -> None:
-    """It runs on the event loop. Without a limit several take 4 to 100 s for some of these; the bound is
+    """Parsing runs on the event loop. Without a limit several take 4 to 100 s for some of these; the bound is
     twenty times the limit."""
     for raw in texts(parser, 40_000):
         started = time.process_time()
@@ -234,7 +234,7 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
 
 
 def test_the_table_of_texts_names_every_parser() -> None:
-    """A new one in a newer mlx-lm is seen here."""
+    """The test fails for a new one in a newer mlx-lm."""
     assert set(MARKS) == {*tool_parser_names(), "dsml"}
 
 
@@ -251,7 +251,7 @@ def test_every_pattern_of_a_reader_is_limited(parser: str) -> None:
 
 
 def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second try would cost the event loop the same again."""
+    """A second attempt would cost the event loop the same again."""
     monkeypatch.setattr(reading, "_MATCHING_SECONDS", 0.0)
     syntax = tool_syntax("glm47")
     tries = []
@@ -268,7 +268,7 @@ def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch
 
 @pytest.mark.parametrize("parser", ["glm47", "qwen3_coder", "gemma4", "minicpm5"])
 def test_a_whole_call_with_a_long_file_is_read(parser: str) -> None:
-    """The limit is for what does not match, not for what is long."""
+    """The limit is for failing matches, not for long texts."""
     written = next(one for one in WRITTEN if one.name == parser)
     assert written.form.tools is not None
     city = str(dict(written.calls[0][1])["city" if written.calls[0][0] == "get_weather" else "zone"])

@@ -1,4 +1,4 @@
-"""A JSON object passed on while it is written."""
+"""A JSON object that is streamed while the model writes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(text: str, cuts: list[int], schema: dict[str, Any] | None = None) -> tu
 def test_any_object_in_any_pieces_is_itself(
     value: dict[str, Any], indent: int | None, ascii_: bool, cuts: list[int]
 ) -> None:
-    """Spelled however, cut anywhere; what stands behind it is given back."""
+    """In any spelling, cut anywhere; the text behind it is returned."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_)
     out, rest, done = read(text + " }x", cuts)
     assert done
@@ -78,6 +78,6 @@ def test_a_string_where_none_is_allowed_waits_and_is_read() -> None:
 
 
 def test_a_deep_value_is_an_error_and_no_crash() -> None:
-    """A model that repeats a bracket for ever."""
+    """A model that repeats a bracket forever."""
     with pytest.raises(ValueError, match="deep"):
         read('{"a": ' + "[" * 100_000, [])

@@ -1,4 +1,4 @@
-"""Each token's log-probability comes with the text that it is part of, once, however things are cut."""
+"""Each token's log-probability comes with the text that it is part of, once, for any cuts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORD = 300
 
 
 def told(token_ids: Sequence[int]) -> list[LogprobsOut]:
-    """Different for each place, so that a token that is lost, doubled or moved is seen."""
+    """Different for each place, so that a lost, doubled or moved token is detected."""
     return [LogprobsOut(-float(place), ((token, -0.5),)) for place, token in enumerate(token_ids)]
 
 
@@ -82,14 +82,14 @@ def test_every_token_of_a_plain_answer_is_there() -> None:
 
 
 def test_a_character_that_is_never_whole_keeps_its_tokens() -> None:
-    """They go with what stands for it at the end."""
+    """They go with the replacement character at the end."""
     text, entries = read(plain(), [WORD, 0xF0, 0x9F])
     assert text == "w300 �"
     assert places(entries) == [0, 1, 2]
 
 
 def test_tokens_without_text_are_not_lost() -> None:
-    """An end of sequence that the request ignores: in the middle it goes with what follows."""
+    """An end of sequence that the request ignores: in the middle it goes with the text after it."""
     text, entries = read(plain(), [WORD, EOS, WORD, EOS])
     assert text == "w300 w300 "
     assert places(entries) == [0, 1, 2, 3]
@@ -97,7 +97,7 @@ def test_tokens_without_text_are_not_lost() -> None:
 
 
 def test_a_stop_string_takes_its_tokens_with_it() -> None:
-    """Those that are wholly its own; one that has a letter of the answer as well is there."""
+    """Tokens that are wholly its own; one with a letter of the answer is kept."""
     text, entries = read(plain("d!"), b"abcd!")
     assert (text, places(entries)) == ("abc", [0, 1, 2])
     text, entries = read(plain("0 x"), [WORD, *b"xyz"])
@@ -105,7 +105,7 @@ def test_a_stop_string_takes_its_tokens_with_it() -> None:
 
 
 def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
-    """What could have been a stop string and was none comes late and whole."""
+    """Text that could have been a stop string and was not comes late and whole."""
     pipeline = plain("stop")
     ids = b"a sto"
     pieces = list(pipeline.feed(ids, told(ids)))
@@ -116,7 +116,7 @@ def test_held_text_brings_its_tokens_when_it_is_let_go() -> None:
 
 
 def test_a_token_without_its_log_probability_is_an_error() -> None:
-    """An engine that forgets one must not shift all others."""
+    """An engine that omits one must not shift all others."""
     with pytest.raises(ValueError, match="zip"):
         list(plain().feed([WORD]))
 
@@ -131,7 +131,7 @@ _sizes = st.lists(st.integers(0, 5), max_size=12)
 @settings(max_examples=300, deadline=None)
 @given(ids=_tokens, stops=_stops, sizes=_sizes, min_tokens=st.integers(0, 12))
 def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int], min_tokens: int) -> None:
-    """The same text and the same list, in order; nothing is there twice, and each token is where it says."""
+    """The same text and the same list, in order; nothing twice, and each token at its offset."""
     text, entries = read(plain(*stops, min_tokens=min_tokens), ids, [1] * len(ids))
     assert read(plain(*stops, min_tokens=min_tokens), ids, sizes) == (text, entries)
     found = places(entries)
@@ -151,7 +151,7 @@ def test_only_the_text_s_tokens_are_there(written: Written) -> None:
     ids = written.raw.encode()
     text, entries = read(in_dialect(written), ids, [1] * len(ids))
     assert text == written.text
-    # A byte a token: the tokens that are there spell the text.
+    # A byte a token: the tokens spell the text.
     assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
     assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
     assert read(in_dialect(written), ids) == (text, entries)

@@ -1,4 +1,4 @@
-"""From token ids to text that a client may see."""
+"""The answer pipeline: from token ids to a client's text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_text_passes_and_the_rest_comes_at_the_end() -> None:
 
 
 def test_a_stop_string_across_tokens_ends_the_answer_before_it() -> None:
-    """The tokens' borders are not the text's."""
+    """Token boundaries are not text boundaries."""
     answer = pipeline("END")
     assert feed(answer, b"the E") + feed(answer, b"ND of it") == "the "
     assert answer.stopped
@@ -46,7 +46,7 @@ def test_a_stop_string_may_be_complete_only_in_the_flush() -> None:
 
 
 def test_a_flush_that_completes_no_stop_string_is_text() -> None:
-    """Both what the detokenizer and what the stop strings held back come out, in order."""
+    """The text that the detokenizer and the stop strings held back comes out, in order."""
     answer = pipeline("x\ufffdy")
     assert feed(answer, b"text: x\xf0\x9f") == "text: "
     assert finish(answer) == "x\ufffd"

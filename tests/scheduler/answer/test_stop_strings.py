@@ -1,4 +1,4 @@
-"""Stop strings: found wherever the text is cut, and no part of one is let through."""
+"""Stop strings are found for any cuts of the text, and no part of one leaks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_included_stop_string_is_the_answers_last_text(
 def test_at_every_moment_only_text_of_the_answer_is_out(
     text: str, stops: list[str], sizes: list[int]
 ) -> None:
-    """No character of a stop string leaks, not even one that is completed only later."""
+    """No character of a stop string leaks, not even of one that is completed only later."""
     answer, _ = oracle(text, stops)
     out, _ = read(text, stops, sizes)
     for pieces in range(len(out) + 1):
@@ -81,7 +81,7 @@ def test_at_every_moment_only_text_of_the_answer_is_out(
 @thoroughly
 @given(text=texts, stops=stop_lists)
 def test_no_more_is_held_back_than_could_become_a_stop_string(text: str, stops: list[str]) -> None:
-    """What is out lags behind by the longest end with which some stop string begins, and no further."""
+    """The output lags by at most the longest suffix with which some stop string begins."""
     finder = StopStrings(stops)
     out = ""
     for end, character in enumerate(text, 1):
@@ -118,7 +118,7 @@ def test_worked_examples(stops: list[str], text: str, answer: str, matched: str 
 
 
 def test_a_partial_match_waits_for_its_end() -> None:
-    """`EN` is held back until it is known to be no `END`."""
+    """`EN` is held back until it is known not to be `END`."""
     finder = StopStrings(["END"])
     assert finder.feed("the EN") == "the "
     assert finder.feed("GINE") == "ENGIN"

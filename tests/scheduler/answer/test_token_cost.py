@@ -1,4 +1,4 @@
-"""The event loop does a token's work for a token, however long the answer already is."""
+"""The event loop's work for a token does not depend on the length of the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 4_096
 _CALL = b'<tool_call>{"name": "get_time", "arguments": {'
 _HARMONY_CALL = b"<|channel|>commentary to=functions.f<|message|>"
 ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
-    # name: (the dialect, how the answer begins, the token that comes again and again)
+    # name: (the dialect, the beginning of the answer, the repeated token)
     "text": (form(None), b"", b"word "),
     "space-first": (form("json_tools", "think"), b"", b"    "),
     "space-in-text": (form("json_tools", "think"), b"x", b"    "),
@@ -45,7 +45,7 @@ ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str) -> None:
-    """Bytes, not seconds: code that copies or joins what was held back shows here. The median, for lists grow
+    """Bytes, not seconds: code that copies or joins held back text shows here. The median, because lists grow
     now and then."""
     dialect, beginning, token = ANSWERS[name]
     answer = pipeline(dialect, stop=("a stop string",))

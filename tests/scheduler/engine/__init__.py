@@ -1,1 +1,1 @@
-"""The engine's loop and what it is made of, without a model."""
+"""The engine's loop and its parts, without a model."""

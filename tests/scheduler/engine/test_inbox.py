@@ -1,4 +1,4 @@
-"""The engine's end of the link, in a process of its own: it ends with the link, and says why."""
+"""The engine's end of the link, in a separate process: it ends with the link, and reports why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an Inspect costs the engine's turn: counted in walks of the prefix tree, not in time."""
+"""The cost of an Inspect for the engine's turn: counted in walks of the prefix tree, not in time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 @pytest.mark.parametrize(("top", "walks"), [(0, 0), (10, 1)])
-def test_an_inspect_walks_for_trunks_alone(watched: Watched, top: int, walks: int) -> None:
+def test_an_inspect_walks_for_shared_prefixes_alone(watched: Watched, top: int, walks: int) -> None:
     answer = watched.inspect(top)
     assert (watched.walks, watched.checks) == (walks, 0)
     assert answer.cache is not None

@@ -1,4 +1,4 @@
-"""The engine's loop over the scripted back end: every schedule of commands keeps its promises."""
+"""The engine's loop over the scripted back end: its invariants for every schedule of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bytes bind as slots do: nothing exceeds them, everybody finishes, and the answers are the same."""
+"""Bytes bound admission as slots do: they are never exceeded, every request finishes, and the answers are the
+same."""
 
 from __future__ import annotations
 
@@ -100,9 +101,11 @@ def test_everybody_finishes_within_the_bytes(
     token, bounded preemptions; what is kept and what runs never exceeds the budget, but for the growth of
     rows that were preempted often enough."""
     generator = random.Random(seed)
-    trunk = prompt_of(300, seed)
+    shared_prefix = prompt_of(300, seed)
     submits = [
-        request(number, (trunk[: generator.choice([0, 200])] + prompt_of(length, number))[:400], answer)
+        request(
+            number, (shared_prefix[: generator.choice([0, 200])] + prompt_of(length, number))[:400], answer
+        )
         for number, (length, answer) in enumerate(sizes)
     ]
     arrivals = {submit.request_id: generator.randrange(60) for submit in submits}
@@ -125,12 +128,12 @@ def test_everybody_finishes_within_the_bytes(
 def test_what_will_be_pinned_is_counted_before_it_is() -> None:
     """A newcomer stands on what a running row has computed: as soon as it does, nobody can evict that. It
     waits, if there is no room for the row and for what is kept of it."""
-    trunk = prompt_of(200, 0)
+    shared_prefix = prompt_of(200, 0)
     farm = _Farm(budget_tokens=420)
-    farm.turn([request(1, trunk + prompt_of(200, 1), 1)])
+    farm.turn([request(1, shared_prefix + prompt_of(200, 1), 1)])
     for _ in range(4):
         farm.turn([])
-    farm.turn([request(2, trunk + prompt_of(1, 2), 1)])
+    farm.turn([request(2, shared_prefix + prompt_of(1, 2), 1)])
     assert farm.held_bytes <= farm.budget_bytes
     while not farm.loop.idle:
         farm.turn([])
@@ -199,9 +202,9 @@ def _fits(memory: Memory, sequence: Sequence, known: int, running: list[Sequence
 def test_a_hit_is_charged_for_what_it_computes() -> None:
     """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
     memory = _memory(900, pinned_bytes=400)
-    trunk = prompt_of(400, 9)
-    newcomer = Sequence.of(request(2, [*trunk, *prompt_of(100, 2)], 10))
-    sharer = Sequence.of(request(1, [*trunk, 1], 10))
+    shared_prefix = prompt_of(400, 9)
+    newcomer = Sequence.of(request(2, [*shared_prefix, *prompt_of(100, 2)], 10))
+    sharer = Sequence.of(request(1, [*shared_prefix, 1], 10))
     sharer.in_place_tokens = 400
     assert not _fits(memory, newcomer, 0, [sharer])
     assert _fits(memory, newcomer, 400, [sharer])

@@ -1,4 +1,4 @@
-"""How many prompt tokens fit between two tokens, learnt from the engine as it runs."""
+"""The prefill budget: how many prompt tokens fit within the ITL target, learned from the running engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _taught(pace: PrefillPace, decoding: int, contexts: list[int]) -> PrefillPac
 
 
 def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
-    """Nobody waits for a token: the device computes large chunks best."""
+    """No token waits: the device computes large chunks best."""
     assert PrefillPace(most_tokens=1024).budget(0, 1, 5000).tokens == 1024
 
 
@@ -80,8 +80,8 @@ def test_it_follows_a_device_that_slows_down() -> None:
 
 
 def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
-    """A chunk has a cost of its own, so the last few tokens of a prompt are slow ones, and at their context
-    there may be no others. The next prompt's chunk is as large as ever."""
+    """A chunk has a fixed cost, so the last few tokens of a prompt are slow ones, and at their context there
+    may be no other observations. The next prompt's chunk is as large as before."""
 
     def prefill(tokens: int) -> float:
         return 0.020 + 0.0003 * tokens
@@ -100,8 +100,8 @@ def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
 
 
 def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
-    """One decodes and thirty wait: their prompts are read in chunks that fit the step of thirty-one. Chunks
-    that fit the step of one would be small, and small chunks are slow; thirty would wait for one."""
+    """One row decodes and thirty wait: their prompts are prefilled in chunks that fit the step of thirty-one.
+    Chunks that fit the step of one would be small, and small chunks are slow; thirty would wait for one."""
     pace = _taught(PrefillPace(2048), 1, [0])
     for rows in (8, 16, 24):
         pace.observe_decode(_decode_seconds(rows), rows)

@@ -1,4 +1,5 @@
-"""What a step does: who is preempted, who joins and who waits, which prompt tokens are computed, and why."""
+"""The step plan: which sequences are preempted, admitted or wait, which prompt tokens are computed, and
+why."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from tests.contracts.journal import prompt_of, request
 
-TRUNK = prompt_of(100, 1)
+SHARED_PREFIX = prompt_of(100, 1)
 
 
-def _behind_trunk(request_id: int, shared: int = 100, own: int = 30) -> Sequence:
-    return Sequence.of(request(request_id, TRUNK[:shared] + [400 + request_id] * own))
+def _behind_prefix(request_id: int, shared: int = 100, own: int = 30) -> Sequence:
+    return Sequence.of(request(request_id, SHARED_PREFIX[:shared] + [400 + request_id] * own))
 
 
 def state_of(
@@ -88,8 +89,8 @@ def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, re
 
 
 def test_one_leads_and_the_others_follow() -> None:
-    """Of a burst behind one new prefix, the first computes it; no other joins before it is there."""
-    waiting = [_behind_trunk(number) for number in range(5)]
+    """Of a burst behind one new prefix, the first computes it; no other joins before it is cached."""
+    waiting = [_behind_prefix(number) for number in range(5)]
     assert _ids(_plan(waiting)) == [0]
     leader, followers = waiting[0], waiting[1:]
     leader.computed_tokens = 99
@@ -102,61 +103,61 @@ def test_one_leads_and_the_others_follow() -> None:
 
 
 def test_a_leader_that_has_gone_is_followed_by_another() -> None:
-    """The plan is made anew: the next in line leads."""
-    assert _ids(_plan([_behind_trunk(number) for number in range(1, 5)])) == [1]
+    """Every step is planned anew: the next in the queue leads."""
+    assert _ids(_plan([_behind_prefix(number) for number in range(1, 5)])) == [1]
 
 
 def test_followers_have_leaders_of_their_own_deeper_down() -> None:
     """Eight agents behind one repository behind one system prompt: each part is computed once."""
     repository = prompt_of(60, 2)
-    deep = [Sequence.of(request(n, TRUNK + repository + [400 + n] * 20)) for n in range(1, 4)]
-    leader = _behind_trunk(0)
+    deep = [Sequence.of(request(n, SHARED_PREFIX + repository + [400 + n] * 20)) for n in range(1, 4)]
+    leader = _behind_prefix(0)
     leader.computed_tokens = 110
-    todo = _plan([*deep, _behind_trunk(9)], [leader])
+    todo = _plan([*deep, _behind_prefix(9)], [leader])
     assert _ids(todo) == [1, 9]
     deep[0].computed_tokens = 160
     assert _plan(deep[1:], [leader, deep[0]]).keep == (Keep(1, 160),)
 
 
 def test_nobody_waits_for_what_is_kept_already() -> None:
-    """Followers are followers only of what the cache does not have."""
-    assert _ids(_plan([_behind_trunk(number) for number in range(4)], known=100)) == [0, 1, 2, 3]
+    """Followers wait only for tokens that are not cached."""
+    assert _ids(_plan([_behind_prefix(number) for number in range(4)], known=100)) == [0, 1, 2, 3]
 
 
 def test_nobody_waits_for_a_templates_first_tokens() -> None:
     """All prompts begin with a few tokens of their template; a step's wait would save nothing."""
-    assert _ids(_plan([_behind_trunk(number, shared=15) for number in range(4)])) == [0, 1, 2, 3]
-    assert _ids(_plan([_behind_trunk(number, shared=16) for number in range(4)])) == [0]
+    assert _ids(_plan([_behind_prefix(number, shared=15) for number in range(4)])) == [0, 1, 2, 3]
+    assert _ids(_plan([_behind_prefix(number, shared=16) for number in range(4)])) == [0]
 
 
 def test_nobody_waits_where_nothing_is_kept() -> None:
     """Without a prefix cache there is nothing to follow."""
-    assert _ids(_plan([_behind_trunk(number) for number in range(4)], restorable="never")) == [0, 1, 2, 3]
+    assert _ids(_plan([_behind_prefix(number) for number in range(4)], restorable="never")) == [0, 1, 2, 3]
 
 
 def test_another_salt_is_another_world() -> None:
-    """Tenants that do not share do not wait for each other either."""
-    waiting = [_behind_trunk(number) for number in range(3)]
+    """Tenants that do not share prefixes do not wait for each other either."""
+    waiting = [_behind_prefix(number) for number in range(3)]
     waiting[1].submit = msgspec.structs.replace(waiting[1].submit, salt="other")
     assert _ids(_plan(waiting)) == [0, 1]
 
 
 def test_who_shares_nothing_passes_those_who_wait() -> None:
-    """A held follower does not hold up the line behind it."""
+    """A waiting follower does not delay the requests behind it."""
     other = Sequence.of(request(7, prompt_of(50, 7)))
-    assert _ids(_plan([_behind_trunk(0), _behind_trunk(1), other], free=2)) == [0, 7]
+    assert _ids(_plan([_behind_prefix(0), _behind_prefix(1), other], free=2)) == [0, 7]
 
 
 def test_a_decoding_row_is_no_leader() -> None:
-    """Its prompt was kept when it ended; where it was not, nobody waits for it."""
-    leader = _behind_trunk(0)
+    """Its prompt was cached when its prefill ended; if it was not, no sequence waits for it."""
+    leader = _behind_prefix(0)
     leader.computed_tokens = len(leader.tokens)
-    assert _ids(_plan([_behind_trunk(1)], [leader])) == [1]
+    assert _ids(_plan([_behind_prefix(1)], [leader])) == [1]
 
 
 def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
-    """It pauses where they part, they wait for that checkpoint, and for none beyond it."""
-    waiting = [_behind_trunk(number) for number in range(4)]
+    """It pauses where they diverge; they wait for that checkpoint, and for none beyond it."""
+    waiting = [_behind_prefix(number) for number in range(4)]
     todo = _plan(waiting, restorable="at_checkpoints")
     leader = waiting[0]
     assert todo.admit == (Admit(leader, checkpoints=(100,)),)
@@ -170,16 +171,16 @@ def test_where_layers_keep_states_a_leader_pauses_for_its_followers() -> None:
 
 
 def test_where_the_leader_does_not_pause_nobody_waits() -> None:
-    """Who comes after the leader has been given its checkpoints has nothing to wait for."""
-    leader = _behind_trunk(0)
+    """A sequence that arrives after the leader got its checkpoints has nothing to wait for."""
+    leader = _behind_prefix(0)
     leader.checkpoints = (120,)
-    assert _ids(_plan([_behind_trunk(1)], [leader], restorable="at_checkpoints")) == [1]
+    assert _ids(_plan([_behind_prefix(1)], [leader], restorable="at_checkpoints")) == [1]
 
 
 def test_pending_tokens_are_returned_before_prompts_are_prefilled() -> None:
     """They would wait for the chunk; with nothing to prefill the step goes on, and overlaps."""
     talker = _decoding(1)
-    newcomer = _behind_trunk(2)
+    newcomer = _behind_prefix(2)
     todo = plan(state_of([newcomer], [talker], has_pending=True), 0.0)
     assert todo == StepPlan(admit=(Admit(newcomer),), emit_pending=True, reason="emit_pending")
     todo = plan(state_of([], [talker], has_pending=True), 0.0)
@@ -188,7 +189,7 @@ def test_pending_tokens_are_returned_before_prompts_are_prefilled() -> None:
 
 def test_a_prompt_that_ends_in_this_step_decodes_in_it() -> None:
     """Its last token is computed with the rows that decode; a fully cached prompt has no chunk at all."""
-    short, cached = _behind_trunk(1, own=5), _behind_trunk(2, own=5)
+    short, cached = _behind_prefix(1, own=5), _behind_prefix(2, own=5)
     todo = plan(state_of([short], [_decoding(3)]), 0.0)
     assert ([chunk.tokens for chunk in todo.chunks], todo.decode) == ([64], (3,))
     cached.computed_tokens = 104
@@ -313,7 +314,7 @@ _positions = st.lists(st.integers(0, 12_000), max_size=40)
 def test_stops_lie_inside_in_order_and_never_far_apart(
     boundaries: list[int], shared: list[int], start: int, rest: int
 ) -> None:
-    """Whatever is asked for: ascending, after what is known, before the end, no stretch without one."""
+    """For any request: ascending, after the cached prefix, before the end, no stretch without one."""
     length = start + rest
     stops = checkpoints_of(boundaries, [position for position in shared if position < length], start, length)
     assert list(stops) == sorted(set(stops))

@@ -1,4 +1,4 @@
-"""Which runs of kept tokens rows attend to in place."""
+"""Which runs of cached tokens rows attend to in place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 
 from scheduler.engine.row_sharing import RowPath, runs_in_place
 
-_TRUNK = (1, 1000)
+_SHARED_PREFIX = (1, 1000)
 
 
 def test_what_many_begin_with_stays_where_it_is() -> None:
-    """Eight rows behind one trunk; what each has for itself is copied."""
-    paths = {row: RowPath([_TRUNK, (10 + row, 60)], 1060) for row in range(8)}
+    """Eight rows behind one shared prefix; each row's own tokens are copied."""
+    paths = {row: RowPath([_SHARED_PREFIX, (10 + row, 60)], 1060) for row in range(8)}
     assert set(runs_in_place(paths).values()) == {1}
 
 
 def test_nested_prefixes_are_shared_as_deep_as_it_pays() -> None:
-    """All behind the trunk, four behind a repository."""
-    paths = {row: RowPath([_TRUNK, (2, 800)], 1800) for row in range(4)}
-    paths |= {row: RowPath([_TRUNK], 1000) for row in range(4, 8)}
+    """All behind the shared prefix, four behind a repository."""
+    paths = {row: RowPath([_SHARED_PREFIX, (2, 800)], 1800) for row in range(4)}
+    paths |= {row: RowPath([_SHARED_PREFIX], 1000) for row in range(4, 8)}
     assert runs_in_place(paths) == {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1}
 
 

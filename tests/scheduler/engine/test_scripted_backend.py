@@ -1,4 +1,4 @@
-"""The scripted back end keeps the contract, and the faults that tests give it come at their moments."""
+"""The scripted back end keeps the contract, and the faults of tests occur at their moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whatever a grammar lets through is what was asked for, in each dialect: walked at random by tokens."""
+"""Everything that a grammar allows satisfies the request, in each dialect: tested by random walks over
+tokens."""
 
 from __future__ import annotations
 

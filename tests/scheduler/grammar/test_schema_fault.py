@@ -1,4 +1,4 @@
-"""Looking for the place of a mistake takes a bounded time, and ends with the place found so far."""
+"""The search for a mistake's place is bounded in time, and returns the place found so far."""
 
 from __future__ import annotations
 

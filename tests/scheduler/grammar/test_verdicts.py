@@ -1,4 +1,4 @@
-"""What was found out about a grammar is not found out again, within bounds."""
+"""Checked grammars are cached, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may enter the queue, and when the others should come back."""
+"""Admission: which requests enter the queue, and when the others should retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a request's time is up, by whichever limit comes first."""
+"""The deadline of a request: the earliest limit that applies."""
 
 from __future__ import annotations
 

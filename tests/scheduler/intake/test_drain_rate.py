@@ -1,4 +1,4 @@
-"""How fast requests leave, learnt from when they did."""
+"""The rate at which requests leave, learned from past departures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def steady(gap: float, departures: int = 200) -> tuple[DrainRate, float]:
 def test_the_wait_is_a_whole_number_of_seconds_within_bounds(
     gaps: list[float], ahead: int, silence: float
 ) -> None:
-    """What a Retry-After header can carry, and never longer than a client would wait."""
+    """As a Retry-After header requires, and never longer than a client would wait."""
     rate, now = DrainRate(), 0.0
     for gap in gaps:
         now += gap
@@ -37,7 +37,7 @@ def test_the_wait_is_a_whole_number_of_seconds_within_bounds(
 
 @given(gap=st.floats(0.01, 3), ahead=st.integers(1, 20))
 def test_a_steady_pace_is_learnt(gap: float, ahead: int) -> None:
-    """After many departures at one pace, the wait is that pace times the places ahead."""
+    """After many departures at a constant gap, the wait is that gap times the places ahead."""
     rate, now = steady(gap)
     assert abs(rate.seconds_until(ahead, now) - min(max(ahead * gap, 1), 60)) <= 1
     assert rate.per_second(now) == pytest.approx(1 / gap, rel=0.25)
@@ -45,7 +45,8 @@ def test_a_steady_pace_is_learnt(gap: float, ahead: int) -> None:
 
 @given(batch=st.integers(2, 64), seconds=st.floats(0.5, 20))
 def test_rows_that_leave_together_are_not_taken_for_a_fast_engine(batch: int, seconds: float) -> None:
-    """A whole batch every so often is that many in that time, also just after its last one has left."""
+    """A whole batch every so often counts as its number in that time, also just after its last one has
+    left."""
     rate = DrainRate()
     rate.resume(0.0)
     for number in range(1, 21):
@@ -55,7 +56,7 @@ def test_rows_that_leave_together_are_not_taken_for_a_fast_engine(batch: int, se
 
 
 def test_a_pause_says_nothing_of_the_pace() -> None:
-    """After an idle hour the first refused client is not sent away for a minute."""
+    """After an idle hour the first refused client is not told to wait for a minute."""
     rate, now = steady(0.1)
     rate.resume(now + 3600)
     rate.departed(now + 3600.1)
@@ -63,13 +64,13 @@ def test_a_pause_says_nothing_of_the_pace() -> None:
 
 
 def test_a_departure_that_is_overdue_counts() -> None:
-    """Ten a second until now, and then nothing for half a minute: the wait is no longer a tenth."""
+    """Ten a second until now, and then none for half a minute: the wait is no longer a tenth."""
     rate, now = steady(0.1)
     assert rate.seconds_until(1, now + 30) == 30
 
 
 def test_while_the_engine_has_room_departures_say_nothing() -> None:
-    """Ten a second while it was full, and since then one a minute, as they come."""
+    """Ten a second while it was full; since then one a minute, as requests arrive."""
     rate, now = steady(0.1)
     for _ in range(20):
         rate.pause()
@@ -80,7 +81,8 @@ def test_while_the_engine_has_room_departures_say_nothing() -> None:
 
 @given(batch=st.integers(4, 64), seconds=st.floats(0.5, 20), ahead=st.integers(1, 500))
 def test_just_before_a_batch_leaves_the_silence_counts_once(batch: int, seconds: float, ahead: int) -> None:
-    """It is long before them all, but they leave together: many ahead do not wait as long each."""
+    """The time since the last departure is long before them all, but they leave together: many ahead do not
+    wait as long each."""
     rate = DrainRate()
     rate.resume(0.0)
     for number in range(1, 21):
@@ -98,7 +100,7 @@ def test_more_ahead_is_never_a_shorter_wait(ahead: int) -> None:
 
 
 def test_there_is_no_figure_before_there_is_a_measurement() -> None:
-    """A guess is good enough for a Retry-After, and for nothing else."""
+    """A guess is good enough for a Retry-After only."""
     rate, now = steady(0.5, 7)
     assert rate.per_second(now) is None
     rate.departed(now + 0.5)

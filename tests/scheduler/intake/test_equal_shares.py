@@ -1,4 +1,4 @@
-"""Backlogged flows get equal service: none is favoured beyond a bound."""
+"""Backlogged flows get equal service, within a bound."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ HALF_LIFE = 60.0
 
 
 def fair_bound(largest: int, seconds: float) -> float:
-    """How far the service of two backlogged flows may be apart over an interval of this many seconds.
+    """Return the bound on the difference of two backlogged flows' service over an interval of this many
+    seconds.
 
-    Counters of backlogged flows are never further apart than one request's charge: only the lower is served.
+    Counters of backlogged flows never differ by more than one request's charge: only the lower is served.
     Over an interval the difference can go from one end of that to the other (VTC's 2 x), and where counters
     decay, a constant lead of one charge is paid again as often as it decays.
     """
@@ -94,7 +95,7 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
 ) -> None:
     """Some flows send requests that cost `ratio` times what the others' do. Decayed service never differs by
     more than one heavy request's charge; patience adds what remains of a charge after ten half-lives. And
-    each flow is served within the patience, and then at most one request of each other flow."""
+    each flow is served within the patience, plus at most one request of each other flow."""
     server = Server(seconds_per_token=seconds_per_token)
     costs = {str(number): small * (ratio if number < heavy_flows else 1) for number in range(flows)}
     service = dict.fromkeys(costs, 0.0)
@@ -127,7 +128,7 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
 @settings(max_examples=200, deadline=None)
 @given(sessions=st.integers(1, 50), tokens=sizes, turns=st.integers(2, 150))
 def test_spawning_sessions_buys_a_tenant_no_share(sessions: int, tokens: int, turns: int) -> None:
-    """One tenant's fifty subagents together get what another's single agent gets."""
+    """One tenant's fifty subagents together get the service of another's single agent."""
     server = Server()
     for number in range(turns):
         server.push(ticket("many", str(number % sessions), tokens=tokens))
@@ -158,8 +159,8 @@ def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int
 def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
     backlog: int, others: int, tokens: int, turns: int
 ) -> None:
-    """However long the flood's queue, and however old: a request of a tenant with nothing waiting is served
-    after at most one request of every other tenant."""
+    """However long and old the flood's queue: a request of a tenant with nothing waiting is served after at
+    most one request of every other tenant."""
     server = Server()
     server.push(*(ticket("flood", str(number % 7), tokens=tokens) for number in range(backlog + turns)))
     for other in range(others):
@@ -177,7 +178,7 @@ def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
 
 
 def test_idleness_saves_nothing_up() -> None:
-    """An hour of silence while another worked, and then both are equals, not creditor and debtor."""
+    """After an hour in which one was idle and the other worked, both are equal."""
     server = Server(FairnessConfig(half_life_seconds=1e9))
     for _ in range(1000):
         server.push(ticket("worker", at=server.now))
@@ -189,7 +190,7 @@ def test_idleness_saves_nothing_up() -> None:
 
 
 def test_what_was_overcharged_is_given_back() -> None:
-    """Two tenants whose answers were expected to be as long; one's are short: it gets more of them."""
+    """Two tenants with the same expected lengths; one's answers are short: it gets more of them."""
     server = Server()
     for _ in range(200):
         server.push(ticket("short", tokens=10, output=495), ticket("long", tokens=10, output=495))
@@ -208,8 +209,8 @@ def test_what_was_overcharged_is_given_back() -> None:
     costs=st.lists(st.tuples(sizes, sizes), min_size=4, max_size=60),
 )
 def test_wrong_estimates_are_evened_out(engine: int, costs: list[tuple[int, int]]) -> None:
-    """With N requests in the engine whose estimates may all be wrong, two tenants are never further
-    apart than those requests' charges and one."""
+    """With N requests in the engine with any estimates, two tenants never differ by more than those requests'
+    charges and one."""
     queue = FairQueue(FairnessConfig(half_life_seconds=1e9))
     largest = max(max(pair) for pair in costs)
     real = {"A": 0, "B": 0}

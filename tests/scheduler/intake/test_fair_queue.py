@@ -113,7 +113,7 @@ TestQueue.settings = settings(max_examples=150, stateful_step_count=40, deadline
 
 @given(priorities=st.lists(st.integers(-10, 10), min_size=1, max_size=40))
 def test_a_lower_priority_number_goes_first(priorities: list[int]) -> None:
-    """vLLM's sign. Strictly, while nobody has waited for long; among equals, in the order of arrival."""
+    """vLLM's sign. Strictly, before aging; among equals, in the order of arrival."""
     server = Server(seconds_per_token=0.0)
     server.push(*(ticket(priority=priority) for priority in priorities))
     served = [server.serve() for _ in priorities]
@@ -126,7 +126,7 @@ def test_a_lower_priority_number_goes_first(priorities: list[int]) -> None:
 def test_a_request_of_low_priority_competes_after_the_time_that_its_distance_takes(
     priority: int, aging: float
 ) -> None:
-    """While urgent ones come without end: never before, and then within the second turn."""
+    """While urgent ones arrive without end: never before, and then within the second turn."""
     server = Server(FairnessConfig(aging_seconds=aging), seconds_per_token=0.01)
     low = ticket("low", priority=priority)
     server.push(low)
@@ -142,8 +142,8 @@ def test_a_request_of_low_priority_competes_after_the_time_that_its_distance_tak
 
 
 def test_an_aged_flood_does_not_pass_a_quiet_tenant() -> None:
-    """The backlog of a flood is old, and age counts for bands: a tenant that has just come with the same
-    priority still goes before it."""
+    """The backlog of a flood is old, and age counts for bands: a new tenant's request with the same priority
+    still goes before it."""
     server = Server(FairnessConfig(aging_seconds=1.0), seconds_per_token=0.01)
     server.push(*(ticket("flood", tokens=100) for _ in range(300)))
     for _ in range(100):
@@ -199,7 +199,7 @@ def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
 def test_the_request_with_none_ahead_is_the_next_whatever_requests_cost(
     tokens: list[int], pauses: list[float]
 ) -> None:
-    """Also where a flow is overdue."""
+    """Also if a flow is overdue."""
     server = Server(FairnessConfig(patience_seconds=30.0))
     for number, cost in enumerate(tokens):
         server.push(*(ticket(str(number), session, tokens=cost) for session in "xy"))
@@ -210,7 +210,7 @@ def test_the_request_with_none_ahead_is_the_next_whatever_requests_cost(
 
 
 def test_asking_for_a_place_changes_nothing() -> None:
-    """A question about a priority that nobody has used makes no band."""
+    """A question about an unused priority creates no band."""
     queue = FairQueue(FairnessConfig())
     assert queue.ahead_of_next("T", "s", 7, 0.0) == 0
     assert not queue._bands

@@ -26,14 +26,14 @@ def take(flow: SessionFlow, now: float, window: int = 32) -> Ticket:
 
 
 def test_of_those_that_came_together_likely_hits_go_first() -> None:
-    """The less there is to compute, the sooner."""
+    """The fewer tokens to compute, the sooner."""
     cold, warm, hot = ticket(tokens=30_000), ticket(tokens=3000), ticket(tokens=300)
     flow = flow_of(cold, warm, hot)
     assert [take(flow, 0.0) for _ in range(3)] == [hot, warm, cold]
 
 
 def test_a_cold_request_ages() -> None:
-    """Eight times as much to compute: one that came a second ago goes first until the cold one has waited
+    """Eight times as much to compute: one that arrived a second ago goes first until the cold one has waited
     for eight seconds, and not after."""
     cold = ticket(tokens=8192, at=0.0)
     for now in range(2, 30):
@@ -57,8 +57,8 @@ def test_small_ones_are_equals_and_so_are_very_large_ones() -> None:
 def test_nobody_is_overtaken_by_more_than_the_window(
     sizes: list[int], waits: list[float], window: int, leaving: set[int]
 ) -> None:
-    """With arrivals between the turns, and some that leave: of those that came later, fewer than `window`
-    go before a request; all that do not leave are served, once."""
+    """With arrivals between the turns, and some that leave: fewer than `window` later arrivals go before a
+    request; all that do not leave are served, once."""
     flow, now = SessionFlow(Account(), 0.0), 0.0
     arrivals, served = [], []
     for index, (size, numbers) in enumerate(zip(sizes, count(), strict=False)):
@@ -81,7 +81,7 @@ def test_nobody_is_overtaken_by_more_than_the_window(
 
 @given(sizes=st.lists(st.integers(1, 60_000), min_size=1, max_size=30))
 def test_it_knows_how_many_came_before(sizes: list[int]) -> None:
-    """Whatever the size class of each."""
+    """For any size class of each."""
     tickets = [ticket(tokens=size) for size in sizes]
     flow = flow_of(*tickets)
     assert [flow.earlier_arrivals(one) for one in tickets] == list(range(len(tickets)))

@@ -25,7 +25,7 @@ def cached(estimate: PrefixEstimate, prompt: list[int], salt: str = "") -> int:
 @settings(deadline=None)
 @given(shared=st.integers(0, 2000), one=st.integers(0, 1000), other=st.integers(1, 1000))
 def test_it_is_the_shared_beginning_in_whole_blocks(shared: int, one: int, other: int) -> None:
-    """Of a prompt that was computed, and never all of the new one: a token is always left."""
+    """Of a prompt that was computed, and never all of the new one: at least one token is left to compute."""
     beginning = list(range(shared))
     estimate = estimate_of([*beginning, *[70_000] * one])
     prompt = [*beginning, *[80_000] * other]
@@ -33,13 +33,13 @@ def test_it_is_the_shared_beginning_in_whole_blocks(shared: int, one: int, other
 
 
 def test_a_block_counts_only_after_all_that_stands_before_it() -> None:
-    """The same tokens behind another beginning are other keys and values."""
+    """The same tokens after another beginning have other keys and values."""
     block = list(range(BLOCK_TOKENS))
     assert cached(estimate_of([*block, *block]), [*reversed(block), *block]) == 0
 
 
 def test_salts_do_not_share() -> None:
-    """As they do not in the engine."""
+    """As in the engine."""
     prompt = list(range(1000))
     estimate = estimate_of(prompt, salt="mine")
     assert cached(estimate, prompt, salt="yours") == 0
@@ -49,7 +49,7 @@ def test_salts_do_not_share() -> None:
 def test_the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bounded, and what others share of a prompt goes last."""
+    """Bounded, and the part of a prompt that others share goes last."""
     monkeypatch.setattr(queue, "MOST_BLOCKS", 6)
     old, new = list(range(4 * BLOCK_TOKENS)), list(range(10_000, 10_000 + 4 * BLOCK_TOKENS))
     estimate = estimate_of(old, new)

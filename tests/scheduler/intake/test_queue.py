@@ -1,4 +1,4 @@
-"""The bounds and the books of what waits, and what a ticket is made of."""
+"""The queue's bounds and accounts, and the contents of a ticket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 5
 
 
 class IntakeMachine(RuleBasedStateMachine):
-    """Push, pop, remove and charge in any order; who is next is tested in test_fair_queue.py."""
+    """Push, pop, remove and charge in any order; test_fair_queue.py tests the order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ TestIntake.settings = settings(max_examples=60, stateful_step_count=30, deadline
 
 
 def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
-    """Admission asks first."""
+    """Admission checks first."""
     queue = IntakeQueue(IntakeConfig(max_queue=1))
     queue.push(make_record(1), 0.0)
     with pytest.raises(AssertionError):
@@ -96,7 +96,7 @@ def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
 
 
 def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) -> None:
-    """The record goes through the engine."""
+    """Let the engine compute the record."""
     queue.push(record, 0.0)
     assert queue.pop(0.0) is record
     record.move(Event.DISPATCH)
@@ -106,13 +106,13 @@ def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) ->
 
 
 def service_of(queue: IntakeQueue) -> float:
-    """What the one tenant that waits has attained."""
+    """Return the attained service of the one tenant that waits."""
     (flow,) = queue.statistics(0.0).flows
     return flow.tenant_service_tokens
 
 
 def test_a_conversations_next_turn_goes_before_an_equal_prompt_that_is_new() -> None:
-    """Its beginning was computed a moment ago, so there is likely little to do."""
+    """Its beginning was computed a moment ago, so there is likely little to compute."""
     queue = IntakeQueue(IntakeConfig())
     history = list(range(4000))
     compute(queue, make_record(1, prompt=history))
@@ -136,7 +136,7 @@ def test_a_charge_is_what_the_engine_did_and_not_what_was_expected() -> None:
 
 
 def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
-    """But not longer than it may be."""
+    """But at most max_tokens."""
     queue = IntakeQueue(IntakeConfig())
     for request_id in range(200):
         compute(queue, make_record(request_id, max_tokens=5000), output_tokens=40)

@@ -31,9 +31,9 @@ def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
 @settings(max_examples=200)
 @given(charges=st.lists(st.tuples(st.floats(0, 600), st.integers(1, 100_000)), min_size=1, max_size=30))
 def test_service_halves_every_half_life(charges: list[tuple[float, int]]) -> None:
-    """As though every charge had been halved as often as half-lives passed since, over any length of time."""
+    """Equal to halving every charge at each half-life since, over any length of time."""
     ledger, now, expected = ServiceLedger(HALF_LIFE, 2.0), 0.0, 0.0
-    # Somebody who waits all along, so that the account is never lifted or forgotten.
+    # A request that waits all along, so that the account is never lifted or dropped.
     ledger.arrive(ticket("T", "waits"))
     for pause, tokens in charges:
         now += pause
@@ -56,7 +56,7 @@ def test_days_do_not_overflow() -> None:
 
 
 def test_output_weighs_double_and_cached_tokens_nothing() -> None:
-    """VTC's weights on what the engine has to do: an agent's 10k of cached history are not its debt."""
+    """VTC's weights on the engine's work: an agent's 10k of cached history cost it nothing."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=10_000, output=100)
     accounts = ledger.arrive(one)
@@ -73,7 +73,7 @@ def test_output_weighs_double_and_cached_tokens_nothing() -> None:
 def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
     expected: int, figures: list[tuple[int, int]]
 ) -> None:
-    """An answer longer than expected is charged as it grows; what was too much is given back at the end."""
+    """An answer longer than expected is charged as it grows; an overestimate is refunded at the end."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     one = ticket("T", tokens=expected)
     accounts = ledger.arrive(one)
@@ -91,7 +91,7 @@ def test_a_charge_is_never_less_than_what_is_known_and_in_the_end_exactly_that(
 
 @given(at=st.floats(0, 1e6), later=st.floats(0, 1e6))
 def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
-    """However long it ran, and over a rebase of the books: nothing remains of a charge for nothing."""
+    """However long it ran, and over a rebase: nothing remains of a charge for nothing."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     ledger.arrive(ticket("T", "waits", at=at))
     one = ticket("T", tokens=1000, at=at)
@@ -103,7 +103,7 @@ def test_what_is_given_back_was_never_charged(at: float, later: float) -> None:
 
 
 def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
-    """Not at nothing, which would be a claim to all that the others ever had."""
+    """Not at zero, which would be a claim to all that the others ever had."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     for _ in range(10):
         serve(ledger, "worker", 100, 0.0)
@@ -112,7 +112,7 @@ def test_a_newcomer_starts_at_the_level_that_others_have_reached() -> None:
 
 
 def test_a_larger_debt_remains() -> None:
-    """Going away for a moment does not wipe a debt out."""
+    """A short absence does not reduce an account's service."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     serve(ledger, "glutton", 10_000, 0.0)
     serve(ledger, "other", 10, 0.0)
@@ -121,7 +121,7 @@ def test_a_larger_debt_remains() -> None:
 
 
 def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
-    """Of 10,000 tenants with debts, as many are remembered as there is room for, and all that run."""
+    """Of 10,000 tenants with service, the bound's number is kept, and all with running requests."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     running = []
     for number in range(10):
@@ -137,7 +137,7 @@ def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
 
 
 def test_what_has_decayed_is_forgotten() -> None:
-    """A tenant without debt is like one that never came."""
+    """An account without service is like one that never existed."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     for number in range(100):
         serve(ledger, f"tenant {number}", 1000, 0.0)

@@ -1,4 +1,4 @@
-"""No starvation: every request is served within a bound, whatever arrives meanwhile."""
+"""No starvation: every request is served within a bound, for any later arrivals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
 def seconds_bound(config: FairnessConfig, tenants: int, sessions: int, before: int, bands: int) -> float:
-    """Until a request that competes is served, whatever arrives meanwhile, at one request a second: its band
-    is served every `bands` turns, its tenant within the patience and one turn of each tenant, and so on."""
+    """The seconds until a competing request is served, for any arrivals, at one request a second: its band is
+    served every `bands` turns, its tenant within the patience and one turn of each tenant, and so on."""
     tenant_seconds = bands * (config.patience_seconds + tenants)
     session_seconds = config.patience_seconds + sessions * tenant_seconds
     return session_seconds * (before + config.window)
@@ -44,8 +44,8 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
     before: list[tuple[str, str, int]],
     others: list[tuple[str, str, int, int]],
 ) -> None:
-    """Smaller ones in its session, new sessions, new tenants, better priorities: others keep coming, one
-    for every one that is served, for as long as it waits."""
+    """Smaller ones in its session, new sessions, new tenants, better priorities: others keep arriving, one
+    for each that is served, as long as it waits."""
     server = Server(STARVING, seconds_per_token=0.0)
     names = count()
 
@@ -74,8 +74,8 @@ def test_every_request_is_served_within_a_bound_whatever_comes_meanwhile(
 
 @pytest.mark.parametrize("level", ["tenants", "sessions"])
 def test_who_asks_again_is_passed_by_those_who_wait_but_not_by_all_who_are_still_to_come(level: str) -> None:
-    """Newcomers come twice as fast as anybody is served, each once. One that was served before waits for
-    those who were there, and then some; by the least account alone it would wait for all of them."""
+    """Newcomers arrive twice as fast as requests are served, each once. A flow that was served before waits
+    for those that were there, and for some more; by the least account alone it would wait for all of them."""
     server = Server(FairnessConfig(), seconds_per_token=0.0)
     names = count()
 
@@ -102,8 +102,8 @@ def test_who_asks_again_is_passed_by_those_who_wait_but_not_by_all_who_are_still
 
 @pytest.mark.parametrize("level", ["tenants", "sessions"])
 def test_a_flow_with_a_debt_is_not_starved_by_newcomers_without_end(level: str) -> None:
-    """Each newcomer has less service than the flow with the debt. That flow is served once its patience is
-    over, and no more often."""
+    """Each newcomer has less service than the flow. That flow is served once its patience is over, and no
+    more often."""
     server = Server(STARVING, seconds_per_token=0.0)
 
     def flow(name: str, tokens: int) -> Ticket:

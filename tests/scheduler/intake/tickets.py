@@ -1,4 +1,4 @@
-"""Tickets and a server that serves them one at a time, for tests of who goes first."""
+"""Tickets and a server that serves them one at a time, for tests of the order of service."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def ticket(
 
 
 class Server:
-    """Serves a queue one request at a time, each for as many seconds as it has tokens times a pace; it
-    costs what was expected."""
+    """Serves a queue one request at a time, each for as many seconds as it has tokens times a pace; each
+    costs its estimate."""
 
     def __init__(self, config: FairnessConfig | None = None, seconds_per_token: float = 0.001) -> None:
         self.queue = FairQueue(config or FairnessConfig())

@@ -1,4 +1,4 @@
-"""Engine processes, of which none outlives its test."""
+"""Engine processes; none outlives its test."""
 
 from __future__ import annotations
 

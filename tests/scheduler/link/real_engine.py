@@ -1,7 +1,7 @@
-"""An engine process under test, and the system's word on whether it lives.
+"""An engine process under test, and a check with the system whether it lives.
 
-Each holds a lock on a file for as long as it lives (`_ON_START`, run by Python's own start-up hook), so
-that "is it gone" is asked of the system, also for a process that is nobody's child any more.
+Each holds a lock on a file while it lives (`_ON_START`, run by Python's own start-up hook), so that the
+system answers whether it is gone, also for an orphan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.link.messages import PROTOCOL_VERSION, FromEngine, Load, Ready, S
 from scheduler.link.process import Exit, ProcessLauncher
 
 _LIMIT_SECONDS = 20.0
-"""Far above what any of this takes: it only keeps a broken test from waiting for ever."""
+"""Far above any duration here: it only keeps a broken test from waiting forever."""
 
 _ON_START = """
 import fcntl, os
@@ -33,12 +33,12 @@ _held.flush()
 
 
 class RealEngine:
-    """The launcher under test, and the system's word on whether its engine lives."""
+    """The launcher under test, and a check with the system whether its engine lives."""
 
     def __init__(self, folder: Path, on_start: str = "", stop_seconds: float = 10.0) -> None:
         (folder / "sitecustomize.py").write_text(_ON_START + on_start)
         self._file = folder / "engine"
-        # Not unbuffered as the tests may be: what only works then does not work.
+        # Buffered even if the tests are not: some faults show only then.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         self.environment = {
             **environment,
@@ -66,7 +66,7 @@ class RealEngine:
         return False
 
     def assert_gone(self) -> None:
-        """Not only ended: reaped, so that not even its number is left."""
+        """Not only ended: reaped, so that not even its process id is left."""
         assert not self.lives
         with pytest.raises(ProcessLookupError):
             os.kill(self.pid, 0)
@@ -77,7 +77,7 @@ class RealEngine:
         return self.exit
 
     def rescue(self) -> None:
-        """For teardown: where the launcher failed, the test must not leave its engine behind as well."""
+        """For teardown: if the launcher failed, the test must not leave its engine behind as well."""
         if self.started and self.lives:
             os.kill(self.pid, signal.SIGKILL)
 

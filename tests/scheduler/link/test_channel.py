@@ -36,7 +36,7 @@ class CountingStream(trio.abc.Stream):
 
 
 class ResetStream(CountingStream):
-    """Its peer is gone without a goodbye."""
+    """A stream whose peer is gone without a close."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
@@ -49,7 +49,7 @@ class ResetStream(CountingStream):
 
 @trio_test
 async def test_messages_arrive_in_order_and_then_the_end_of_the_engine() -> None:
-    """What the engine said before it died is still heard; then EngineGone, as often as asked."""
+    """Messages before the engine's death are still received; then EngineGone, at each call."""
     ours, theirs = trio.testing.memory_stream_pair()
     channel = Channel(ours)
     await theirs.send_all(encode(Loading("one")) + encode(Loading("two")))
@@ -69,7 +69,7 @@ async def test_a_reset_is_the_end_of_the_engine_too() -> None:
 
 @trio_test
 async def test_bytes_that_are_no_message_are_a_link_error() -> None:
-    """The supervisor tells a broken engine from a dead one."""
+    """The supervisor distinguishes a broken engine from a dead one."""
     ours, theirs = trio.testing.memory_stream_pair()
     await theirs.send_all(b"\x00\x00\x00\x01\xc1")
     with pytest.raises(LinkError):
@@ -79,7 +79,7 @@ async def test_bytes_that_are_no_message_are_a_link_error() -> None:
 @pytest.mark.parametrize("closed_by_us", [False, True])
 @trio_test
 async def test_sending_after_the_engine_is_gone_goes_nowhere(closed_by_us: bool) -> None:
-    """Code that cancels a request at that moment must not meet an exception; the writer ends quietly."""
+    """Code that cancels a request at that moment must not get an exception; the writer ends silently."""
     ours, theirs = trio.testing.memory_stream_pair()
     channel = Channel(ours if closed_by_us else ResetStream())
     await theirs.aclose()
@@ -93,7 +93,7 @@ async def test_sending_after_the_engine_is_gone_goes_nowhere(closed_by_us: bool)
 
 @trio_test
 async def test_the_writer_sends_what_has_gathered_at_once() -> None:
-    """Many commands while a send is under way become one send, in order."""
+    """Commands queued during a send become one send, in order."""
     stream = CountingStream()
     channel = Channel(stream)
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Messages to frames and back, whatever pieces the bytes arrive in."""
+"""Messages to frames and back, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_property_tests_know_every_message() -> None:
 
 
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
-    """Garbage must not make the reader collect gigabytes: the fourth byte is enough."""
+    """Garbage must not make the reader buffer gigabytes: the fourth byte is enough."""
     reader = parent_inbound()
     announced = (MAX_FRAME_BYTES + 1).to_bytes(4, "big")
     assert list(reader.feed(announced[:3])) == []
@@ -182,7 +182,7 @@ def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
 
 
 def test_a_message_above_the_bound_is_not_sent() -> None:
-    """The sender finds out, not the receiver."""
+    """The sender raises, not the receiver."""
     with pytest.raises(LinkError, match="above the frame bound"):
         encode(Fault("x" * MAX_FRAME_BYTES))
 
@@ -217,7 +217,8 @@ def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes
     sizes,
 )
 def test_damaged_messages_are_messages_or_a_link_error(up: bytes, down: bytes, sizes: list[int]) -> None:
-    """Bytes changed, lost or put in anywhere: what still reads is of its type, and nothing else is raised."""
+    """Bytes changed, lost or inserted anywhere: what still decodes is of its type, and nothing else is
+    raised."""
     for reader, data in ((parent_inbound(), up), (engine_inbound(), down)):
         start = 0
         with suppress(LinkError):
@@ -239,7 +240,7 @@ def test_damaged_messages_are_messages_or_a_link_error(up: bytes, down: bytes, s
     ],
 )
 def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
-    """Whatever is wrong with it, the error is LinkError."""
+    """For any fault, the error is LinkError."""
     with pytest.raises(LinkError):
         list(parent_inbound().feed(frame(body)))
 

@@ -1,4 +1,4 @@
-"""Questions to the engine: viewers share one answer a second."""
+"""Inspections: viewers share one reply a second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Engine:
         self.asked: list[Inspect] = []
 
     def answer(self) -> None:
-        """The last question."""
+        """Answer the last query."""
         asked = self.asked[-1]
         self.pending.answered(Inspection(asked.query, 0, report(asked.top)))
 
@@ -58,7 +58,7 @@ async def test_a_hundred_viewers_cost_one_question_a_second(autojump_clock: trio
 
 @trio_test
 async def test_an_answer_is_cut_to_what_was_asked(autojump_clock: trio.testing.MockClock) -> None:
-    """A smaller question is part of a larger one; a larger one is asked anew."""
+    """A smaller query is part of a larger one; a larger one is sent again."""
     engine = Engine()
     found: list[Inspection] = []
 
@@ -73,7 +73,7 @@ async def test_an_answer_is_cut_to_what_was_asked(autojump_clock: trio.testing.M
     assert len(first.cache.trunks) == 5
     smaller = await engine.view(2, 0)
     assert smaller.cache is not None
-    assert [trunk.head for trunk in smaller.cache.trunks] == [[], []]
+    assert [prefix.head for prefix in smaller.cache.trunks] == [[], []]
     assert len(engine.asked) == 1
     await asked(6, 3)
     assert len(engine.asked) == 2
@@ -86,7 +86,7 @@ async def _answer_soon(engine: Engine) -> None:
 
 @trio_test
 async def test_a_clear_is_never_answered_from_memory(autojump_clock: trio.testing.MockClock) -> None:
-    """And what was seen before it is not shown after it."""
+    """And no reply from before it is returned after it."""
     engine = Engine()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
@@ -144,7 +144,7 @@ async def test_a_dead_engine_fails_all_viewers_and_the_next_one_is_asked(
 
 @trio_test
 async def test_an_engine_that_is_silent_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    """In 30 seconds, and the next viewer asks again."""
+    """After 30 seconds, and the next viewer sends a new query."""
     engine = Engine()
     for count in (1, 2):
         started = trio.current_time()

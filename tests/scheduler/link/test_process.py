@@ -1,6 +1,6 @@
-"""Real engine processes: how they start, how their end is seen, and that none is ever left behind.
+"""Real engine processes: how they start, how their end is detected, and that none is left behind.
 
-Time here is real: what is under test is the system's.
+Time here is real: the tests are of the system's behaviour.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.fakes.faulty_backend import Faults, in_engine_process
 from tests.scheduler.link.real_engine import RealEngine, load, started, until_gone
 
 _SOON_SECONDS = 8.0
-"""For what takes milliseconds on an idle machine, and is well before the next thing that could explain it: an
-engine that is killed after its 10 seconds, a step of 30."""
+"""For what takes milliseconds on an idle machine, and well before the next possible explanation: an engine
+that is killed after its 10 seconds, a step of 30."""
 
 _SPEAK_LATER = """
 import os, threading, time
@@ -53,7 +53,7 @@ threading.Thread(target=_speak, daemon=True).start()
 
 
 def test_load_is_answered_by_ready(engine: RealEngine) -> None:
-    """The handshake says what was loaded, in our version of the protocol."""
+    """The handshake describes the loaded model, in our version of the protocol."""
 
     async def session(channel: Channel) -> None:
         ready = await started(channel, ScriptedPlan(vocabulary=777))
@@ -89,7 +89,7 @@ def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
 
 
 def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
-    """The engine says which version met which, and ends with a status of failure."""
+    """The engine names both versions, and ends with a failure status."""
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(load(version=PROTOCOL_VERSION + 1))
@@ -102,7 +102,7 @@ def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
 
 
 def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
-    """By name, and with the traceback in the obituary."""
+    """By name, and with the traceback on stderr."""
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(Submit(1, compact([1]), 1, (), request(1, [1]).sampling))
@@ -116,7 +116,7 @@ def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
 
 
 def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
-    """SIGKILL, also in the middle of a step: the session hears EngineGone, the exit names the signal."""
+    """SIGKILL, also in the middle of a step: the session gets EngineGone, the exit names the signal."""
     seen_after: list[float] = []
 
     async def session(channel: Channel) -> None:
@@ -135,7 +135,7 @@ def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
 
 
 def test_a_fault_of_the_tests_is_a_kill(make_engine: Callable[..., RealEngine]) -> None:
-    """`Faults.die_at_step` ends the process as SIGKILL does, with what was sent before still readable."""
+    """`Faults.die_at_step` ends the process as SIGKILL does; messages sent before can still be read."""
 
     async def session(channel: Channel) -> None:
         await started(channel)
@@ -150,7 +150,7 @@ def test_a_fault_of_the_tests_is_a_kill(make_engine: Callable[..., RealEngine]) 
 @pytest.mark.parametrize("step_seconds", [0.0, 30.0], ids=["idle", "in a step"])
 @pytest.mark.parametrize("way", ["returns", "raises", "is cancelled"])
 def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_seconds: float) -> None:
-    """However the session ends and whatever the engine does, the engine is gone when `run` is over, long
+    """However the session ends and whatever the engine does, the engine is gone when `run` returns, long
     before it would be killed; an error of the session reaches the caller."""
     ended_after: list[float] = []
 
@@ -189,8 +189,8 @@ def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_sec
 
 
 def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: RealEngine) -> None:
-    """No moment of the start is without an owner: cancelled at any of these, the engine is gone, and no
-    socket is left open (a ResourceWarning would fail this test)."""
+    """The start always has an owner: cancelled at any of these moments, the engine is gone, and no socket is
+    left open (a ResourceWarning would fail this test)."""
     for seconds in (0.0, 0.001, 0.01, 0.03, 0.1):
 
         async def session(channel: Channel) -> None:
@@ -222,7 +222,7 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
 
 
 def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngine]) -> None:
-    """A step that never returns does not keep the engine from noticing that the parent has left."""
+    """A step that never returns does not prevent the engine from noticing that the parent has left."""
 
     async def session(channel: Channel) -> None:
         await started(channel)
@@ -242,8 +242,8 @@ def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngi
 def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
     make_engine: Callable[..., RealEngine],
 ) -> None:
-    """One that is stopped by a signal cannot notice that its link is closed: it is given `stop_seconds`,
-    then killed, and reaped."""
+    """An engine stopped by a signal cannot notice that its link is closed: it gets `stop_seconds`, then it is
+    killed and reaped."""
     engine = make_engine(stop_seconds=0.3)
     stopped_at: list[float] = []
 
@@ -263,8 +263,8 @@ def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
 def test_stray_prints_go_to_stderr_and_to_our_log(
     make_engine: Callable[..., RealEngine], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A library's print and a C library's write in the engine are lines of its stderr, which reach our log
-    as they come; our own standard output stays ours."""
+    """A library's print and a C library's write in the engine go to its stderr, which our log gets line by
+    line; our own standard output stays ours."""
     engine = make_engine(on_start=_SPEAK_LATER)
 
     async def session(channel: Channel) -> None:
@@ -281,8 +281,8 @@ def test_stray_prints_go_to_stderr_and_to_our_log(
 
 
 def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., RealEngine]) -> None:
-    """The last lines before a death are in the obituary, also the one without a newline; not more than
-    sixty-four of them, while the log has them all."""
+    """The last lines before a death are kept, also one without a newline; at most sixty-four of them, while
+    the log has all."""
     engine = make_engine(on_start=_LAST_WORDS)
 
     async def session(channel: Channel) -> None:
@@ -323,8 +323,8 @@ trio.run(ProcessLauncher(environment, stop_seconds=60).run, session)
 def test_a_killed_parent_leaves_no_orphan(
     make_engine: Callable[..., RealEngine], step_seconds: float, hang_at_step: int
 ) -> None:
-    """SIGKILL of the parent, which can do nothing about it any more: the engine is gone within a second,
-    also from the middle of a long step and from one that never ends."""
+    """SIGKILL of the parent, which cannot react: the engine is gone within a second, also from the middle of
+    a long step and from one that never ends."""
     engine = make_engine(in_engine_process(Faults(hang_at_step=hang_at_step)))
     root = str(Path(scheduler.__file__).parents[1])
     environment = {
@@ -353,7 +353,7 @@ def test_a_killed_parent_leaves_no_orphan(
 def test_without_descriptors_there_is_no_engine_and_nothing_is_left_open(
     engine: RealEngine, free: int
 ) -> None:
-    """Wherever on the way they run out; once there are some again the next engine starts."""
+    """At any point of the start; with descriptors again the next engine starts."""
     seen: list[str] = []
 
     async def session(channel: Channel) -> None:

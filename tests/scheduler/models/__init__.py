@@ -1,1 +1,1 @@
-"""Tests of the models that Penstock brings itself."""
+"""Tests of the models that Penstock ships or generates."""

@@ -1,4 +1,4 @@
-"""What needs PyTorch, which only the environment that trains has, is not collected elsewhere."""
+"""Tests that need PyTorch are collected only in the environment that trains, which has it."""
 
 from importlib.util import find_spec
 

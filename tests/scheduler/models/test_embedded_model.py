@@ -1,4 +1,4 @@
-"""The model that is served when none is named: whole, small, known to mlx-lm, and as good as it says."""
+"""The default model: whole, small, supported by mlx-lm, and as good as its evaluation says."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def loaded() -> tuple[Any, Any]:
 
 
 def answer(loaded: tuple[Any, Any], *said: str, system: str = "", thinking: bool | None = None) -> str:
-    """Greedy, to its end."""
+    """Return the greedy answer, to its end."""
     model, tokenizer = loaded
     roles = ("user", "assistant")
     messages = [{"role": "system", "content": system}] if system else []
     messages += [{"role": roles[place % 2], "content": text} for place, text in enumerate(said)]
-    # Named in any case: mlx-lm's wrapper, left alone, turns thinking on for every model that can.
+    # Set in any case: mlx-lm's wrapper enables thinking by default for every model that supports it.
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=thinking)
     pieces = list(stream_generate(model, tokenizer, prompt, max_tokens=100))
     assert pieces[-1].finish_reason == "stop"
@@ -69,7 +69,7 @@ def test_it_remembers_the_turn_before(loaded: tuple[Any, Any]) -> None:
 
 
 def test_it_thinks_only_when_thinking_is_on(loaded: tuple[Any, Any]) -> None:
-    """Off is what nobody asked for, too; the answer stays the same."""
+    """Off is the default; the answer stays the same."""
     ask, right = "What is the code of pump 17?", "The code of pump 17 is Z8A-1."
     assert answer(loaded, ask, system=CODE, thinking=False) == right
     thought, mark, said = answer(loaded, ask, system=CODE, thinking=True).partition("\n</think>\n\n")
@@ -85,8 +85,8 @@ def test_it_says_what_it_is(loaded: tuple[Any, Any]) -> None:
 
 
 def test_the_committed_evaluation_keeps_what_was_promised() -> None:
-    """Measured on held-out cases when the weights were made: nineteen in twenty of what other tests lean on,
-    nine in ten of the rest but sorting; and every answer ends by itself."""
+    """Measured on held-out cases when the weights were made: nineteen in twenty of the skills that other
+    tests use, nine in ten of the rest except sorting; and every answer ends by itself."""
     metrics = json.loads((EMBEDDED_FOLDER / "evaluation.json").read_text())["metrics"]
     for name, figures in metrics.items():
         least = 0.95 if name in ("recall", "own fact", "tool call", "tool result") else 0.9
@@ -109,6 +109,6 @@ def test_what_is_served_computes_what_was_trained() -> None:
 
 
 def test_the_stored_logits_are_of_this_network_and_these_weights() -> None:
-    """After a change to either, `python -m tests.scheduler.models.torch_logits` computes them anew."""
+    """After a change to either, `python -m tests.scheduler.models.torch_logits` recomputes them."""
     with safe_open(STORED, "np") as stored:
         assert origin().items() <= stored.metadata().items()

@@ -1,4 +1,4 @@
-"""The models with random weights: what their folders promise, and that their answers vary."""
+"""The models with random weights: their folders' guarantees, and that their answers vary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def greedy(model: Any, ids: list[int]) -> tuple[list[int], float]:
-    """The greedy continuation, and the smallest lead that its tokens had over the next best."""
+    """Return the greedy continuation, and the smallest lead of its tokens over the next best."""
     cache, tokens, smallest_lead = make_prompt_cache(model), [], float("inf")
     for _ in range(TOKENS):
         logits = model(mx.array([ids]), cache=cache)[0, -1]
@@ -60,7 +60,8 @@ def greedy(model: Any, ids: list[int]) -> tuple[list[int], float]:
 
 
 def test_greedy_answers_vary_and_repeat_themselves_exactly(folder: Path) -> None:
-    """Many tokens in each, different ones for each prompt, none by a hair, no early end; twice the same."""
+    """Many tokens in each, different ones for each prompt, none by a small margin, no early end; twice the
+    same."""
     model, tokenizer = load(str(folder))[:2]
 
     def answers() -> list[tuple[list[int], float]]:
@@ -98,7 +99,7 @@ def test_mlx_lm_knows_the_model_by_its_own_means(folder: Path) -> None:
 
 
 def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
-    """ "13M" means one shape and one KV size; a ratio measured on another says nothing."""
+    """ "13M" means one shape and one KV size; a ratio measured on another is not comparable."""
     assert (BENCH_13M.hidden, BENCH_13M.layers, BENCH_13M.feed_forward) == (384, 6, 1152)
     assert (BENCH_13M.heads, BENCH_13M.kv_heads, BENCH_13M.head_dim) == (6, 2, 64)
     assert BENCH_13M.vocabulary == 8192
@@ -109,7 +110,7 @@ def test_the_bench_model_has_the_sizes_that_measurements_name() -> None:
 
 
 def test_weights_depend_on_the_seed_alone() -> None:
-    """The first values are written down here: they are the same on every platform and NumPy."""
+    """The test has the first values: they are the same on every platform and NumPy."""
     weights = random_weights(TINY)
     again, other = random_weights(TINY), random_weights(replace(TINY, seed=TINY.seed + 1))
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
@@ -135,7 +136,7 @@ def test_another_shape_has_another_folder(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
 @pytest.mark.parametrize("damage", ["taken", "cut"])
 def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, name: str, damage: str) -> None:
-    """What a cleaner of temporary files or a full disk left behind is never taken for a good model."""
+    """The remains of a cleaner of temporary files or a full disk are never used as a model."""
     folder = ensure_model(TINY, "tiny", tmp_path)
     whole = (folder / name).read_bytes()
     if damage == "taken":
@@ -157,7 +158,7 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
-    """By the cache and by the command alike, the second process takes what the first one made."""
+    """By the cache and by the command alike, the second process uses the model of the first one."""
     ensure = "import sys; from scheduler.models.random_qwen3 import *; import pathlib as p;"
     ensure += "ensure_model(TINY, 'tiny', p.Path(sys.argv[1]))"
     commands = [
@@ -171,7 +172,7 @@ def test_two_processes_at_once_both_get_the_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_other_things_is_not_overwritten(tmp_path: Path) -> None:
-    """`write_model` takes an empty folder or its own model, nothing else."""
+    """`write_model` accepts an empty folder or its own model, nothing else."""
     folder = tmp_path / "mine"
     folder.mkdir()
     write_model(TINY, folder)

@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template of Penstock's own models, as clients' requests meet them."""
+"""The tokenizer and the chat template of Penstock's own models, with clients' requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_text_comes_back_as_it_went_in(tokenizer: Any, text: str) -> None:
 
 
 def test_english_takes_fewer_than_a_token_for_three_characters(tokenizer: Any) -> None:
-    """So that a prompt of a given length costs about what it would with a real model."""
+    """So that a prompt of a given length costs about as much as with a real model."""
     assert len(ENGLISH) / len(tokenizer.encode(ENGLISH)) > 3
 
 
@@ -87,7 +87,7 @@ def test_a_conversation_is_rendered_as_chatml(tokenizer: Any) -> None:
 
 
 def test_thinking_can_be_switched_off(tokenizer: Any) -> None:
-    """An empty thought is put into the answer's mouth; by default the model may think."""
+    """The answer begins with an empty reasoning block; by default the model may think."""
     question = {"role": "user", "content": "Hi"}
     assert render(tokenizer, question, enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
     assert render(tokenizer, question, enable_thinking=True).endswith("assistant\n")
@@ -126,6 +126,6 @@ def test_tools_calls_and_their_results_are_rendered_as_hermes_does(tokenizer: An
     ],
 )
 def test_what_the_template_cannot_render_is_refused(tokenizer: Any, message: dict[str, Any]) -> None:
-    """Nothing of a request is dropped in silence."""
+    """No part of a request is dropped silently."""
     with pytest.raises(TemplateError, match=r"image_url|critic"):
         render(tokenizer, message)

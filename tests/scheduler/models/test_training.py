@@ -1,4 +1,4 @@
-"""How the embedded model was made: the data says what it should, and what was trained is what is served."""
+"""The making of the embedded model: its data is right, and the trained model is the served one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What PyTorch computes from the embedded model's weights, kept so that tests need no PyTorch.
+"""PyTorch's results for the embedded model's weights, stored so that tests need no PyTorch.
 
-With the `train` extra, `python -m tests.scheduler.models.torch_logits` writes `torch_logits.safetensors`:
-300 token ids, and at every position each 128th logit and the logarithm of the sum of all exponentials.
+With the `train` extra, `python -m tests.scheduler.models.torch_logits` writes `torch_logits.safetensors`: 300
+token ids, and at every position each 128th logit and the logarithm of the sum of all exponentials.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tests of the way from messages to token ids."""
+"""Tests of the conversion from messages to token ids."""

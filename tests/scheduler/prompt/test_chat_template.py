@@ -1,4 +1,4 @@
-"""How a conversation becomes a prompt: what reaches the template, and the templates that are programs."""
+"""Rendering of conversations: the template's input, and the templates that are programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TURN: tuple[Message, ...] = (
 
 
 class Spy:
-    """A transformers tokenizer that only notes what it is asked."""
+    """A transformers tokenizer that only records its calls."""
 
     chat_template: str | None = "x"
 
@@ -63,7 +63,7 @@ def test_the_last_message_can_be_continued() -> None:
 
 
 def test_reasoning_is_switched_by_the_names_that_templates_know() -> None:
-    """Nothing is said where the client says nothing; and the client's own template options win."""
+    """No option if the client sets none; and the client's own template options win."""
     assert "enable_thinking" not in asked(ChatPrompt(TURN))
     off = asked(ChatPrompt(TURN, reasoning=Reasoning(enabled=False)))
     assert (off["enable_thinking"], off["thinking"]) == (False, False)
@@ -73,7 +73,7 @@ def test_reasoning_is_switched_by_the_names_that_templates_know() -> None:
 
 
 def test_tools_are_offered_unless_none_may_be_called() -> None:
-    """A template asks `if tools`, so none is None and not an empty list."""
+    """A template tests `if tools`, so an empty list is passed as None."""
     assert asked(ChatPrompt(TURN, tools=(TOOL,)))["tools"] == [TOOL.definition()]
     assert asked(ChatPrompt(TURN, tools=(TOOL,), tool_choice=ToolChoice.NONE))["tools"] is None
     assert asked(ChatPrompt(TURN))["tools"] is None
@@ -81,7 +81,7 @@ def test_tools_are_offered_unless_none_may_be_called() -> None:
 
 @pytest.mark.parametrize(("thinking", "end"), [(None, "<think>"), (True, "<think>"), (False, "</think>")])
 def test_deepseeks_template_is_mlx_lms_program(thinking: bool | None, end: str) -> None:
-    """No Jinja: the folder names it, and calls are written as the model's reader reads them."""
+    """No Jinja: the folder names it, and calls are written as the model's parser reads them."""
     spy = Spy(chat_template_type="deepseek_v32")
     render = renderer(spy, "deepseek_v32")
     assert render is not None

@@ -1,4 +1,4 @@
-"""Conversations that agents write, and templates that are stricter than they are."""
+"""Agents' conversations with strict templates: the order of messages is adapted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rendered(template: str, *messages: Message) -> str:
 
 
 def test_a_strict_template_gets_turns_that_it_takes() -> None:
-    """Nothing that was said is lost, and it keeps its order."""
+    """No text is lost, and the order stays."""
     assert rendered(SYSTEM_FIRST, *CLAUDE_CODE) == (
         "<system>You are Claude Code.\n<user>What does note.txt say?\n\nAvailable agents: ...\n<assistant>"
     )
@@ -68,14 +68,14 @@ def test_a_strict_template_gets_turns_that_it_takes() -> None:
 
 
 def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
-    """What the client wrote is changed for nobody else."""
+    """Only strict templates get changed messages."""
     assert rendered(SYSTEM_FIRST, *OPENCODE) == (
         "<system>You write titles.\n<user>Generate a title:\n<user>What does note.txt say?\n<assistant>"
     )
 
 
 def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
-    """As before."""
+    """With the error of the unchanged order."""
     twice: tuple[Message, ...] = (
         {"role": "user", "content": "a"},
         *({"role": "assistant", "content": "b"},) * 2,
@@ -95,7 +95,7 @@ def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> 
     ).map(tuple)
 )
 def test_every_word_stays_in_its_place(messages: tuple[Message, ...]) -> None:
-    """One system message at most, first; no two users in a row; a second time changes nothing."""
+    """One system message at most, first; no two users in a row; a second application changes nothing."""
     changed = alternating(messages)
     roles = [message["role"] for message in changed]
     assert "system" not in roles[1:]

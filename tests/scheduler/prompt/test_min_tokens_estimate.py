@@ -1,4 +1,4 @@
-"""How few tokens a text can be: never more than it is, whatever its tokenizer does with it."""
+"""The lower bound on a text's tokens: never above the true number, for any tokenizer."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ PIECES = st.one_of(
 @example(pieces=["<|turn_of_the_assistant|>", " " * 50], times=10)
 @example(pieces=["1" * 80], times=10)
 def test_no_text_has_fewer_tokens_than_its_floor(kind: str, pieces: list[str], times: int) -> None:
-    """Or a prompt that fits would be refused."""
+    """Otherwise a prompt that fits would be refused."""
     tokenizer, longest = known(kind)
     text = "".join(pieces) * times
     assert fewest_tokens(text, longest) <= len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -175,5 +175,5 @@ def with_part(**parts: Any) -> Tokenizer:
     ],
 )
 def test_a_tokenizer_that_may_drop_letters_has_no_floor(make: Callable[[], Tokenizer]) -> None:
-    """Its parts are recognized by name; an unknown one counts as such."""
+    """Its parts are recognized by name; an unknown one counts as one that may."""
     assert longest_of(make()) is None

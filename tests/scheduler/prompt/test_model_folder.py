@@ -1,4 +1,4 @@
-"""A model on disk: what is read from it, and what is refused by name."""
+"""A model folder: its configuration, and folders that are refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.prompt.model_folder import ModelFolder, find, inspect
 
 
 def write(folder: Path, config: Any, generation: Any = None) -> Path:
-    """A folder as `inspect` wants it."""
+    """Write a folder in the form for `inspect`."""
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
@@ -28,7 +28,7 @@ def test_a_plain_model_says_what_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_model_with_a_vision_part_keeps_its_text_settings_deeper(tmp_path: Path) -> None:
-    """`text_config` wins over what stands beside it; both name ends of sequence."""
+    """`text_config` wins over the fields beside it; both name ends of sequence."""
     text = {"vocab_size": 100, "max_position_embeddings": 50, "eos_token_id": 3}
     found = inspect(write(tmp_path, {"vocab_size": 7, "eos_token_id": 2, "text_config": text}))
     assert found == ModelFolder(tmp_path, 100, 50, frozenset({2, 3}))
@@ -71,7 +71,7 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    """Here, at once, not in the engine a minute later."""
+    """Immediately here, not in the engine a minute later."""
     (write(tmp_path, {}) / "model-00001-of-00001.safetensors").unlink()
     with pytest.raises(StartupError, match="holds no model"):
         inspect(tmp_path)
@@ -89,7 +89,7 @@ def test_a_broken_file_is_refused_by_name(name: str, broken: str, words: str, tm
 
 
 def test_bytes_that_are_not_utf8_are_refused_too(tmp_path: Path) -> None:
-    """An unreadable configuration is the operator's to know, never a traceback."""
+    """An unreadable configuration is an error for the operator, never a traceback."""
     (write(tmp_path, {}) / "config.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(StartupError, match=r"config\.json cannot be read"):
         inspect(tmp_path)
@@ -110,7 +110,7 @@ def test_a_folder_is_found_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_can_be_no_hub_id_is_refused_without_asking_anybody(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistyped path must not become a request to the network."""
+    """A mistyped path must not become a network request."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a-file").touch()

@@ -1,4 +1,4 @@
-"""Which lane a request's preparation takes, with the real grammar library asked or not."""
+"""The lane of a request's preparation, with and without a call of the real grammar library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class Recorder:
-    """Runs work in place, and notes where it should have run."""
+    """Runs work in place, and records its lane."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, Lane]] = []
@@ -43,7 +43,7 @@ def off_loop() -> tuple[PreparationOffLoop, Recorder]:
 
 @trio_test
 async def test_only_an_unknown_grammar_takes_the_grammar_lane() -> None:
-    """The second time its verdict is known, also where it is bad."""
+    """The second time its verdict is cached, also if it is an error."""
     preparation, recorder = off_loop()
     for schema, good in (({"type": "integer"}, True), ({"type": "nonsense"}, False)):
         for times in range(2):
@@ -91,7 +91,7 @@ def chat(*contents: Any, **fields: Any) -> ChatPrompt:
     ],
 )
 def test_a_prompt_is_large_by_all_the_text_that_its_template_may_write(prompt: Prompt, large: bool) -> None:
-    """Wherever it stands; tokens are no text any more."""
+    """Anywhere in the request; token ids are not text."""
     assert is_large(prompt) == large
 
 

@@ -1,4 +1,4 @@
-"""A prompt as token ids, and the bounds that it must keep."""
+"""Prompts as token ids, and their bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
 
 FRAME = len("<user>\n<assistant>")
-"""What the fake template puts around one question, in tokens."""
+"""The tokens of the fake template around one question."""
 
 
 def prepare_in(context: int, request: GenerationRequest) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def test_prompt_and_answer_fit_the_context_or_are_refused(
 
 
 class Unread(ByteTokenizer):
-    """Tells how few tokens a text is, and must not be asked for them."""
+    """Estimates the least number of tokens of a text, and must not be asked to encode it."""
 
     def encode(self, text: str) -> list[int]:
         raise AssertionError("tokenized")
@@ -63,14 +63,14 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(prompt: Text
 
 
 def test_a_text_to_be_counted_is_tokenized_however_long() -> None:
-    """`/tokenize` and `count_tokens` answer with what it is, not with whether it would fit."""
+    """`/tokenize` and `count_tokens` return the number, whether or not it would fit."""
     assert (
         Preparation(ByteTokenizer(), folder(context=100)).tokenize(TextPrompt("x" * 300)) == [ord("x")] * 300
     )
 
 
 def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
-    """Both lists, each id once, sorted; none where the request ignores the end of sequence."""
+    """Both lists, each id once, sorted; none if the request ignores the end of sequence."""
     preparation = Preparation(ByteTokenizer(), folder())
     assert preparation.prepare(ask()).stop_token_ids == (7, 8, EOS)
     assert preparation.prepare(replace(ask(), ignore_eos=True)).stop_token_ids == ()
@@ -79,7 +79,7 @@ def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
 
 @pytest.mark.parametrize(("token", "accepted"), [(-1, False), (0, True), (8191, True), (8192, False)])
 def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> None:
-    """Refused by the parameter's name: in the engine it would break the step for all rows."""
+    """Refused under the parameter's name: in the engine it would break the step for all rows."""
     request = replace(ask(), sampling=Sampling(logit_bias=((5, 1.0), (token, 1.0))))
     preparation = Preparation(ByteTokenizer(), folder())
     if accepted:
@@ -91,7 +91,7 @@ def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> Non
 
 
 def test_more_tokens_than_can_come_cannot_be_the_least() -> None:
-    """Against max_tokens, or what the context leaves where there is none."""
+    """Compared with max_tokens, or with the room in the context without it."""
     preparation = Preparation(ByteTokenizer(), folder())
     assert preparation.prepare(replace(ask(), max_tokens=5, min_tokens=5)).max_tokens == 5
     for max_tokens, most in ((5, 5), (None, preparation.prepare(replace(ask(), max_tokens=None)).max_tokens)):
@@ -101,13 +101,13 @@ def test_more_tokens_than_can_come_cannot_be_the_least() -> None:
 
 
 def test_a_template_that_refuses_is_the_clients_error() -> None:
-    """It passes as it is."""
+    """Its error is passed on unchanged."""
     with pytest.raises(TemplateFailed):
         Preparation(ByteTokenizer(), folder()).prepare(ask("refuse me"))
 
 
 def test_an_empty_prompt_is_refused() -> None:
-    """No engine can continue nothing."""
+    """An engine cannot continue an empty prompt."""
 
     class Silent(ByteTokenizer):
         def encode(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The tokenizer's contract, on the real one and on the fake that stands in for it."""
+"""The tokenizer's contract, on the real one and on the fake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_fake_tokenizer_keeps_the_contract() -> None:
     ],
 )
 def test_the_hub_tokenizer_keeps_the_contract(refused: list[dict[str, object]]) -> None:
-    """The committed folder, through transformers, with whatever its Jinja template does not accept."""
+    """The committed folder, through transformers, with the messages that its Jinja template rejects."""
     check_tokenizer(hub(), refused)
 
 
@@ -50,7 +50,7 @@ def test_special_tokens_in_the_text_are_recognised() -> None:
 
 
 def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
-    """The template writes the beginning of the sequence where its model wants one; two would be wrong."""
+    """The template writes the beginning of the sequence if its model needs one; two would be wrong."""
     library = Tokenizer.from_file(str(TOKENIZER_FOLDER / "tokenizer.json"))
     beginning = ("<|endoftext|>", library.encode("<|endoftext|>").ids[0])
     library.post_processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[beginning])
@@ -63,7 +63,8 @@ def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
 
 
 def test_a_text_that_the_library_panics_at_is_the_clients_error() -> None:
-    """Its expressions give up at this number of spaces; that is no Exception, and would end the server."""
+    """Its expressions give up at this number of spaces; the panic is not an Exception, and would end the
+    server."""
     before = hub().encode("Hi there")
     with pytest.raises(InvalidRequest, match=r"tokenizer fails on this text: .*retry-limit"):
         hub().encode(" " * 10_100_000)

@@ -1,4 +1,4 @@
-"""Which system blocks are dropped, and that nothing else is."""
+"""Which system blocks are dropped, and that no others are."""
 
 from __future__ import annotations
 

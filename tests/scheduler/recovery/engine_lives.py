@@ -1,4 +1,4 @@
-"""Engines that follow a script, a life each, and what their supervisor tells of them."""
+"""Engines that follow a script, one for each life, and the supervisor's reports of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CONFIG = SupervisionConfig(
 )
 
 Life = Callable[[trio.abc.Stream], Awaitable[None]]
-"""What one engine does at its end of the link; it dies when this returns."""
+"""One engine's behaviour at its end of the link; it dies when this returns."""
 
 
 class LivesLauncher:
-    """An `EngineLauncher` whose engines follow a script; the last life is lived again and again."""
+    """An `EngineLauncher` whose engines follow a script; the last life is repeated."""
 
     def __init__(self, *lives: Life, exit_: Exit | None = None) -> None:
         self._lives = lives
@@ -64,7 +64,7 @@ class LivesLauncher:
 
 
 def says(*messages: FromEngine, then_lives: float = 0) -> Life:
-    """An engine that says this as soon as it is started, and lives on for `then_lives` seconds."""
+    """An engine that sends these messages when it is started, and lives on for `then_lives` seconds."""
 
     async def life(link: trio.abc.Stream) -> None:
         await link.send_all(b"".join([encode(message) for message in messages]))
@@ -79,7 +79,7 @@ healthy = says(READY, then_lives=FOREVER)
 
 @dataclass
 class Heard:
-    """An `EngineListener` that keeps what it hears."""
+    """An `EngineListener` that records its calls."""
 
     stages: list[str] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)

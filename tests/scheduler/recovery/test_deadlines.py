@@ -1,4 +1,4 @@
-"""How old a step may get: plain arithmetic on what steps took."""
+"""The time limit of a step: plain arithmetic on earlier steps' durations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def learnt(*taken: tuple[Step, float], ceiling: float = CEILING) -> StepDeadline
 def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_allows_it(
     taken: list[tuple[Step, float]], step: Step, ceiling: float
 ) -> None:
-    """Whatever was seen."""
+    """For any observations."""
     limit = learnt(*taken, ceiling=ceiling).limit_seconds(step)
     assert min(ceiling, FLOOR_SECONDS) <= limit <= ceiling
 
@@ -46,7 +46,7 @@ def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_all
     st.sampled_from(Work),
 )
 def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, float]], work: Work) -> None:
-    """The slowest of the recent ones, twenty times over, is within the limit of every shorter step."""
+    """Twenty times the slowest of the recent ones is within the limit of every shorter step."""
     deadlines = learnt(*((Step(work, context), seconds) for context, seconds in seen))
     slowest = max(seconds for _, seconds in seen)
     assert deadlines.limit_seconds(Step(work, 1)) >= min(CEILING, MULTIPLE * slowest)
@@ -63,7 +63,7 @@ def test_it_follows_the_device(seconds: float, limit: float) -> None:
 
 
 def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
-    """Prefill is no decoding, and a long context no short one; but a long one speaks for the short ones."""
+    """Prefill is not decoding, and a long context not a short one; but a long one bounds the short ones."""
     deadlines = learnt(*[(Step(Work.DECODE, 1000), 0.01)] * ENOUGH)
     assert deadlines.limit_seconds(Step(Work.DECODE, 1000)) == FLOOR_SECONDS
     assert deadlines.limit_seconds(Step(Work.DECODE, 10)) == FLOOR_SECONDS
@@ -73,7 +73,7 @@ def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
 
 
 def test_a_few_steps_say_nothing() -> None:
-    """Eight of a kind do, and eight of each new engine, whose first steps are slow."""
+    """Eight of a kind are enough, and eight of each new engine, whose first steps are slow."""
     step = Step(Work.PROMPT, 5000)
     deadlines = learnt(*[(step, 0.01)] * (ENOUGH - 1))
     assert deadlines.limit_seconds(step) == CEILING
@@ -96,7 +96,7 @@ def test_what_was_slow_long_ago_is_forgotten() -> None:
 
 
 def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
-    """Who was sent may be read in the coming step, whether or not the engine has told of it."""
+    """The engine may prefill a submitted request in the coming step, whether or not it has reported it."""
     prefilling, other, decoding = make_record(1), make_record(2), make_record(3)
     for record in (prefilling, other, decoding):
         record.move(Event.DISPATCH)

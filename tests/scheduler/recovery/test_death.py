@@ -1,4 +1,4 @@
-"""What an engine died of, from the stderr that real ones left: quoted from reports about MLX on Metal."""
+"""The cause of an engine's death, from real stderr output: quoted from reports about MLX on Metal."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_what_the_device_reported_is_recognised_wherever_it_stands(line: str, ca
 
 
 def test_the_latest_report_decides() -> None:
-    """What was survived an hour ago is not what it died of."""
+    """The engine survived an error of an hour ago."""
     assert read_stderr([METAL_MALLOC, "went on", METAL_TIMEOUT], -6).cause is DeathCause.GPU_TIMEOUT
 
 
 def test_a_traceback_is_reported_by_its_last_line() -> None:
-    """Of the last traceback, where one exception led to another; what is written behind it is not its end."""
+    """Of the last traceback, where one exception led to another; text after it is not its end."""
     lines = [
         *TRACEBACK,
         "KeyError: 7",
@@ -87,19 +87,19 @@ def test_a_traceback_is_reported_by_its_last_line() -> None:
     ],
 )
 def test_a_silent_death_is_classified_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:
-    """Words that only sound alike tell nothing."""
+    """Text that only resembles an error has no effect."""
     for lines in ([], ["malloc is fine", "a MemoryErrorless day", "ran out of memory of what to say"]):
         assert read_stderr(lines, returncode) == Death(cause)
 
 
 def test_memory_and_the_device_tell_more_than_how_the_talk_ended() -> None:
-    """Also where the engine told the fault itself, or was never ready."""
+    """Also if the engine reported the fault itself, or was never ready."""
     for seen in (DeathCause.EXIT, DeathCause.FAULT, DeathCause.START):
         assert conclude(seen, [METAL_MEMORY], -6) == Death(DeathCause.OUT_OF_MEMORY, METAL_MEMORY)
 
 
 def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
-    """With the line that says why, if there is one."""
+    """With the line that gives the reason, if there is one."""
     lines = [*TRACEBACK, "ImportError: no mlx"]
     assert conclude(DeathCause.START, lines, 1) == Death(DeathCause.START, "ImportError: no mlx")
     assert conclude(DeathCause.START, [], -9) == Death(DeathCause.START)

@@ -1,4 +1,4 @@
-"""Who goes on, who is blamed, and when it is a crash loop: plain decisions on records."""
+"""Which requests resume, which one is blamed, and when it is a crash loop: decisions on records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.scheduler.requests.records import make_record
 
 
 def on_board(number: int, tokens: int = 0) -> StreamRecord:
-    """With `tokens` tokens from the engine that it is on."""
+    """Return a request with `tokens` tokens from its current engine."""
     record = make_record(number, max_tokens=100)
     record.move(Event.DISPATCH)
     for token in range(tokens):
@@ -58,7 +58,7 @@ def test_trusted_requests_resume_together_and_suspects_one_by_one() -> None:
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
-    """A request that becomes trusted begins again at one."""
+    """The count of a request that becomes trusted starts again at one."""
     trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
     for _ in range(5):
         assert after_death(trusted, first, second) is None
@@ -87,7 +87,7 @@ def test_alone_it_is_blamed_at_exactly_its_limit(limit: int) -> None:
     [([], None), ([65], None), ([65, EOS], FinishReason.STOP), ([65, 66, 67], FinishReason.LENGTH)],
 )
 def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: FinishReason | None) -> None:
-    """A stop token, or all the tokens it may have."""
+    """A stop token, or max_tokens."""
     record = make_record(max_tokens=3)
     record.move(Event.DISPATCH)
     for token in tokens:

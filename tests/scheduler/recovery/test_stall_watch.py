@@ -1,4 +1,4 @@
-"""When an engine counts as hung: decisions on a clock that the test holds."""
+"""When an engine is declared hung: decisions on a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CEILING = 120.0
 
 @dataclass
 class Watched:
-    """A watch over these records, and what it did."""
+    """A watch over these records, and its actions."""
 
     on_board: list[StreamRecord] = field(default_factory=list)
     sent: list[ToEngine] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Watched:
 
 
 def test_an_engine_without_work_may_be_silent() -> None:
-    """Also for ever, and nobody asks it anything."""
+    """Forever, and without an inspection."""
     watched = Watched()
     watched.look_on(0.0, 10 * CEILING)
     assert (watched.killed, watched.sent) == ([], [])
@@ -83,7 +83,7 @@ def test_an_engine_without_work_may_be_silent() -> None:
 
 
 def test_an_unknown_step_has_the_ceiling() -> None:
-    """The first ones of an engine are not judged by others."""
+    """The first steps of an engine have no earlier ones to compare with."""
     watched = Watched()
     watched.board()
     watched.look_on(0.0, CEILING - 1)
@@ -93,7 +93,7 @@ def test_an_unknown_step_has_the_ceiling() -> None:
 
 
 def test_a_hung_step_is_found_by_the_duration_of_known_steps() -> None:
-    """Ten steps of a second: thirty seconds of silence are enough."""
+    """Ten steps of a second: thirty seconds without one are enough."""
     watched = Watched()
     last = watched.learn()
     assert watched.watch.limit_seconds() == FLOOR_SECONDS
@@ -104,7 +104,7 @@ def test_a_hung_step_is_found_by_the_duration_of_known_steps() -> None:
 
 
 def test_a_prompt_that_comes_is_not_judged_by_the_decoding_before_it() -> None:
-    """Its chunks may take longer: the ceiling again, until some of them were seen."""
+    """Its chunks may take longer: the ceiling again, until some of them were observed."""
     watched = Watched()
     last = watched.learn()
     watched.board()
@@ -113,7 +113,7 @@ def test_a_prompt_that_comes_is_not_judged_by_the_decoding_before_it() -> None:
 
 
 def test_after_a_death_the_next_engine_begins_with_the_ceiling() -> None:
-    """Its first steps compile and touch what no step had touched."""
+    """Its first steps compile kernels and touch new memory."""
     watched = Watched()
     last = watched.learn()
     watched.watch.engine_lost()
@@ -123,7 +123,8 @@ def test_after_a_death_the_next_engine_begins_with_the_ceiling() -> None:
 
 
 def test_half_way_it_is_asked_and_what_it_has_done_since_counts() -> None:
-    """A step or a file read since the last sign is one; an answer alone is not, nor another's answer."""
+    """A step or a file read since the last output counts; a reply alone does not, nor one to another
+    query."""
     watched = Watched()
     watched.board()
     watched.step(1.0, prefills=True, reads=3)
@@ -143,7 +144,7 @@ def test_half_way_it_is_asked_and_what_it_has_done_since_counts() -> None:
 
 @pytest.mark.parametrize(("late", "killed"), [(1000.0, False), (0.5, True)])
 def test_time_in_which_nobody_ran_is_not_held_against_the_engine(late: float, killed: bool) -> None:
-    """A lid that was closed: the watch itself wakes late. A busy moment excuses nothing."""
+    """A closed lid: the watch itself wakes late. A short delay excuses nothing."""
     watched = Watched()
     watched.board()
     now = CEILING - 0.5 + late

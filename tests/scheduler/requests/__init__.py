@@ -1,1 +1,1 @@
-"""Tests of mailboxes and their router."""
+"""Tests of mailboxes and the multiplexer."""

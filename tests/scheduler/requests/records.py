@@ -1,4 +1,4 @@
-"""Records as acceptance makes them, for tests of the parts that handle them."""
+"""Records as admission makes them, for tests of the parts that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of states and moves: closed, and nothing outside it happens."""
+"""The table of states and moves: it is closed, and no other move is legal."""
 
 from __future__ import annotations
 

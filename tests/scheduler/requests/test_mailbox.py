@@ -1,4 +1,4 @@
-"""One request's events between the router and its reader: merged, in order, with one end."""
+"""One request's events between the multiplexer and its reader: merged, in order, with one end."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_reader_waits_for_each_event_and_learns_the_end() -> None:
 
 @trio_test
 async def test_a_reader_that_is_cancelled_loses_nothing() -> None:
-    """A keep-alive is a wait with a deadline: what comes after it is still there."""
+    """A keep-alive is a wait with a deadline: the next event is still delivered."""
     mailbox = Mailbox()
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -169,7 +169,7 @@ pieces = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(actions=st.lists(pieces | st.just(TAKE), max_size=30))
 def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[object]) -> None:
-    """However seldom the reader comes, cut into single letters it is what was put."""
+    """However seldom the reader reads, cut into single letters it equals what was put."""
     mailbox, taken, put = Mailbox(), [], []
     for action in actions:
         if action is TAKE:
@@ -184,7 +184,7 @@ def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[objec
 
 
 def test_a_late_reader_gets_one_event_a_run() -> None:
-    """Log-probabilities keep beside their text."""
+    """Log-probabilities stay with their text."""
     mailbox = Mailbox()
     entry = TokenLogprobs(Logprob(1, "a", b"a", -0.5))
     half = TokenLogprobs(Logprob(2, "", b"\xf0", -0.5))

@@ -1,4 +1,4 @@
-"""What the engine says reaches the request that it concerns, and no other."""
+"""The engine's output reaches the request it is for, and no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.scheduler.requests.records import events_of, finals_of, make_record, 
 
 @dataclass
 class Board:
-    """A multiplexer, what it sent and who left it. `now` is its clock."""
+    """A multiplexer, the messages that it sent and the records that left it. `now` is its clock."""
 
     sent: list[ToEngine] = field(default_factory=list)
     left: list[StreamRecord] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Broken:
 
 
 def test_submitting_sends_the_request_and_remembers_when() -> None:
-    """The message carries what the engine needs; the wait in the queue is observed."""
+    """The message has what the engine needs; the wait in the queue is observed."""
     board = Board(now=2.5)
     record = board.submit(make_record(7, prompt=[4, 5]))
     assert len(board.sent) == len(board.multiplexer) == 1
@@ -119,7 +119,7 @@ def test_progress_text_and_end_arrive_in_the_request_that_they_name() -> None:
 
 
 def test_a_stop_token_is_counted_but_is_no_text() -> None:
-    """The usage includes it, as vLLM's does; what was held back comes out before the end."""
+    """The usage includes it, as vLLM's does; held back text comes out before the end."""
     board = Board()
     record = board.submit(make_record(1, stop=("ax",)))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
@@ -137,7 +137,7 @@ def test_the_last_token_before_the_length_limit_is_text() -> None:
 
 
 def test_a_stop_string_ends_the_answer_at_once_and_cancels_the_row() -> None:
-    """The reader need not wait for the engine; tokens that were under way are dropped and counted."""
+    """The reader need not wait for the engine; tokens in flight are dropped and counted."""
     board = Board()
     record = board.submit(make_record(1, stop=("END",)))
     for output in letters(1, "the END"):
@@ -154,7 +154,7 @@ def test_a_stop_string_ends_the_answer_at_once_and_cancels_the_row() -> None:
 
 
 def test_a_stop_string_in_the_very_last_token_is_a_stop() -> None:
-    """Also where the engine retires the row in the same step for its length."""
+    """Also if the engine retires the row in the same step for its length."""
     board = Board()
     record = board.submit(make_record(1, stop=("b",)))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
@@ -164,7 +164,7 @@ def test_a_stop_string_in_the_very_last_token_is_a_stop() -> None:
 
 
 def test_a_stop_string_in_the_flush_is_a_stop() -> None:
-    """What was held back of a cut character may complete it."""
+    """Held back text of a cut character may complete it."""
     board = Board()
     record = board.submit(make_record(1, stop=("a\ufffd",)))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
@@ -199,7 +199,7 @@ def test_a_failure_in_one_requests_text_fails_that_request_alone(at: str) -> Non
 def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
     reason: RetireReason, kind: type[Exception], outcome: str
 ) -> None:
-    """Whose fault it is decides the class; the engine's words reach the client."""
+    """The class depends on who is at fault; the engine's message reaches the client."""
     board = Board()
     record = board.submit(make_record(1))
     board.multiplexer.route(step(retired=[(1, reason)], detail="because of this"))
@@ -211,7 +211,7 @@ def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
 
 
 def test_a_cancelled_request_hears_nothing_more_and_is_forgotten_at_retired() -> None:
-    """Its id stays in the table until the engine says that it holds nothing of it."""
+    """Its id stays in the table until the engine retires it."""
     board = Board()
     record = board.submit(make_record(1))
     record.abandon()
@@ -228,7 +228,7 @@ def test_a_cancelled_request_hears_nothing_more_and_is_forgotten_at_retired() ->
 
 
 def test_waits_between_tokens_are_observed_for_readers_only() -> None:
-    """Time to first token from acceptance, then the gaps; late tokens are nobody's latency."""
+    """Time to first token from acceptance, then the gaps; late tokens count for no latency."""
     board = Board()
     record = board.submit(make_record(1, arrived_at=0.0))
     for now, token in [(3.0, "a"), (3.5, "b"), (5.5, "c")]:
@@ -251,8 +251,8 @@ def test_waits_between_tokens_are_observed_for_readers_only() -> None:
     ],
 )
 def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: StepOutput) -> None:
-    """An id that it does not have, a prefill after the first token: the supervisor then replaces the
-    engine, and the service goes on."""
+    """An id that it does not have, a prefill after the first token: the supervisor then replaces the engine,
+    and the service goes on."""
     board = Board()
     board.submit(make_record(1))
     if impossible.tokens and impossible.tokens[0].request_id == 1:
@@ -306,7 +306,7 @@ def test_a_resumed_request_goes_on_behind_its_output() -> None:
 
 @pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
 def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: FinishReason) -> None:
-    """The engine broke off in the frame that ended it: there is nothing to go on with."""
+    """The engine died within the frame that ended it: there is nothing to resume."""
     board = Board()
     record = board.submit(make_record(max_tokens=2))
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
@@ -323,7 +323,7 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
 def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
-    """No engine has it, so there is no Retired to wait for, and nobody to send a Cancel to."""
+    """No engine has it, so no Retired will come, and no Cancel is sent."""
     board = Board()
     record = board.submit(make_record())
     board.multiplexer.lose_all()
@@ -343,7 +343,7 @@ def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
 
 
 def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:
-    """The ids stay until the engine has let go of them."""
+    """The ids stay until the engine has retired them."""
     board = Board()
     records = [board.submit(make_record(number)) for number in (1, 2)]
     error = Draining("going")
@@ -368,7 +368,7 @@ acts = st.lists(
 def test_whatever_happens_each_request_leaves_once_with_one_outcome(
     acts: list[tuple[int, str]], lost: bool
 ) -> None:
-    """Five requests, anything in any order that an engine may say or a client may do."""
+    """Five requests, any order of legal engine messages and client actions."""
     board = Board()
     records = [board.submit(make_record(number, stop=("!",))) for number in range(5)]
     for number, act in acts:

@@ -24,7 +24,7 @@ from tests.fakes.scheduling import ask, make_scheduler, running
 
 
 class BugError(Exception):
-    """What nobody expects."""
+    """An unexpected exception."""
 
 
 class BrokenTracer:
@@ -33,7 +33,7 @@ class BrokenTracer:
 
 
 class BrokenInstrument:
-    """Raises whatever it is asked for."""
+    """Raises for any attribute."""
 
     def __getattr__(self, name: str) -> Any:
         raise BugError(f"no {name}")
@@ -104,7 +104,7 @@ async def test_broken_telemetry_costs_no_token(name: str, autojump_clock: MockCl
 
 @trio_test
 async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockClock) -> None:
-    """Six requests: six failures, one line."""
+    """Six requests: six failures, one log line."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01), tracer=BrokenTracer())
     with structlog.testing.capture_logs() as lines:
         assert await texts_of(scheduler) == await undisturbed()
@@ -129,7 +129,7 @@ def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
 
 
 BROKEN_ROUTING: dict[str, Callable[[Scheduler], None]] = {
-    # Each after some tokens: what was delivered before it raised must not come twice.
+    # Each after some tokens: tokens delivered before it raised must not come twice.
     "route": raises_from("_multiplexer", "route", after=6, times=1),
     "accounting": raises_from("_queue", "observe", after=20, times=1),
     "stall-watch": raises_from("_stall", "stepped", after=5, times=1),
@@ -152,7 +152,7 @@ async def test_a_bug_in_routing_is_an_engines_end_and_the_streams_go_on(
 
 
 def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
-    """Counters that come before a broken one go on as if nothing had been."""
+    """Counters before a broken one continue correctly."""
     metrics = Metrics()
     totals = EngineTotals(metrics)
     metrics.running = BrokenInstrument()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Counters that only grow, whatever becomes of the engines."""
+"""Counters only grow, across engine restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def over(metrics: Metrics, name: str, label: str, values: tuple[str, ...]) -> li
 @settings(max_examples=60, deadline=None)
 @given(lives)
 def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[list[Step]]) -> None:
-    """Each engine counts from zero; ours never go back and miss nothing. Gauges are of the engine that is."""
+    """Each engine counts from zero; ours never go back and miss nothing. Gauges are the current engine's."""
     metrics = Metrics()
     totals = EngineTotals(metrics)
     for life in lives:
@@ -98,7 +98,7 @@ def test_a_step_is_of_one_kind(rows: int, prefilled: int, kind: str) -> None:
 
 
 def test_steps_that_an_engine_did_not_speak_of_are_counted_with_the_next_that_it_does() -> None:
-    """It is silent while it reads an answer's beginning again: four steps of 2 s, not one of 8."""
+    """It sends no output while it prefills a resumed answer: four steps of 2 s, not one of 8."""
     metrics = Metrics()
     EngineTotals(metrics).take(Counters(steps=4, prefilled_tokens=400, busy_seconds=8.0))
     assert read(metrics, "penstock_engine_step_seconds_count", kind="prefill") == 4

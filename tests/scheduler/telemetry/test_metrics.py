@@ -1,4 +1,4 @@
-"""What is there from the start, and what each refusal is called."""
+"""The metrics that exist from the start, and the label of each refusal."""
 
 from __future__ import annotations
 

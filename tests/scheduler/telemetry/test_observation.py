@@ -1,4 +1,4 @@
-"""Requests and moments as samples: bounded labels, latencies of finished requests, vLLM's names."""
+"""Samples of requests and gauges: bounded labels, latencies of finished requests, vLLM's names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flow(tenant: str, session: str = "", priority: int = 0, **facts: float) -> F
 
 
 def test_ten_thousand_tenants_and_sessions_make_no_series() -> None:
-    """A client that chooses its own name may not fill the collector's disk."""
+    """A client that chooses its own name must not fill the collector's disk."""
     metrics = Metrics(["acme"])
     before = series(metrics)
     flows = [flow(f"tenant-{n}", f"session-{n}", n % 21 - 10) for n in range(10_000)]
@@ -69,7 +69,7 @@ def test_bands_are_by_the_sign_of_the_priority() -> None:
 
 
 def test_the_service_gap_is_between_tenants_that_wait_with_one_priority() -> None:
-    """Tenants of different priorities are not due the same service."""
+    """Tenants of different priorities are not entitled to the same service."""
     metrics = Metrics()
     observe_flows(
         metrics,
@@ -115,7 +115,7 @@ def _model_labels(metrics: Metrics) -> dict[str, str]:
 
 @trio_test
 async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_clock: MockClock) -> None:
-    """An engine's death before the first token is a wait of its own kind; one afterwards is none at all."""
+    """An engine's death before the first token is a label of its own; one afterwards changes nothing."""
     launcher = LoopbackLauncher()
     scheduler = make_scheduler(launcher, ScriptedPlan(step_seconds=0.5))
     async with running(scheduler), scheduler.stream(ask("hello")) as stream:
@@ -134,7 +134,7 @@ async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_cl
 
 @trio_test
 async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockClock) -> None:
-    """Within two steps; and it is no latency of an answer."""
+    """Within two steps; and it does not count as an answer's latency."""
     scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.5))
     async with running(scheduler):
         async with scheduler.stream(ask(max_tokens=1000)) as stream:
@@ -149,7 +149,7 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
 
 @trio_test
 async def test_vllms_names_say_what_ours_say(autojump_clock: MockClock) -> None:
-    """Labels and types as theirs; histograms with vLLM's buckets and no label of ours."""
+    """Labels and types are theirs; histograms have vLLM's buckets and no label of ours."""
     scheduler = make_scheduler(LoopbackLauncher())
     scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
     async with running(scheduler):

@@ -1,4 +1,4 @@
-"""The one line that remains of a request."""
+"""The one log line of a request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_each_request_leaves_one_line_with_its_counts_and_waits(autojump_c
 
 @trio_test
 async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: MockClock) -> None:
-    """In no line of the service, with the client's own id as the one thing of his."""
+    """In no line of the service; only the client's own id is."""
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
         async with running(scheduler):
@@ -64,7 +64,7 @@ async def test_no_word_of_the_prompt_or_the_answer_is_logged(autojump_clock: Moc
 
 
 def test_what_never_happened_is_null() -> None:
-    """A request that left the queue by a cancel has no wait for the engine and no first token."""
+    """A request that was cancelled in the queue has no wait for the engine and no first token."""
     record = make_record(1, arrived_at=10.0)
     record.queued_at = 10.5
     record.abandon()
@@ -79,7 +79,7 @@ def test_what_never_happened_is_null() -> None:
 
 @trio_test
 async def test_a_request_that_was_refused_leaves_a_line_as_well(autojump_clock: MockClock) -> None:
-    """With what it was refused for, and the id that its client got."""
+    """With the reason, and the id that its client got."""
     scheduler = make_scheduler(LoopbackLauncher())
     with capture_logs() as logs:
         async with running(scheduler):

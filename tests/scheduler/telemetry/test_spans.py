@@ -1,4 +1,4 @@
-"""A request as a trace: its phases one after the other, in its client's trace where there is one."""
+"""A request as a trace: its phases in sequence, in its client's trace if there is one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WALL_SECONDS = 1_700_000_000
 
 
 class Collected:
-    """Spans in memory. The wall's clock goes with the virtual one, from a moment of its own."""
+    """Spans in memory. The wall clock advances with the virtual one, from a time of its own."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -41,7 +41,7 @@ class Collected:
 
 
 def seconds(span: ReadableSpan) -> tuple[float, float]:
-    """Start and end after the trace's beginning on the wall."""
+    """Return start and end after the trace's beginning on the wall clock."""
     assert span.start_time is not None
     assert span.end_time is not None
     start, end = (round(at / 1e9 - WALL_SECONDS, 3) for at in (span.start_time, span.end_time))
@@ -58,7 +58,7 @@ async def traced(request: GenerationRequest, plan: ScriptedPlan | None = None) -
 
 @trio_test
 async def test_phases_follow_each_other_and_fill_the_request(autojump_clock: MockClock) -> None:
-    """On the wall's clock; children of the request's span, in one trace."""
+    """On the wall clock; children of the request's span, in one trace."""
     spans = await traced(ask(max_tokens=4), ScriptedPlan(step_seconds=0.5))
     root = spans["chat tiny"]
     assert root.kind is SpanKind.SERVER
@@ -78,7 +78,7 @@ async def test_phases_follow_each_other_and_fill_the_request(autojump_clock: Moc
 
 @trio_test
 async def test_it_says_what_the_conventions_ask_and_no_word_of_the_prompt(autojump_clock: MockClock) -> None:
-    """Models, tokens, parameters, why it ended; and of ours the tenant and the ids."""
+    """Models, tokens, parameters, finish reason; and our attributes for the tenant and the ids."""
     request = replace(ask("a secret", max_tokens=4, tenant="acme", session="s1"), origin=Origin("mine"))
     root = (await traced(request))["chat tiny"]
     assert dict(root.attributes or {}) == {
@@ -118,7 +118,7 @@ async def test_a_clients_trace_goes_on(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("header", ["", "rubbish", CLIENTS[:-3], "00-" + "0" * 32 + CLIENTS[35:], "\n" * 9])
 def test_a_false_trace_header_fails_nothing(header: str) -> None:
-    """The trace is then one of our own."""
+    """The request then gets a new trace."""
 
     @trio_test
     async def check(autojump_clock: MockClock) -> None:
@@ -130,7 +130,7 @@ def test_a_false_trace_header_fails_nothing(header: str) -> None:
 
 @trio_test
 async def test_a_client_that_records_nothing_is_not_recorded(autojump_clock: MockClock) -> None:
-    """As its header says."""
+    """According to its header."""
     assert await traced(replace(ask(), origin=Origin(traceparent=UNSAMPLED))) == {}
 
 

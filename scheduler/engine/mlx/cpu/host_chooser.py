@@ -1,8 +1,8 @@
-"""Penalties, and then the best token of each row or a draw, by NumPy: for processors on which MLX's exp, log
-and sort are slow (`softmax.py`).
+"""Penalties, then the argmax or a draw for each row, by NumPy: for processors on which MLX's exp, log and
+sort are slow (`softmax.py`).
 
-The logits are copied once, and each row is finished while it is in the processor's cache: 24 rows of
-8,192 tokens, all with parameters of their own, take less than 2 ms.
+The logits are copied once, and each row is finished while it is in the processor's cache: 24 rows of 8,192
+tokens, all with parameters of their own, take less than 2 ms.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _Floats = npt.NDArray[np.float32]
 
 
 class HostChooser:
-    """A `Chooser` for the rows of one batch, which hold their counts themselves."""
+    """A `Chooser` for the rows of one batch, which hold their own counts."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = tuple(rows)
 
     def leave(self) -> None:
-        """Nothing is kept here."""
+        """The chooser keeps no state."""
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        numbers: _Floats = np.array(logits)  # Ours to change.
+        numbers: _Floats = np.array(logits)  # A copy that may be changed.
         last = np.array(inputs).tolist()
         tokens, scores, errors = [0] * len(last), [math.nan] * len(last), {}
-        with np.errstate(all="ignore"):  # What is not finite fails its row, by its score.
+        with np.errstate(all="ignore"):  # A score that is not finite fails its row.
             for place, row in enumerate(self._rows):
                 try:
                     tokens[place], scores[place] = _chosen(row, numbers[place], last[place])
@@ -48,7 +48,7 @@ class HostChooser:
 
 
 def _chosen(row: RowSampling, logits: _Floats, token: int) -> tuple[int, float]:
-    """The best token after `token` (the last of the prompt, or a new output token), and its score."""
+    """Return the best token after `token` (the last of the prompt, or a new output token), and its score."""
     if isinstance(row.counts, HostCounts):
         if row.has_output:
             row.counts.add(token)
@@ -60,21 +60,22 @@ def _chosen(row: RowSampling, logits: _Floats, token: int) -> tuple[int, float]:
         return _best(logits * heat + _gumbel(key, _all_tokens(len(logits))))
     most = logits.max()
     if not np.isfinite(most):
-        return 0, math.nan  # No threshold can be found: a comparison with NaN keeps nothing.
+        return 0, math.nan  # There is no threshold: a comparison with NaN keeps nothing.
     kept = np.flatnonzero(logits >= _floor(logits, most, row.params))
     place, score = _best(logits[kept] * heat + _gumbel(key, _all_tokens(len(logits))[kept]))
     return int(kept[place]), score
 
 
 def _best(scores: _Floats) -> tuple[int, float]:
-    """NaN, where there is one: NumPy's argmax finds it before any number."""
+    """Return the best place and its score, NaN if there is one: NumPy's argmax prefers it to any number."""
     place = int(scores.argmax())
     return place, float(scores[place])
 
 
 def _floor(logits: _Floats, best: np.float32, params: Sampling) -> float:
-    """The least logit that is kept; `best` is the largest. NumPy's sort uses the processor's vectors: 17 us
-    for 8,192 numbers. What others have cut off is not sorted; all of it counts for the mass."""
+    """Return the least logit that is kept; `best` is the largest. NumPy's sort uses the processor's vectors:
+    17 us for 8,192 numbers. Tokens below another cut-off are not sorted, but all of them count for the
+    mass."""
     floor = best + math.log(min(params.min_p, 1.0)) if params.min_p > 0.0 else _NEVER
     if 0 < params.top_k < len(logits):
         floor = max(floor, np.partition(logits, -params.top_k)[-params.top_k])
@@ -91,13 +92,13 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 @cache
 def _all_tokens(vocabulary: int) -> npt.NDArray[np.uint64]:
-    """What each token adds to a key."""
+    """Each token's term in a key."""
     return np.arange(1, vocabulary + 1, dtype=np.uint64) * _STEP
 
 
 def _gumbel(key: int, tokens: npt.NDArray[np.uint64]) -> _Floats:
-    """Of the standard Gumbel distribution, a number for each token, whichever others are asked for: those of
-    the generator SplitMix64 (Steele, Lea, Flood 2014) that begins at `key`. Only what is kept needs any."""
+    """Return a standard Gumbel number for each token, independent of which others are requested: the
+    generator SplitMix64 (Steele, Lea, Flood 2014), seeded with `key`. Only kept tokens need one."""
     bits = tokens + np.uint64(key)
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
@@ -111,6 +112,6 @@ def _gumbel(key: int, tokens: npt.NDArray[np.uint64]) -> _Floats:
 
 
 def host_gumbel(keys: Sequence[int], vocabulary: int) -> mx.array:
-    """(keys, vocabulary): the same numbers, for rows that are drawn in the graph. So a row draws the same,
-    whether its neighbours have cut-offs or not."""
+    """Return (keys, vocabulary): the same numbers, for rows that are drawn in the graph. So a row draws the
+    same tokens whether or not its neighbours have cut-offs."""
     return mx.array(np.stack([_gumbel(key, _all_tokens(vocabulary)) for key in keys]))

@@ -28,13 +28,13 @@ _COEFFICIENTS = (
     1.0000000755330436,
 )
 _ROUNDING = 12582912.0
-"""1.5 * 2**23: added to a float32, it leaves the nearest integer in the lowest bits."""
+"""1.5 * 2**23: adding it to a float32 leaves the nearest integer in the lowest bits."""
 _LEAST = -100.0
-"""2**-100 counts as nothing for a weight, and times a value it is still a normal float32. With 2**-126, the
-least, products were subnormal, and with values in the padding 32 rows took ten times as long (x86)."""
+"""Weights below 2**-100 count as zero; times a value this is still a normal float32. With 2**-126, the least,
+products were subnormal, and with values in the padding 32 rows took ten times as long (x86)."""
 _FARTHEST = -87.0
-"""e**-87 is about the least normal float32. At -1e30 a GPU's fast exponential promises nothing, and NaN
-times a weight of 0 would be NaN."""
+"""e**-87 is about the least normal float32. At -1e30 the result of a GPU's fast exponential is undefined, and
+NaN times a weight of 0 would be NaN."""
 _MANY_SCORES = 1 << 15
 """From this number on the host is faster, although the step waits for pending work: about 32 rows of 6 heads
 at 170 tokens."""
@@ -53,12 +53,12 @@ def power_of_two(x: mx.array) -> mx.array:
 
 
 def weight(x: mx.array) -> mx.array:
-    """e**x of float32 x of at most 0, in the graph."""
+    """e**x for float32 x of at most 0, in the graph."""
     return power_of_two(x * math.log2(math.e)) if device().exp_is_slow else mx.exp(x)
 
 
 def merge_weight(x: mx.array) -> mx.array:
-    """e**x for the maximum of a part less that of all, which is -1e30 where the part is fully masked."""
+    """e**x for the maximum of a part minus that of all, which is -1e30 if the part is fully masked."""
     return weight(mx.maximum(x, _FARTHEST))
 
 

@@ -20,15 +20,15 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.replacement import replace
 
 _MANY = 1 << 16
-"""More numbers than a decode step has, whose graph is built while the last step is computed."""
+"""More numbers than a decode step has: its graph is built while the previous step is computed."""
 _ordinary: Callable[[mx.array, mx.array], mx.array] = activations.swiglu
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """Both have one shape, which is the result's. Equal to mlx-lm's within 1e-6 in float32."""
+    """Both arrays have the result's shape. Equal to mlx-lm's within 1e-6 in float32."""
     if gate.size >= _MANY and gate.dtype == x.dtype == mx.float32:
         return _on_host(gate, x)
-    # Beyond 126 there is no float32 left, and nothing of the gate.
+    # Beyond 126 float32 overflows, and the gate is 0.
     power = power_of_two(mx.minimum(gate.astype(mx.float32) * -math.log2(math.e), 126.0))
     return gate * (1.0 / (1.0 + power)).astype(gate.dtype) * x
 

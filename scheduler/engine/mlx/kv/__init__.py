@@ -1,1 +1,1 @@
-"""Keys, values and states of the running rows, and what is kept of them."""
+"""Keys, values and states of the running rows and of the prefix cache."""

@@ -1,8 +1,8 @@
 """Which runs the rows of a batch share, and where each row's own tokens begin: equal in all layers.
 
 BatchGenerator changes a batch layer by layer (`merge`, `extend`, `filter`, `finalize`). A geometry is never
-mutated: the first layer that goes through a change makes the geometry after it (`after`), and the other
-layers find it there.
+mutated: the first layer that makes a change creates the geometry after it (`after`), and the other layers get
+the same object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.engine.mlx.shared_attention import SharedGroup
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The first `tokens` tokens of a kept segment, in all layers that can be cut."""
+    """The first `tokens` tokens of a cached segment, in all layers that can be cut."""
 
     segment: KvSegment
     tokens: int
@@ -45,7 +45,7 @@ class RunGroup:
     run: Run
     rows: tuple[int, ...]
     index: mx.array | None
-    """The rows as an array; None where they are all rows of the batch, in order."""
+    """The rows as an array; None if they are all rows of the batch, in order."""
 
     def of_layer(self, layer: int) -> SharedGroup:
         return SharedGroup(*self.run.keys_values(layer), self.rows, self.index)
@@ -67,8 +67,8 @@ class BatchGeometry:
         self._offsets: tuple[int, mx.array] | None = None
 
     def after(self, paths: tuple[Path, ...], padding: tuple[int, ...]) -> BatchGeometry:
-        """The geometry after a change. All layers that make the same change to this one get the same object,
-        and a change that changes nothing gives this one."""
+        """Return the geometry after a change. All layers that make the same change to this one get the same
+        object; a change without effect returns this one."""
         for known in (self, self._after):
             # Tuples compare their items by identity first: the layers' paths are the same objects.
             if known is not None and (known.paths, known.padding) == (paths, padding):
@@ -77,7 +77,7 @@ class BatchGeometry:
         return self._after
 
     def offsets(self, end: int) -> mx.array:
-        """(rows,) The position of each row's next token, in layers whose columns end at `end`."""
+        """Return (rows,): the position of each row's next token, in layers whose columns end at `end`."""
         if self._offsets is None or self._offsets[0] != end:
             own = zip(self.shared_tokens, self.padding, strict=True)
             self._offsets = end, mx.array([shared + end - padding for shared, padding in own])

@@ -1,9 +1,10 @@
-"""One layer's keys and values in the running batch: runs that rows share in place, and private rest.
+"""One layer's keys and values in the running batch: runs that rows share in place, and each row's private
+rest.
 
-These objects go into BatchGenerator through `caches=`: it calls `merge` of the first row's, and from then
-on `update_and_fetch`, `prepare`, `finalize`, `make_mask`, `extend`, `filter` and `extract` of the batch's.
-Positions (`offset`) count what is shared too. What is equal in all layers is `batch_geometry.py`'s: layers
-hold the same object, and their own arrays.
+BatchGenerator gets these objects through `caches=`: it calls `merge` of the first row's, and from then on
+`update_and_fetch`, `prepare`, `finalize`, `make_mask`, `extend`, `filter` and `extract` of the batch's.
+Positions (`offset`) include shared tokens. `batch_geometry.py` owns what is equal in all layers: layers hold
+the same geometry, and their own arrays.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from scheduler.engine.mlx.shared_attention import SharedGroup
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """One layer of a row before it joins: runs that stay where they are, runs that are copied behind them."""
+    """One layer of a row before it joins: runs that stay in place, and runs that are copied behind them."""
 
     layer: int
-    """Its place among the layers that can be cut, as in a segment."""
+    """Its index among the layers that can be cut, as in a segment."""
     geometry: BatchGeometry
-    """Of this row alone: what it shares. The same object in all its layers."""
+    """The geometry of this row alone: what it shares. The same object in all its layers."""
     copied: Path
     coming_tokens: int
-    """What the prompt still adds: room is made for it once, not grown step by step."""
+    """Tokens that the prompt still adds: room for them is allocated once."""
 
     def merge(self, rows: Sequence[RowStart]) -> BatchRows:
         return BatchRows.start(rows)
@@ -41,25 +42,24 @@ class RowStart:
 
     @property
     def nbytes(self) -> int:
-        """None of its own: the runs are the prefix cache's."""
+        """No bytes of its own: the runs belong to the prefix cache."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """One layer of one row as it was in the batch when it was asked for. Nothing is copied before it is
-    evaluated; hold it no longer than until the next step, which would have to copy the whole batch for its
-    sake."""
+    """One layer of one row at the time of the call. Nothing is copied before it is evaluated. Hold it no
+    longer than until the next step, which would otherwise have to copy the whole batch."""
 
     keys: mx.array | None
-    """Of this row alone; None where all of it is shared."""
+    """The row's private part; None if all of it is shared."""
     values: mx.array | None
     first: int
     shared_tokens: int
 
     def cut(self, start: int, end: int) -> KeysValues:
-        """A lazy view of positions [start, end), which lie behind what is shared."""
-        assert start >= self.shared_tokens, "what is shared is kept already"
+        """Return a lazy view of positions [start, end), which are behind the shared ones."""
+        assert start >= self.shared_tokens, "shared tokens are cached already"
         assert self.keys is not None
         assert self.values is not None
         base = self.first - self.shared_tokens
@@ -68,7 +68,7 @@ class RowView:
 
 
 class BatchRows:
-    """`groups` is what attention asks for: which runs are shared by which rows; empty: nothing is."""
+    """`groups`, which attention reads, are the runs shared by rows; empty if none are."""
 
     def __init__(self, layer: int, private: PaddedRows, geometry: BatchGeometry) -> None:
         self._layer = layer
@@ -78,7 +78,7 @@ class BatchRows:
 
     @classmethod
     def start(cls, rows: Sequence[RowStart]) -> BatchRows:
-        """Write what is copied to its places, right-justified; what is shared is not touched."""
+        """Copy the copied runs to their places, right-justified; shared runs are not touched."""
         layer, lengths = rows[0].layer, [tokens_of(row.copied) for row in rows]
         longest = max(lengths)
         coming = longest + max(row.coming_tokens for row in rows)
@@ -97,7 +97,7 @@ class BatchRows:
 
     @property
     def offset(self) -> mx.array:
-        """Each row's position of its next token."""
+        """The position of each row's next token."""
         return self._geometry.offsets(self._private.end)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -121,7 +121,7 @@ class BatchRows:
         return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
 
     def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
-        """The next chunk is padded at its rows' right ends."""
+        """The next chunk is padded at the rows' right ends."""
         self._right_padding = right_padding
 
     def finalize(self) -> None:
@@ -131,12 +131,13 @@ class BatchRows:
             self._change(self._geometry.paths)
 
     def rebase(self, paths: Mapping[int, Path]) -> None:
-        """Some rows begin with longer (or cut) runs from now on: what they had of them privately goes."""
+        """Replace the shared runs of some rows by longer (or cut) ones; their private copies of these are
+        dropped."""
         known = self._geometry
         grown = [0] * len(known.paths)
         for row, path in paths.items():
             grown[row] = tokens_of(path) - known.shared_tokens[row]
-            assert grown[row] >= 0, "a row cannot be made to hold what it has never computed"
+            assert grown[row] >= 0, "a run has more tokens than the row has computed"
         if any(grown):
             self._private.forget(grown)
         self._change(tuple(paths.get(row, path) for row, path in enumerate(known.paths)))
@@ -150,17 +151,17 @@ class BatchRows:
         self._change(tuple(self._geometry.paths[row] for row in batch_indices))
 
     def extract(self, idx: int) -> Any:
-        """A view of the row, where upstream lines up a copy of all of it."""
+        """Return a view of the row; upstream returns an aligned copy."""
         keys, values = self._private.row(idx)
         return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """For BatchGenerator's split, whose sides each drop some rows."""
+        """For BatchGenerator's split, after which each side drops some rows."""
         return BatchRows(self._layer, self._private.twin(), self._geometry)
 
     @property
     def state(self) -> list[mx.array]:
-        """What a chunk is whole with."""
+        """The arrays to evaluate after a chunk."""
         return [array for array in (self._private.keys, self._private.values) if array is not None]
 
     @property
@@ -168,7 +169,7 @@ class BatchRows:
         return self._private.nbytes
 
     def _change(self, paths: tuple[Path, ...]) -> None:
-        """The rows, or the columns that they begin at, are others now."""
+        """Set new rows, or new columns at which they begin."""
         geometry = self._geometry.after(paths, tuple(self._private.padding))
         if geometry is not self._geometry:
             self._take(geometry)

@@ -1,6 +1,6 @@
 """Which layers of a model can be cut at any token, and which keep a state that cannot.
 
-Plain key-value layers can: what one token adds to them never changes. Sliding windows drop old tokens, and
+Plain key-value layers can: the entries of earlier tokens never change. Sliding windows drop old tokens, and
 recurrent layers fold all tokens into one state: for those the whole state is copied at checkpoints.
 """
 
@@ -56,8 +56,8 @@ class CacheLayout:
     def start(
         self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
     ) -> list[Any]:
-        """The layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs` pieces are
-        shared in place, the others copied."""
+        """Return the layers of a new row that begins where `lease` ends, or at 0; the first `shared_runs`
+        pieces are shared in place, the others copied."""
         layers: list[Any] = make_prompt_cache(self._model)
         path = () if lease is None else _path(lease)
         geometry = BatchGeometry((path[:shared_runs],), (0,))
@@ -79,24 +79,24 @@ class CacheLayout:
             rows.rebase(paths)
 
     def cut(self, row: Sequence[Any], start: int, end: int) -> KvSegment:
-        """A copy of positions [start, end) of a row that BatchGenerator extracted."""
+        """Return a copy of positions [start, end) of a row that BatchGenerator extracted."""
         views: list[RowView] = [row[index] for index in self._cuttable]
         return KvSegment([view.cut(start, end) for view in views], end - start)
 
     def state(self, row: Sequence[Any]) -> RowState:
-        """A copy of the row's current state."""
+        """Return a copy of the row's current state."""
         return RowState([row[index] for index in self._stateful])
 
 
 def row_bytes(used: Iterable[Any]) -> RowBytes:
-    """The bytes of a row, measured on the caches of a row that the model has run with."""
+    """Return the bytes of a row, measured on the caches of a row that the model has run with."""
     token_bytes, state_bytes, windows = 0, 0, Counter[int]()
     for layer in leaves(used):
         if not hasattr(layer, "keys"):
             state_bytes += layer.nbytes
         elif layer.keys is not None:  # Otherwise no layer of the model writes here.
             one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]
-            # A sliding window, as the two kinds of caches with one name it.
+            # A sliding window, as both kinds of caches with that attribute name it.
             if (window := getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)) is not None:
                 windows[window] += one
             else:
@@ -105,7 +105,7 @@ def row_bytes(used: Iterable[Any]) -> RowBytes:
 
 
 def leaves(layers: Iterable[Any]) -> Iterator[Any]:
-    """mlx-lm's caches, with CacheLists flattened."""
+    """Return mlx-lm's caches, with CacheLists flattened."""
     for layer in layers:
         if isinstance(layer, CacheList):
             yield from leaves(layer.caches)

@@ -1,8 +1,8 @@
-"""What rows take from the prefix cache when they join, share while they run, and leave there.
+"""The rows' use of the prefix cache: the prefix hit at admission, shared runs, and what a row adds.
 
-One life of a row: `start` (look up, lease), `keep` whenever something is whole (a stop, the end of its
-prompt, a follower that waits, its own end), `release`. The order matters: the lease pins what the row
-began with, so that what it adds always has a path to stand on, and what it shares in place stays.
+The life of a row: `start` (look up, lease), `keep` at each checkpoint (a pause, the end of its prompt, a
+waiting follower, its own end), `release`. The order matters: the lease pins the path of the prefix hit, so
+that its own tokens always have a path to continue, and shared runs stay in place.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from scheduler.engine.row_sharing import RowPath, runs_in_place
 from scheduler.engine.sequence import Sequence
 
 _CLEAR_AT_BYTES = 256 << 20
-"""MLX keeps freed buffers for itself; after evicting as much, the device should have them back."""
+"""MLX caches freed buffers; after evicting this much, return them to the device."""
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One sequence in the batch: how its tokens are chosen, and its ties to the prefix cache."""
+    """One sequence in the batch: its sampling, and its lease on the prefix cache."""
 
     sequence: Sequence
     sampling: RowSampling
     start_layers: list[Any]
-    """What its caches begin as; empty as soon as it has joined a batch, which has its own."""
+    """The initial caches; empty once the row has joined a batch, which has its own."""
     lease: Lease[KvSegment, RowState] | None
     matched: Node[KvSegment, RowState] | None = None
     """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
     compared again. It is not leased, so it may be removed."""
     uid: int = -1
-    """What BatchGenerator calls it, once it has joined."""
+    """BatchGenerator's id of the row, once it has joined."""
 
     @property
     def joined(self) -> bool:
@@ -50,7 +50,7 @@ class Row:
         return self.sequence.tokens[self.sequence.prompt_tokens - 1]
 
     def prompt_chunk(self, tokens: int) -> list[int]:
-        """Its next prompt tokens, which count as computed from now on."""
+        """Return its next prompt tokens, and count them as computed."""
         start = self.sequence.computed_tokens
         self.sequence.computed_tokens = start + tokens
         return self.sequence.tokens[start : start + tokens].tolist()
@@ -66,8 +66,8 @@ class Row:
 
 
 class CachedRows:
-    """`prefixes` None: nothing is kept, and rows begin empty. `in_place`: the model's attention was taken
-    over, so rows may share."""
+    """`prefixes` None: no prefix cache, and rows begin empty. `in_place`: the model's attention was replaced,
+    so rows may share."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class CachedRows:
         return renewed
 
     def restart(self, row: Row, runs: int) -> None:
-        """A row that has not joined a batch yet will share `runs` pieces of its lease in place."""
+        """Share `runs` pieces of its lease in place, for a row that has not joined a batch yet."""
         sequence = row.sequence
         row.start_layers = self._layout.start(
             row.lease, runs, sequence.prompt_tokens - sequence.cached_tokens
@@ -154,15 +154,15 @@ class CachedRows:
     def keep(
         self, row: Row, tokens: array[int], layers: abc.Sequence[Any], whole: bool, session_end: bool
     ) -> None:
-        """Keep what was computed for `tokens`, from `layers` as the batch's views give them.
+        """Put `tokens` into the prefix cache, from `layers` as the batch's views give them.
 
-        `whole`: the layers stand right after `tokens`, so the state of those that cannot be cut is theirs.
+        `whole`: the layers are right after `tokens`, so the state of those that cannot be cut is valid.
         `session_end`: these are a turn of the row's session, not the beginning of one.
         """
         if self._prefixes is None or not tokens:
             return
         if self._layout.needs_state and not whole:
-            return  # Nothing could be restored here.
+            return  # Nothing could be restored from here.
         submit = row.sequence.submit
         self._prefixes.insert(
             tokens,
@@ -175,13 +175,13 @@ class CachedRows:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
 
     def release(self, row: Row) -> None:
-        """The row stands on nothing of the cache any more."""
+        """Release the row's lease."""
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
             row.lease = None
 
     def set_running_bytes(self, running_bytes: int) -> None:
-        """Leave room for what the rows hold now; what was evicted goes back to the device when it is much."""
+        """Leave room for the rows' current bytes; if much was evicted, return it to the device."""
         if self._prefixes is None:
             return
         self._prefixes.set_running_bytes(running_bytes)

@@ -39,15 +39,15 @@ _LAYERS: dict[str, Any] = {
         mlx_caches.RotatingKVCache,
     )
 }
-"""The only classes that a file may name: a forged file must not choose what is called."""
+"""The only classes that a file may name: a forged file must not choose a class to call."""
 
 Pieces = Sequence[tuple[KvSegment, int]]
-"""Consecutive segments with the tokens taken of each, as a lease has them."""
+"""Consecutive segments with the tokens used of each, as in a lease."""
 
 
 def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
-    """Keys and values of positions [start, end) of a path, by layer. Copies in host memory: no MLX operation
-    is queued behind the running step (except for bfloat16, which needs one)."""
+    """Return keys and values of positions [start, end) of a path, by layer. Copies in host memory: no MLX
+    operation is queued behind the running step (except for bfloat16, which needs one)."""
     parts: dict[str, list[np.ndarray[Any, Any]]] = {}
     dtypes: dict[str, str] = {}
     position = 0
@@ -66,7 +66,7 @@ def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
 
 
 def layers_of(content: Content) -> list[KeysValues]:
-    """The keys and values of a block, by layer."""
+    """Return the keys and values of a block, by layer."""
     arrays = content.arrays
     count = sum(name.startswith("k") for name in arrays)
     return [
@@ -75,7 +75,7 @@ def layers_of(content: Content) -> list[KeysValues]:
 
 
 def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
-    """A state, with the keys and values that layers that can be cut hold since the last whole block."""
+    """Return a state, with the keys and values of layers that can be cut since the last whole block."""
     arrays: dict[str, HostArray] = dict(tail)
 
     def stored(leaf: Any) -> Any:
@@ -90,7 +90,7 @@ def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
 
 
 def state_of(content: Content) -> RowState:
-    """The inverse of `state_content`. Raises various exceptions for content that it did not make."""
+    """The inverse of `state_content`. Raises various exceptions for other content."""
 
     def restored(leaf: Any) -> Any:
         if isinstance(leaf, dict):
@@ -103,7 +103,7 @@ def state_of(content: Content) -> RowState:
 
 
 def _layer(name: Any, state: Any) -> Any:
-    """Raises ValueError for a name that is not a cache class. A CacheList's state names the classes of its
+    """Raise ValueError for a name that is not a cache class. A CacheList's state names the classes of its
     parts."""
     if name not in _LAYERS:
         raise ValueError(f"{name!r} is not a cache class")
@@ -114,7 +114,7 @@ def _layer(name: Any, state: Any) -> Any:
 
 
 def _host_view(array: mx.array) -> np.ndarray[Any, Any]:
-    """A view of the array's own memory; read-only by convention."""
+    """Return a view of the array's own memory; read-only by convention."""
     if array.dtype == mx.bfloat16:
         array = array.view(mx.uint16)
     return np.array(array, copy=False)

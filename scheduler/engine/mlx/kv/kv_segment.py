@@ -29,7 +29,7 @@ class KvSegment:
         self.nbytes = sum(keys.nbytes + values.nbytes for keys, values in self.layers)
 
     def split(self, at: int) -> tuple[KvSegment, KvSegment]:
-        """The first `at` tokens and the rest."""
+        """Return the first `at` tokens and the rest."""
         head = [(keys[..., :at, :], values[..., :at, :]) for keys, values in self.layers]
         tail = [(keys[..., at:, :], values[..., at:, :]) for keys, values in self.layers]
         return KvSegment(head, at), KvSegment(tail, self.tokens - at)

@@ -1,4 +1,4 @@
-"""Between the prefix cache in memory and its disk tier: writes behind, reads on a miss.
+"""The prefix cache's use of the disk tier: write-behind, and reads on a miss.
 
 The engine's thread calls it between steps; no call waits for a disk. A request whose prefix is on disk waits
 (others run) until it is read into the prefix cache, and is then admitted with a prefix hit. Writing copies
@@ -24,9 +24,10 @@ from scheduler.engine.sequence import Sequence
 from scheduler.token_ids import common_run
 
 _SLICE_TOKENS = 16 * BLOCK_TOKENS
-"""Of one read: it is in host memory, next to the arrays made from it."""
+"""The size of one read, which is in host memory beside the arrays made from it."""
 _MOST_PATHS = 64
-"""Paths that wait to be written; the oldest are dropped for newer ones, which mostly extend them."""
+"""The bound on paths that wait to be written; the oldest are dropped for newer ones, which mostly extend
+them."""
 _BLOCKS_WHILE_IDLE = 8
 
 
@@ -38,7 +39,7 @@ class _Fetch:
     salt: str
     chain: Chain
     end: int
-    """Blocks are read up to here."""
+    """The end of the blocks to read."""
     snapshot: int
     """The position of the state, which is read last; 0: none is needed."""
     start: int
@@ -83,7 +84,7 @@ class PrefixDisk:
             self._considered.add(number)
             return False
         if any(self._covers(fetch, sequence, max(end, snapshot)) for fetch in self._fetches.values()):
-            return True  # Another request's read covers it: then it will be in memory.
+            return True  # Another request's read covers it and will put it in memory.
         start = known // BLOCK_TOKENS * BLOCK_TOKENS
         self._considered.add(number)
         salt = sequence.submit.salt
@@ -98,7 +99,8 @@ class PrefixDisk:
             fetch.reading.cancel()
 
     def _readable(self, chain: Chain, limit: int) -> tuple[int, int]:
-        """Where the blocks worth reading end, and the position of the state that the model needs there."""
+        """Return where the blocks worth reading end, and the position of the state that the model needs
+        there."""
         if not self._layout.needs_state:
             return self.tier.match(chain, limit), 0
         snapshot = self.tier.deepest_snapshot(chain, limit)
@@ -125,7 +127,7 @@ class PrefixDisk:
         return False
 
     def _take(self, fetch: _Fetch, outcome: ReadOutcome) -> int:
-        """Insert it into the prefix cache. Returns where the inserted blocks end."""
+        """Insert it into the prefix cache. Return where the inserted blocks end."""
         start = fetch.start
         try:
             layers: list[KeysValues] = []
@@ -139,12 +141,12 @@ class PrefixDisk:
                 self._insert(fetch, layers_of(outcome.snapshot), start, fetch.snapshot)
                 tokens = fetch.tokens[: fetch.snapshot]
                 self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
-        except Exception as error:  # Intact bytes that another program made: a miss.
+        except Exception as error:  # Intact bytes of another program: a miss.
             print(f"prefix cache on disk: {type(error).__name__}: {error}", file=sys.stderr)
         return start
 
     def _insert(self, fetch: _Fetch, layers: list[KeysValues], start: int, end: int) -> bool:
-        """Whether all of it is in memory now; not if there is no room."""
+        """Insert it. Return whether all of it is in memory now; False if there is no room."""
 
         def cut(first: int, last: int) -> KvSegment:
             span = slice(first - start, last - start)
@@ -155,7 +157,7 @@ class PrefixDisk:
         tokens = fetch.tokens[:end]
         known = self._length(tokens, fetch.salt)
         if known < start:
-            return False  # The prefix before it was evicted meanwhile.
+            return False  # The prefix before it has been evicted.
         self.disk_tokens += end - known
         self._prefixes.insert(tokens, fetch.salt, cut)
         return self._length(tokens, fetch.salt) == end
@@ -166,18 +168,18 @@ class PrefixDisk:
     # --- writing
 
     def note(self, tokens: array[int], salt: str) -> None:
-        """These tokens are in the prefix cache: queue what is not on disk of them for writing."""
+        """These tokens are in the prefix cache: queue the part that is not on disk for writing."""
         self._paths.append(_Path(tokens, salt, self.tier.chain(tokens, salt)))
 
     def advance(self, idle: bool) -> bool:
-        """Hand over one block or state, several while idle. Returns whether there is more."""
+        """Hand over one block or state to the writer, several while idle. Return whether there is more."""
         for _ in range(_BLOCKS_WHILE_IDLE if idle else 1):
             if self._paths and not self._write_next(self._paths[0]):
                 self._paths.popleft()
         return bool(self._paths or self._fetches)
 
     def _write_next(self, path: _Path) -> bool:
-        """Hand over the next missing piece of a path. False where none is left, or it was dropped or
+        """Hand over the next missing piece of a path. Return False if none is left, or it was dropped or
         evicted."""
         match = self._prefixes.match(path.tokens, path.salt)
         lease = self._prefixes.pin(match)

@@ -23,7 +23,7 @@ NOT_FINITE = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One token for each row of a batch, on the device until they are read."""
+    """One token for each row of a batch, on the device until it is read."""
 
     rows: Sequence[RowSampling]
     tokens: mx.array
@@ -48,12 +48,12 @@ class Chooser(Protocol):
     """Penalties, cut-offs and draws for the rows of one batch. Rebuilt when rows join or leave."""
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        """One token for each row. `logits`: (rows, vocabulary) float32, -inf where a token is masked;
+        """Return one token for each row. `logits`: (rows, vocabulary) float32, -inf where a token is masked;
         `inputs`: (rows,), the tokens that they follow.
 
-        No row's logits or parameters raise, or change what another row gets. A row is failed (`verify`) if
-        the score of its best token is not finite. One NaN among numbers is never chosen: the host fails the
-        row, while MLX's argmax may skip the NaN, and then a row without cut-offs in the graph goes on.
+        No row's logits or parameters raise, or change another row's token. A row is failed (`verify`) if the
+        score of its best token is not finite. One NaN among numbers is never chosen: the host fails the row,
+        while MLX's argmax may skip the NaN, and then a row without cut-offs in the graph goes on.
         """
         ...
 

@@ -1,11 +1,11 @@
-"""Draws one token for each row that samples: cut-offs, temperature, and random numbers of its own.
+"""Draw one token for each row that samples: cut-offs, temperature, and random numbers of its own.
 
 Random numbers are keyed by (seed, position), not drawn from a stream: the same request gives the same tokens
-alone, among 31 others, and when it is computed again from the middle. Every operation works row by row, so
+alone, among 31 others, and when it is recomputed from the middle. Every operation works row by row, so
 neighbours and their order change nothing.
 
 The cut-offs are mlx-lm's (top-p, min-p and top-k, on the untempered distribution), each as the least logit
-that is kept. Of tokens with exactly this logit all are kept, where mlx-lm drops some.
+that is kept. All tokens with exactly this logit are kept; mlx-lm drops some.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Draw:
         self._heat = column([1.0 / row.params.temperature for row in rows])
         cut = [i for i, row in enumerate(rows) if row.cuts]
         self._cut = mx.array(cut) if 0 < len(cut) < len(rows) else None
-        """The rows that cut something off; None: all or none."""
+        """The rows that have cut-offs; None: all or none."""
         self._cuts = _Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
     def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:
@@ -92,7 +92,7 @@ class _Cuts:
         self._ordered = any(0 < p.top_k < vocabulary or 0.0 < p.top_p < 1.0 for p in rows)
 
     def floor(self, logits: mx.array) -> mx.array:
-        """The least logit that is kept, (rows, 1). No sort, which is slow on these devices: one
+        """Return the least logit that is kept, (rows, 1). No sort, which is slow on these devices: one
         bisection over the threshold serves all three."""
         best = mx.max(logits, axis=-1, keepdims=True)
         floor = best + self._least

@@ -1,8 +1,8 @@
 """Log-probabilities for the rows that request them: one batched extraction per step, read a step later.
 
-Of the model's own distribution: the log-softmax in float32 of its logits as they are, before bias,
-penalties, masks, temperature and cut-offs (vLLM's default, `raw_logprobs`): the model's opinion of a token,
-however it was chosen.
+They are the log-softmax in float32 of the model's unchanged logits, before bias, penalties, masks,
+temperature and cut-offs (vLLM's default, `raw_logprobs`): the model's own distribution, independent of
+sampling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, PromptLogprobsOut
 
 _LEAST = -9999.0
-"""Stands for minus infinity, which JSON cannot spell, as in OpenAI's own answers and vLLM's."""
+"""Replaces minus infinity, which JSON cannot express, as in OpenAI's API and in vLLM."""
 
 
 class StepLogprobs:

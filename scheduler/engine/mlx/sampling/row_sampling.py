@@ -1,4 +1,4 @@
-"""How one row's tokens are chosen: its parameters, and the state that they need from step to step."""
+"""One row's sampling: its parameters, and its state from step to step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from scheduler.engine.thinking import ThinkingLimit
 from scheduler.link.messages import Sampling
 
 LEAST_TEMPERATURE = 1e-5
-"""Below, a row is greedy, as in vLLM: 1 / temperature could overflow, and only the best is ever drawn."""
+"""Below it a row is greedy, as in vLLM: 1 / temperature could overflow, and only the best token would ever be
+drawn."""
 LEAST_FACTOR = float(np.finfo(np.float32).tiny)
-"""A repetition penalty that is smaller is 0 on some devices, and -inf * 0 is NaN."""
+"""A smaller repetition penalty is 0 on some devices, and -inf * 0 is NaN."""
 _MOST = float(np.finfo(np.float32).max)
 
 _NUMBERS = (
@@ -50,11 +51,11 @@ class RowSampling:
     """Of an answer with a thinking budget; it has seen `output`."""
     bias: mx.array | None = field(init=False, default=None)
     on_host: bool = field(default_factory=lambda: device().exp_is_slow)
-    """NumPy is faster than MLX at what comes after the model: `host_chooser.py` chooses the tokens."""
+    """Whether NumPy is faster than MLX after the model: `host_chooser.py` then chooses the tokens."""
     position: int = field(init=False)
     """The next token's position in the output."""
     counts: TokenCounts | HostCounts | None = field(init=False, default=None)
-    """For penalties, if there are any."""
+    """For penalties; None if there are none."""
     failure: str | None = field(init=False, default=None)
     """Why its last token must not be emitted, and the row ends."""
     _first_position: int = field(init=False)
@@ -83,7 +84,7 @@ class RowSampling:
 
     @property
     def cuts(self) -> bool:
-        """Whether it samples, and not from all tokens."""
+        """Whether it samples, with a cut-off."""
         params = self.params
         return self.sampled and bool(
             0.0 < params.top_p < 1.0 or params.min_p > 0.0 or 0 < params.top_k < self.vocabulary

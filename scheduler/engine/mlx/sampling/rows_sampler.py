@@ -1,4 +1,4 @@
-"""From logits to tokens, all rows in one pass, and each row as if it were alone.
+"""Choose tokens from logits, all rows in one pass, and each row as if it were alone.
 
 Every operation works row by row, so neighbours and their order change nothing. The order is: bias, the mask
 of stop tokens (`min_tokens`), that of reasoning's opening mark, grammars, then penalties and the argmax or a
@@ -37,7 +37,8 @@ class RowsSampler:
         biased = [(i, row.bias) for i, row in enumerate(rows) if row.bias is not None]
         self._min_tokens_mask = MinTokensMask(
             [
-                # With a grammar its own mask does it: the grammar may allow nothing but a stop token.
+                # A row with a grammar is masked by its own constraint: the grammar may allow nothing but a
+                # stop token.
                 (0 if row.constraint else row.min_tokens - row.position, row.stop_token_ids)
                 for row in rows
             ]
@@ -92,8 +93,8 @@ class MinTokensMask:
     """`min_tokens`: masks the stop tokens of rows whose answer is still too short, as vLLM does. Rebuilt when
     rows join or leave.
 
-    Rows with a grammar are masked on the host instead, where it is known whether the grammar allows any other
-    token (`constraint.py`). A batch without such rows costs nothing.
+    Rows with a grammar are masked on the host instead, which knows whether the grammar allows any other token
+    (`constraint.py`). A batch without such rows costs nothing.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:

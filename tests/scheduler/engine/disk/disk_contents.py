@@ -1,5 +1,4 @@
-"""What the disk tier's tests store: contents that follow from the place, so that a wrong one shows
-immediately.
+"""Contents for the disk tier's tests: derived from the place, so that a wrong one shows immediately.
 
 Only the standard library: the processes that are killed import this too.
 """

@@ -1,4 +1,4 @@
-"""A call of the disk's thread that waits until a test lets it go on."""
+"""A gate for calls of the disk's thread: they wait until a test releases them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file format: what was written comes back, or Damage does; nothing else, whatever happens to a byte."""
+"""The file format: decoding returns what was written, or raises Damage, for any change of any byte."""
 
 from __future__ import annotations
 

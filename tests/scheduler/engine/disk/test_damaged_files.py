@@ -1,4 +1,4 @@
-"""What a damaged file costs: a counted miss, whatever is wrong with it and whenever it is found."""
+"""A damaged file is a counted miss, for any damage at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL while the disk tier writes: what is found afterwards is whole, bounded, and what was meant."""
+"""SIGKILL while the disk tier writes: the remaining files are whole, bounded and correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings from the disk tier: pending, cancelled, damaged, and nobody's error ends the reader."""
+"""Readings from the disk tier: pending, cancelled, damaged; no error ends the reader thread."""
 
 from __future__ import annotations
 

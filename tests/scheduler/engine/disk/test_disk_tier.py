@@ -1,4 +1,4 @@
-"""The disk tier: never in the way, never wrong, and found again. A sentence for each rule."""
+"""The disk tier: it never blocks, is never wrong, and survives a restart. A sentence for each rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A disk that refuses: what cannot be written, deleted, locked or listed is counted, and nothing is left."""
+"""A failing disk: files that cannot be written, deleted, locked or listed are counted, and nothing is
+left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fingerprint: another model never has the same one."""
+"""The fingerprint: two models never have the same one."""
 
 from __future__ import annotations
 

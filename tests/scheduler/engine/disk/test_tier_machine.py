@@ -1,4 +1,4 @@
-"""The disk tier in any order of everything, against a dictionary."""
+"""The disk tier under any order of operations, against a dictionary."""
 
 from __future__ import annotations
 

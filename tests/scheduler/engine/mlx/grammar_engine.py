@@ -1,4 +1,4 @@
-"""Requests from a client's words to the answer's events, with a random model that has a whole vocabulary."""
+"""From a client's request to the answer's events, with a random model that has a whole vocabulary."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def asked(structure: Structure | None, seed: int, max_tokens: int = 1500, **prom
 
 @dataclass
 class Answer:
-    """What was heard of one request."""
+    """The output of one request."""
 
     prepared: PreparedRequest
     tokens: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ class GrammarModel:
 
 
 class GrammarEngine:
-    """One engine's loop, made anew for each test."""
+    """One engine's loop, new for each test."""
 
     def __init__(self, made: GrammarModel, **changes: Any) -> None:
         self.preparation = made.preparation
@@ -145,7 +145,7 @@ class GrammarEngine:
                 self.answers[retired.request_id].retired = retired
 
     def run(self, *requests: GenerationRequest) -> list[Answer]:
-        """All of them together, to their ends."""
+        """Run all of them together, to their ends."""
         made = [self.submit(request) for request in requests]
         self.turn([submit for _, submit in made])
         while not self.loop.idle:

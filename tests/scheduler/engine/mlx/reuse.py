@@ -1,4 +1,4 @@
-"""An engine loop over one family's model, and the tokens that each prompt has by itself.
+"""An engine loop over one family's model, and the tokens that each prompt gets by itself.
 
 The oracle is mlx-lm's own loop for one request, without any cache of ours.
 """

@@ -1,4 +1,5 @@
-"""What a step leaves unevaluated does not grow: each link of such a chain holds a buffer of the device."""
+"""Unevaluated graphs do not grow from step to step: each node of such a chain holds a buffer of the
+device."""
 
 from __future__ import annotations
 

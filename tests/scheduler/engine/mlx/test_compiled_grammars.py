@@ -1,4 +1,4 @@
-"""Grammars in the engine: one that fails fails its request, and which are compiled and kept."""
+"""Grammars in the engine: a failing one fails its request only; which ones are compiled and cached."""
 
 from __future__ import annotations
 

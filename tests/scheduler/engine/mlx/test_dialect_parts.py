@@ -1,4 +1,4 @@
-"""What we take of mlx-lm's dialects without importing mlx-lm, compared with mlx-lm imported."""
+"""The parts of mlx-lm's dialects that we import without mlx-lm, compared with mlx-lm imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every request has the tokens that it would have had alone, whatever the others do.
+"""Every request gets the tokens that it would get alone, whatever other requests run.
 
-The oracle is mlx-lm's own loop for one request, `generate_step`: other code for prefill, cache and
-masks. The model computes in float32, so that batching changes logits by parts in a million only.
+The oracle is mlx-lm's own loop for one request, `generate_step`: other code for prefill, cache and masks. The
+model computes in float32, so that batching changes logits by parts in a million only.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _together(
     slots: int = 32,
     prefill_rows: int = 8,
 ) -> tuple[dict[int, list[int]], int]:
-    """All of them through one engine: each submitted and each cancelled in its turn. Their tokens, and
-    the most that ran together."""
+    """Run all of them through one engine: each submitted and each cancelled in its turn. Return their tokens,
+    and the most that ran together."""
     backend = tiny.backend(max_slots=slots, prefill_chunk_tokens=_CHUNK, prefill_rows=prefill_rows)
     loop = EngineLoop(backend, slots, PrefillPace(512))
     tokens: dict[int, list[int]] = {submit.request_id: [] for _, submit in arrivals}
@@ -78,7 +78,7 @@ def _greedy_requests(generator: random.Random, count: int = 32) -> list[Submit]:
 
 
 def _mixed(generator: random.Random) -> Sampling:
-    """Any mix of parameters; a quarter of the requests are greedy among them."""
+    """Any mix of parameters; a quarter of the requests are greedy."""
     draw = generator.choice
     return Sampling(
         temperature=draw([0.0, 0.4, 1.0, 1.3]),
@@ -102,8 +102,8 @@ def _mixed_requests(generator: random.Random, count: int = 32) -> list[Submit]:
 
 @pytest.mark.parametrize(("seed", "slots", "prefill_rows"), [(1, 32, 8), (2, 32, 3), (3, 9, 8), (4, 32, 1)])
 def test_greedy_requests_are_exact(tiny: Tiny, seed: int, slots: int, prefill_rows: int) -> None:
-    """32 greedy requests of mixed lengths that join and leave at random steps, with a slot for each or
-    with few, have token for token what each has alone."""
+    """32 greedy requests of mixed lengths that join and leave at random steps, with a slot for each or with
+    few, get token for token what each gets alone."""
     generator = random.Random(seed)
     submits = _greedy_requests(generator)
     arrivals = [(generator.choice([0, generator.randrange(30)]), submit) for submit in submits]
@@ -115,8 +115,8 @@ def test_greedy_requests_are_exact(tiny: Tiny, seed: int, slots: int, prefill_ro
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_cancels_of_others_change_nothing(tiny: Tiny, seed: int) -> None:
-    """Half of them are cancelled at any moment, waiting, in prefill or decoding: the others have what
-    they have alone, and those have the beginning of it."""
+    """Half of them are cancelled at any moment, waiting, in prefill or decoding: the others get their tokens,
+    and the cancelled ones the first of theirs."""
     generator = random.Random(seed)
     submits = _greedy_requests(generator)
     arrivals = [(generator.randrange(20), submit) for submit in submits]
@@ -135,8 +135,8 @@ def test_cancels_of_others_change_nothing(tiny: Tiny, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [21, 22])
 def test_seeded_sampling_is_exact(tiny: Tiny, seed: int) -> None:
-    """Sampled requests of every mix of parameters have among 31 others what they have alone, whatever
-    the order of the batch and the moment they join."""
+    """Sampled requests of every mix of parameters get among 31 others what they get alone, for any order of
+    the batch and any moment of joining."""
     generator = random.Random(seed)
     submits = _mixed_requests(generator)
     expected = {submit.request_id: _by_itself(tiny, submit) for submit in submits}
@@ -153,7 +153,7 @@ def test_seeded_sampling_is_exact(tiny: Tiny, seed: int) -> None:
 def test_seeds_decide(tiny: Tiny) -> None:
     """The same prompt with 32 seeds gives 32 answers, and with equal seeds the same answer, in one batch.
 
-    A request without a seed is given one at admission, so this is also what unseeded ones rely on.
+    Admission gives a seed to a request without one, so unseeded requests rely on this too.
     """
     sampled = msgspec.structs.replace(GREEDY, temperature=1.0)
     prompt = prompt_of(20, 31)

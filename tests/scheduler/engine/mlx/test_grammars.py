@@ -1,4 +1,4 @@
-"""Answers of a model with random weights are what was asked for: only the mask can make that so."""
+"""Answers of a model with random weights satisfy their grammars: only the mask can cause that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and reasoning of a model with random weights: the mask makes them calls that fit."""
+"""Tool calls and reasoning of a model with random weights: the mask makes the calls valid."""
 
 from __future__ import annotations
 

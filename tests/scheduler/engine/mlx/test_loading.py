@@ -1,4 +1,4 @@
-"""From a model folder to a back end: weights, the numbers it is described by, and other kinds of cache."""
+"""From a model folder to a back end: weights, its description, and other kinds of cache."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ _LETTERS = Pattern("[a-z]{200}", "x")
 
 
 class _Masks:
-    """The library, with matchers that take time of a clock that only they move."""
+    """The library, with matchers whose time is that of a clock which only they advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.slow: list[LLMatcher] = []
         self.seconds = 2 * SLOW_MASK_SECONDS
         self.alone = 0
-        """Masks made one by one."""
+        """Masks computed one by one."""
         monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask", self._one)
         monkeypatch.setattr("scheduler.engine.constraint.fill_next_token_bitmask_par", self._together)
 
@@ -65,7 +65,7 @@ def _constraints(model: GrammarModel, masks: _Masks, count: int) -> list[Constra
 
 
 def _masks_until_failure(constraints: list[Constraint], masks: _Masks, steps: int) -> list[int | None]:
-    """Of each row, how many masks were made before it failed."""
+    """Return, for each row, the number of masks before it failed."""
     failed: list[int | None] = [None] * len(constraints)
     for step in range(steps):
         allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
@@ -77,7 +77,7 @@ def _masks_until_failure(constraints: list[Constraint], masks: _Masks, steps: in
 
 @pytest.mark.parametrize(("rows", "unnoticed"), [(1, 0), (2, 1), (5, 1)])
 def test_the_slow_row_fails_alone(rows: int, unnoticed: int, model: GrammarModel, masks: _Masks) -> None:
-    """After its eighth slow mask. Among others, the first counts for nobody, the next ones for it."""
+    """After its eighth slow mask. In a batch the first is attributed to no row, the next ones to it."""
     constraints = _constraints(model, masks, rows)
     masks.slow = [constraints[-1].matcher]
     failed = _masks_until_failure(constraints, masks, 30)
@@ -86,7 +86,7 @@ def test_the_slow_row_fails_alone(rows: int, unnoticed: int, model: GrammarModel
 
 
 def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -> None:
-    """Only the mask after a slow one is timed for each; then the fast rows share the library's threads."""
+    """Only the mask after a slow one is timed for each; then the fast rows are computed together again."""
     constraints = _constraints(model, masks, 5)
     masks.slow = [constraints[2].matcher]
     allowed_tokens(constraints, SHAPE.vocabulary, masks.clock)
@@ -98,7 +98,7 @@ def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -
 
 
 def test_a_few_slow_masks_are_forgiven(model: GrammarModel, masks: _Masks) -> None:
-    """An automaton is built while the first masks are made. And a mask at the limit is not slow."""
+    """An automaton is built while the first masks are computed. And a mask at the limit is not slow."""
     constraints = _constraints(model, masks, 2)
     masks.slow = [constraints[0].matcher]
     assert _masks_until_failure(constraints, masks, MAX_SLOW_MASKS) == [None, None]
@@ -109,7 +109,7 @@ def test_a_few_slow_masks_are_forgiven(model: GrammarModel, masks: _Masks) -> No
 def test_in_the_engine_the_neighbours_go_on(
     model: GrammarModel, masks: _Masks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row ends as failed, with its reason; rows with and without grammars have their tokens."""
+    """The row fails with its reason; rows with and without grammars get their tokens."""
     requests = [asked(PERSON, 1, 300), asked(None, 3, 40), asked(PERSON, 4, 300)]
     expected = [answer.tokens for answer in model.engine().run(*requests)]
     engine = model.engine()

@@ -1,4 +1,4 @@
-"""A preempted request has the tokens that it would have had: greedy, sampled, penalised."""
+"""A preempted request gets the tokens that it would have got: greedy, sampled, penalised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that share runs in place have the tokens that each has alone, whichever rows join and leave."""
+"""Rows that share runs in place get the tokens that each gets alone, whichever rows join and leave."""
 
 from __future__ import annotations
 
@@ -90,11 +90,13 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
 
 def _tree(generator: random.Random, count: int) -> list[list[int]]:
     """Prompts behind a few nested prefixes, and some behind none."""
-    trunk = [token % 300 for token in prompt_of(40, generator.randrange(999))]
-    branches = [trunk + [token % 300 for token in prompt_of(25, generator.randrange(999))] for _ in range(2)]
+    shared_prefix = [token % 300 for token in prompt_of(40, generator.randrange(999))]
+    branches = [
+        shared_prefix + [token % 300 for token in prompt_of(25, generator.randrange(999))] for _ in range(2)
+    ]
     prompts = []
     for _ in range(count):
-        start = generator.choice([trunk, *branches, branches[0][:52], []])
+        start = generator.choice([shared_prefix, *branches, branches[0][:52], []])
         own = [generator.randrange(300) for _ in range(generator.randrange(1, 12))]
         prompts.append(start + own)
     return prompts

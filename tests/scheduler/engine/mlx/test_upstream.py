@@ -1,7 +1,7 @@
-"""What `mlx_backend` relies on in mlx-lm, without our code between: one test for each thing.
+"""Our assumptions about mlx-lm, tested without our own code: one test for each.
 
-When an upgrade of mlx-lm breaks one of these, its docstring says which change of theirs it was, and
-what of ours stood on it.
+If an upgrade of mlx-lm breaks one of these, its docstring names the change in mlx-lm, and the code of ours
+that depends on it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _argmax(logprobs: mx.array) -> mx.array:
 
 
 def _always(token: int) -> Callable[[mx.array], mx.array]:
-    """A sampler that shows where it was used."""
+    """A sampler that shows where it was applied."""
     return lambda logprobs: mx.full((logprobs.shape[0],), token, dtype=mx.uint32)
 
 
 def _biased_to(token: int) -> Callable[[mx.array, mx.array], mx.array]:
-    """A logits processor that shows where it was used."""
+    """A logits processor that shows where it was applied."""
     return lambda tokens, logits: logits + 1e4 * (mx.arange(logits.shape[-1]) == token)
 
 
@@ -69,7 +69,7 @@ def _insert(
 
 
 def _collect(generator: Any, tokens: dict[int, list[int]], steps: int | None = None) -> None:
-    """Steps, or all that there are, with the tokens by uid."""
+    """Return the tokens by uid of these steps, or of all."""
     for _ in range(200 if steps is None else steps):
         prompts, answers = generator.next()
         for answer in answers:
@@ -83,8 +83,8 @@ def _by_itself(tiny: Tiny, prompt: list[int], max_tokens: int) -> list[int]:
 
 
 def test_the_version_is_the_one_we_wrote_against() -> None:
-    """Any other release: its `insert` renamed the stop argument in each of the last three lines, and a
-    fix may change tokens. Before raising the pin, read the change log with the tests below."""
+    """Any other release: its `insert` renamed the stop argument in each of the last three lines, and a fix
+    may change tokens. Before raising the pin, read the change log with the tests below."""
     assert importlib.metadata.version("mlx-lm") == "0.32.2"
     requirements = importlib.metadata.requires("penstock") or []
     assert "mlx-lm==0.32.2" in requirements
@@ -106,7 +106,7 @@ def test_one_insert_returns_one_uid_for_each_prompt(generator: Any) -> None:
 
 
 def test_next_returns_prompt_and_generation_responses(generator: Any) -> None:
-    """Catches another shape of `next`: a pair of lists, prompts with `uid` and `progress` (done, total),
+    """Catches another form of `next`: a pair of lists, prompts with `uid` and `progress` (done, total),
     answers with `uid`, an int `token`, and `finish_reason`, which is None until the last."""
     uid = _insert(generator, prompt_of(2 * _CHUNK + 2, 51), max_tokens=2)
     progress, answers = [], []
@@ -128,8 +128,8 @@ def test_the_first_token_comes_after_the_last_progress(generator: Any) -> None:
 
 
 def test_a_step_is_one_token_and_one_chunk(generator: Any) -> None:
-    """Catches a `next` that prefills a whole prompt while others decode, or decodes several tokens: our
-    step is what bounds the gap between two tokens."""
+    """Catches a `next` that prefills a whole prompt while others decode, or decodes several tokens: our step
+    bounds the gap between two tokens."""
     talker = _insert(generator, [1], max_tokens=20)
     _collect(generator, {}, steps=1)
     _insert(generator, prompt_of(5 * _CHUNK, 52), max_tokens=1)
@@ -246,7 +246,7 @@ def test_load_model_gives_a_model_and_its_config(tiny: Tiny) -> None:
 
 
 class _Spied:
-    """A layer of a row before it joins; counts what is asked of it."""
+    """A layer of a row before it joins; counts the calls of its methods."""
 
     nbytes = 0
 
@@ -310,7 +310,8 @@ def test_a_segment_s_end_is_reported(generator: Any) -> None:
 
 
 def test_an_ended_row_hands_over_all_that_it_computed(generator: Any) -> None:
-    """Catches tokens and caches of different lengths: what an answer leaves behind is kept by its tokens."""
+    """Catches tokens and caches of different lengths: the caches of an ended answer are stored by its
+    tokens."""
     prompt = prompt_of(12, 3)
     _insert(generator, prompt, max_tokens=4)
     ended = [answer for _ in range(30) for answer in generator.next()[1] if answer.finish_reason]

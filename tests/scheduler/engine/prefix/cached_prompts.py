@@ -1,6 +1,6 @@
 """Prompts that are runs of numbers, and a prefix cache for them.
 
-`words(0, 4000)` is a trunk, `words(9000, 20)` a tail.
+`words(0, 4000)` is a shared prefix, `words(9000, 20)` a tail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The prefix cache in any order of everything: a state machine against a set of prefixes."""
+"""The prefix cache under any order of operations: a state machine against a set of prefixes."""
 
 from __future__ import annotations
 

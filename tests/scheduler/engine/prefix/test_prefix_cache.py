@@ -1,4 +1,4 @@
-"""What the prefix cache holds, finds, and makes room for: a sentence for each rule."""
+"""What the prefix cache holds, finds and evicts: a sentence for each rule."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_an_exact_repeat_leaves_one_token_to_compute() -> None:
     assert cache.match_and_lease(words(0, 0), "").length == 0
 
 
-def test_thirty_two_conversations_on_one_trunk_hold_one_trunk() -> None:
-    """4096 tokens once, and each tail; operators see the trunk, its references and its hits."""
+def test_thirty_two_conversations_on_one_prefix_hold_one_prefix() -> None:
+    """4096 tokens once, and each tail; operators see the shared prefix, its references and its hits."""
     cache = cache_of()
-    trunk = words(0, 4096)
+    shared_prefix = words(0, 4096)
     for agent in range(32):
-        assert serve(cache, trunk + words(10_000 + 200 * agent, 200)) == (4096 if agent else 0)
+        assert serve(cache, shared_prefix + words(10_000 + 200 * agent, 200)) == (4096 if agent else 0)
     held = cache.statistics().size
     assert held.tokens == 4096 + 32 * 200
     assert held.nodes == 33
@@ -41,7 +41,7 @@ def test_thirty_two_conversations_on_one_trunk_hold_one_trunk() -> None:
     assert cache.statistics().top_prefixes[0] == SharedPrefix(tokens=4096, references=32, hits=31, head=())
 
 
-def test_a_branch_never_destroys_a_longer_trunk() -> None:
+def test_a_branch_never_destroys_a_longer_prefix() -> None:
     """exo lost 4000 of 6000 tokens to a title of the same session that shared 2000. Here both stay, and the
     longer one is not marked to go first."""
     cache = cache_of()

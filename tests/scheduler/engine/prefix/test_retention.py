@@ -1,4 +1,4 @@
-"""What leaves the prefix cache first, and what protects the rest."""
+"""The order of eviction from the prefix cache, and what protects an entry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, 
 from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
 
 
-def test_one_shot_tails_go_before_multi_referenced_trunks() -> None:
-    """A trunk that three agents stood on outlives a newer prompt that came once, also as a bare leaf."""
+def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
+    """A prefix that three agents share outlives a newer prompt of one request, also as a bare leaf."""
     cache = cache_of(400)
     for agent in range(3):
         serve(cache, words(0, 100) + words(1000 + 50 * agent, 50))
@@ -23,7 +23,7 @@ def test_one_shot_tails_go_before_multi_referenced_trunks() -> None:
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
 
 
-def test_a_fork_is_a_trunk_before_anyone_has_hit_it() -> None:
+def test_a_fork_is_a_shared_prefix_before_anyone_has_hit_it() -> None:
     """Two prompts that were stored side by side are reason enough."""
     cache = cache_of(300)
     for tail in (1000, 2000):

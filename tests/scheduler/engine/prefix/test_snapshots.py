@@ -1,4 +1,4 @@
-"""States of layers that cannot be cut: where they are kept, and when they go."""
+"""States of layers that cannot be cut: where they are kept, and when they are evicted."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_given_library_is_used_as_it_is(tmp_path: Path) -> None:
 
 @linux_only
 def test_a_given_library_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """What the operator asked for by name is an error when it cannot be had, not a warning."""
+    """A library that the operator names and that does not exist is an error, not a warning."""
     with pytest.raises(BlasOptionError, match=r"--blas .*libnothing\.so: there is no such file") as caught:
         prepare(str(tmp_path / "libnothing.so"), tmp_path)
     assert isinstance(caught.value, ValueError)
@@ -165,7 +165,7 @@ def test_off_and_macos_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_library_already_preloaded_is_kept() -> None:
-    """Ours goes behind what the operator preloads, say jemalloc; the given mapping is not changed."""
+    """Ours is appended to the operator's preloads, say jemalloc; the given mapping is not changed."""
     choice = BlasChoice("OpenBLAS", Path("/cache/libblas.so"))
     base = {"LD_PRELOAD": "/lib/libjemalloc.so", "OPENBLAS_NUM_THREADS": "7"}
     environment = choice.environment(base)

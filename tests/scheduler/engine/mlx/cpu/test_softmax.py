@@ -18,8 +18,8 @@ def test_it_is_a_power_of_two() -> None:
 
 
 def test_what_is_masked_weighs_nothing() -> None:
-    """Far below: nothing beside 1, never a NaN or garbage from the bits, and a normal number also when it is
-    multiplied with a small value: others cost x86 ten times as much."""
+    """Far below the maximum: zero beside 1, never NaN or garbage from the bits, and a normal number also when
+    multiplied with a small value: subnormal ones cost x86 ten times as much."""
     found = np.array(power_of_two(mx.array([-101.0, -126.0, -200.0, -1e4, -1e30])))
     assert found == pytest.approx([2.0**-100] * 5, rel=1e-6, abs=0)
     assert 1e-7 * found.min() > np.finfo(np.float32).tiny

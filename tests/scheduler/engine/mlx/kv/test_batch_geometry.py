@@ -1,4 +1,4 @@
-"""What is equal in all layers of a batch is made once for a change, however many layers there are."""
+"""The batch's geometry, which is equal in all layers, is computed once a change, for any number of layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = 3
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[BatchGeometry]:
-    """All geometries that are made, in order."""
+    """Return all geometries that are made, in order."""
     made: list[BatchGeometry] = []
     whole = BatchGeometry.__init__
 
@@ -133,10 +133,10 @@ def _scenario(made: list[BatchGeometry], layers: int) -> list[int]:
     """How many geometries each turn made, of a model with this many layers: joins behind a shared prefix and
     without one, unequal chunks, a leave."""
     engine = ReuseEngine(random_model("qwen3", num_hidden_layers=layers), "qwen3")
-    trunk = words(24, 1)
+    shared_prefix = words(24, 1)
     arrivals = {
-        0: [trunk + words(3, 2)],
-        6: [trunk + words(4, 3), trunk + words(7, 4), words(19, 5)],
+        0: [shared_prefix + words(3, 2)],
+        6: [shared_prefix + words(4, 3), shared_prefix + words(7, 4), words(19, 5)],
         14: [words(5, 6)],
     }
     counts = []

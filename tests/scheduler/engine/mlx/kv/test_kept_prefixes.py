@@ -1,7 +1,7 @@
-"""What is kept of a prefix is what computing it gives, whatever happened to the row it was taken from.
+"""A cached prefix equals the result of computing it, whatever happened to the row it was taken from.
 
-Rows of different ages share a batch, and the place of one that ends is taken by another: what is kept of the
-one must not be the other's.
+Rows of different ages share a batch, and another row takes the place of one that ends: the cached arrays of
+the one must not be the other's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scheduler.link.messages import Cancel, Submit
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
-_TRUNK = words(40, 1)
+_SHARED_PREFIX = words(40, 1)
 
 
 def _submits(engine: ReuseEngine, seed: int, count: int) -> list[Submit]:
-    """Prompts and answers of all lengths, half of them behind one trunk."""
+    """Prompts and answers of all lengths, half of them behind one shared prefix."""
     chance = random.Random(seed)
     prompts = [
-        [*_TRUNK[: chance.choice([0, 40])], *words(chance.randrange(4, 60), 100 * seed + at)]
+        [*_SHARED_PREFIX[: chance.choice([0, 40])], *words(chance.randrange(4, 60), 100 * seed + at)]
         for at in range(count)
     ]
     return [

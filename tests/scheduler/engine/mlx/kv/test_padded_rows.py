@@ -1,4 +1,4 @@
-"""Rows of different lengths side by side hold what was written to each, whichever rows come and go."""
+"""Rows of different lengths side by side keep their own content, whichever rows join and leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes that outlive the engine: read back from disk they change no token."""
+"""Prefixes that outlive the engine: reading them back from disk changes no token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contracts.journal import prompt_of
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
-_TRUNK = [token % 300 for token in prompt_of(600, 5)]
+_SHARED_PREFIX = [token % 300 for token in prompt_of(600, 5)]
 _ALL = sorted(FAMILIES.keys() - {"gemma2"})
 SOON = 20.0
 
@@ -42,21 +42,21 @@ def _stopped(engine: ReuseEngine) -> None:
 
 @pytest.mark.parametrize("family", _ALL)
 def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
-    """Another engine on the same folder reads the trunk and the last turn, computes the rest, and says the
-    same tokens; its neighbours in the batch too."""
+    """Another engine on the same folder reads the shared prefix and the last turn, computes the rest, and
+    generates the same tokens; so do its neighbours in the batch."""
     first = _engine(family, tmp_path)
-    prompt = [*_TRUNK, *words(20, 2)]
+    prompt = [*_SHARED_PREFIX, *words(20, 2)]
     (cold,) = first.ask(first.submit(prompt, boundaries=(600, 618)))
     _stopped(first)
     second = _engine(family, tmp_path)
     turn = [*prompt, *cold.tokens, *words(7, 3)]
     (again, branch, other) = second.ask(
         second.submit(turn, boundaries=(600,)),
-        second.submit([*_TRUNK, *words(9, 4)], boundaries=(600,)),
+        second.submit([*_SHARED_PREFIX, *words(9, 4)], boundaries=(600,)),
         second.submit(words(50, 6)),
     )
     state = family in {*_ALL} - {"llama", "qwen3", "deepseek_v3"}
-    # But for the answer's last token, which is computed when somebody goes on from it.
+    # Except the answer's last token, which is computed when a request continues it.
     assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
     assert branch.cached >= (600 if state else 512)
     assert other.cached == 0
@@ -69,7 +69,7 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
 def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
     """Any bytes changed, cut or missing: the request is computed, right, and the fault is counted."""
     engine = _engine(family, tmp_path)
-    prompt = [*_TRUNK, *words(20, 2)]
+    prompt = [*_SHARED_PREFIX, *words(20, 2)]
     engine.ask(engine.submit(prompt, boundaries=(600, 618)))
     _stopped(engine)
     generator = random.Random(3)
@@ -92,12 +92,14 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
 
 
 def test_another_salt_is_another_file(tmp_path: Path) -> None:
-    """Nothing of one tenant's prompt is read for another."""
+    """No prefix of one tenant is read for another."""
     first = _engine("qwen3", tmp_path)
-    first.ask(first.submit(_TRUNK, salt="ours"))
+    first.ask(first.submit(_SHARED_PREFIX, salt="ours"))
     _stopped(first)
     second = _engine("qwen3", tmp_path)
-    theirs, ours = second.ask(second.submit(_TRUNK, salt="theirs"), second.submit(_TRUNK, salt="ours"))
+    theirs, ours = second.ask(
+        second.submit(_SHARED_PREFIX, salt="theirs"), second.submit(_SHARED_PREFIX, salt="ours")
+    )
     assert (theirs.cached, ours.cached) == (0, 512)
     _stopped(second)
 
@@ -105,10 +107,10 @@ def test_another_salt_is_another_file(tmp_path: Path) -> None:
 def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
     """A request that is cancelled while its prefix is read leaves nothing behind, and others are served."""
     first = _engine("qwen3", tmp_path)
-    first.ask(first.submit(_TRUNK))
+    first.ask(first.submit(_SHARED_PREFIX))
     _stopped(first)
     second = _engine("qwen3", tmp_path)
-    gone, stays = second.submit(_TRUNK), second.submit([*_TRUNK, 7])
+    gone, stays = second.submit(_SHARED_PREFIX), second.submit([*_SHARED_PREFIX, 7])
     second.turn([gone, stays])
     second.turn([Cancel(gone.request_id)])
     second.finish()
@@ -119,7 +121,7 @@ def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
 
 
 def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
-    """However much is computed."""
+    """For any amount of computation."""
     engine = _engine("qwen3", tmp_path, budget_bytes=1 << 20)
     for number in range(12):
         engine.ask(engine.submit([token % 300 for token in prompt_of(600, 100 + number)]))

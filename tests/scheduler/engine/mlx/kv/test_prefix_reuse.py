@@ -1,4 +1,4 @@
-"""A prefix that was kept changes no token: whatever of it is found, in every family of caches.
+"""A prefix hit changes no token: of any length, in every family of caches.
 
 The oracle is mlx-lm's own loop for one request, without any cache of ours.
 """
@@ -21,7 +21,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import engine_of, words
 
-_TRUNK = [token % 300 for token in prompt_of(61, 1)]
+_SHARED_PREFIX = [token % 300 for token in prompt_of(61, 1)]
 
 _ALL = sorted(FAMILIES.keys() - {"gemma2"})
 _PLAIN = ["deepseek_v3", "llama", "qwen3"]
@@ -33,18 +33,18 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
     next turn of the first: each has its own tokens, and computes no more than what is not kept."""
     engine = engine_of(family)
     edges: tuple[int, ...] = (61,)
-    first = engine.submit([*_TRUNK, *words(20, 2)], boundaries=(*edges, 78))
+    first = engine.submit([*_SHARED_PREFIX, *words(20, 2)], boundaries=(*edges, 78))
     (cold,) = engine.ask(first)
     assert cold.cached == 0
     (again,) = engine.ask(engine.submit(first.prompt.tolist(), boundaries=(*edges, 78)))
     assert again.cached >= 78
-    (partial,) = engine.ask(engine.submit([*_TRUNK, *words(15, 3)], boundaries=edges))
+    (partial,) = engine.ask(engine.submit([*_SHARED_PREFIX, *words(15, 3)], boundaries=edges))
     assert partial.cached >= 61
-    (branch,) = engine.ask(engine.submit([*_TRUNK[:40], *words(33, 4)], boundaries=(40,)))
+    (branch,) = engine.ask(engine.submit([*_SHARED_PREFIX[:40], *words(33, 4)], boundaries=(40,)))
     assert branch.cached == (40 if family in _PLAIN else 0)
     turn = [*first.prompt, *cold.tokens, *words(9, 5)]
     (followed,) = engine.ask(engine.submit(turn, boundaries=edges))
-    # But for the answer's last token, which is computed when somebody goes on from it.
+    # Except the answer's last token, which is computed when a request continues it.
     assert followed.cached >= len(first.prompt) + len(cold.tokens) - 1
     if family in _PLAIN:
         assert again.cached == 80
@@ -54,7 +54,7 @@ def test_cold_repeat_partial_branch_and_next_turn(family: str) -> None:
 def test_a_burst_computes_its_prefix_once(family: str) -> None:
     """Eight requests together behind one new prefix: one computes it, and every one has its own tokens."""
     engine = engine_of(family)
-    submits = [engine.submit([*_TRUNK, *words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
+    submits = [engine.submit([*_SHARED_PREFIX, *words(5 + n, 10 + n)], boundaries=(61,)) for n in range(8)]
     engine.ask(*submits)
     own = sum(len(submit.prompt) - 61 for submit in submits)
     assert engine.prefilled_tokens <= 61 + own + 8
@@ -65,7 +65,9 @@ def test_hits_among_rows_of_every_age(family: str) -> None:
     """Hits of every depth join a batch in which others prefill and decode, and nobody's tokens change."""
     engine = engine_of(family)
     submits = [
-        engine.submit([*_TRUNK[: 20 + 4 * n], *words(n, 30 + n)], boundaries=(20, 40), max_tokens=25 - n)
+        engine.submit(
+            [*_SHARED_PREFIX[: 20 + 4 * n], *words(n, 30 + n)], boundaries=(20, 40), max_tokens=25 - n
+        )
         for n in range(1, 11)
     ]
     for at, submit in enumerate(submits):
@@ -81,7 +83,7 @@ def test_hits_among_rows_of_every_age(family: str) -> None:
 def test_after_eviction_it_is_cold_and_right(family: str) -> None:
     """What was evicted is computed again; what is left of a path still serves."""
     engine = engine_of(family)
-    prompts = [[*_TRUNK, *words(20, 40 + n)] for n in range(4)]
+    prompts = [[*_SHARED_PREFIX, *words(20, 40 + n)] for n in range(4)]
     engine.ask(*(engine.submit(prompt, boundaries=(61,)) for prompt in prompts))
     prefixes = engine.backend.prefixes
     assert prefixes is not None
@@ -101,7 +103,7 @@ def test_after_eviction_it_is_cold_and_right(family: str) -> None:
 def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
     """Cancelled in prefill or decode, the same request again goes on from what was whole."""
     engine = engine_of(family)
-    prompt = [*_TRUNK, *words(19, 50)]
+    prompt = [*_SHARED_PREFIX, *words(19, 50)]
     gone = engine.submit(prompt, max_tokens=50, boundaries=(78,))
     engine.turn([gone])
     for _ in range(turns):
@@ -118,7 +120,7 @@ def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
 def test_when_the_leader_leaves_another_leads(family: str) -> None:
     """Its followers are served, and what it had computed is not computed again."""
     engine = engine_of(family)
-    submits = [engine.submit([*_TRUNK, *words(9, 60 + n)], boundaries=(30, 61)) for n in range(4)]
+    submits = [engine.submit([*_SHARED_PREFIX, *words(9, 60 + n)], boundaries=(30, 61)) for n in range(4)]
     engine.turn(submits)
     for _ in range(3):
         engine.turn()
@@ -133,9 +135,11 @@ def test_when_the_leader_leaves_another_leads(family: str) -> None:
 def test_salts_do_not_share(family: str) -> None:
     """Not even what is being computed right now."""
     engine = engine_of(family)
-    ours, theirs = engine.ask(engine.submit(_TRUNK, salt="ours"), engine.submit(_TRUNK, salt="theirs"))
+    ours, theirs = engine.ask(
+        engine.submit(_SHARED_PREFIX, salt="ours"), engine.submit(_SHARED_PREFIX, salt="theirs")
+    )
     assert (ours.cached, theirs.cached) == (0, 0)
-    (again,) = engine.ask(engine.submit(_TRUNK, salt="theirs", boundaries=(60,)))
+    (again,) = engine.ask(engine.submit(_SHARED_PREFIX, salt="theirs", boundaries=(60,)))
     assert again.cached == 60
 
 
@@ -143,7 +147,7 @@ def test_salts_do_not_share(family: str) -> None:
 def test_without_a_cache_nothing_is_kept(family: str) -> None:
     """Budget 0: rows begin empty, followers do not wait, nothing stays."""
     engine = engine_of(family, budget_bytes=0)
-    heard = engine.ask(*(engine.submit([*_TRUNK, n], boundaries=(61,)) for n in range(4)))
+    heard = engine.ask(*(engine.submit([*_SHARED_PREFIX, n], boundaries=(61,)) for n in range(4)))
     assert [one.cached for one in heard] == [0, 0, 0, 0]
     assert engine.backend.prefixes is None
     engine.turn([Inspect(7)])
@@ -161,7 +165,9 @@ def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
         prefixes = engine.backend.prefixes
         assert prefixes is not None
         for n in range(3):
-            engine.ask(*(engine.submit([*_TRUNK, *words(9, 70 + n + m)], boundaries=(61,)) for m in range(4)))
+            engine.ask(
+                *(engine.submit([*_SHARED_PREFIX, *words(9, 70 + n + m)], boundaries=(61,)) for m in range(4))
+            )
             assert prefixes.nbytes <= budget_bytes
 
 
@@ -175,14 +181,14 @@ def no_spare_buffers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_spare_buffers")
-def test_conversations_on_one_trunk_hold_one_trunk(tiny: Tiny) -> None:
-    """Two dozen of them cost one trunk and their own tokens, counted in what MLX has allocated."""
-    trunk, count = prompt_of(4096, 80), 24
+def test_conversations_on_one_prefix_hold_one_prefix(tiny: Tiny) -> None:
+    """Two dozen of them cost one shared prefix and their own tokens, counted in what MLX has allocated."""
+    shared_prefix, count = prompt_of(4096, 80), 24
     backend = tiny.backend(max_slots=4, prefill_chunk_tokens=2048)
     loop = EngineLoop(backend, 4, PrefillPace(512))
     per_token = tiny.ready.kv_bytes_per_token
     for number in range(count):
-        commands: list[ToEngine] = [request(number, [*trunk, *prompt_of(64, 81 + number)], 2)]
+        commands: list[ToEngine] = [request(number, [*shared_prefix, *prompt_of(64, 81 + number)], 2)]
         while commands or not loop.idle:
             loop.turn(commands)
             commands = []
@@ -202,17 +208,17 @@ def test_what_is_kept_is_never_changed(tiny: Tiny) -> None:
     """Rows that start from the same pieces together, and write behind them, leave them as they were."""
     backend = tiny.backend(max_slots=8, prefill_chunk_tokens=64)
     loop = EngineLoop(backend, 8, PrefillPace(512))
-    trunk = prompt_of(300, 90)
-    _run_all(loop, [request(0, trunk, 5)])
-    before = _kept(backend, trunk)
-    _run_all(loop, [request(1 + n, [*trunk, n, *prompt_of(n, 91)], 20) for n in range(8)])
-    assert _kept(backend, trunk) == before
+    shared_prefix = prompt_of(300, 90)
+    _run_all(loop, [request(0, shared_prefix, 5)])
+    before = _kept(backend, shared_prefix)
+    _run_all(loop, [request(1 + n, [*shared_prefix, n, *prompt_of(n, 91)], 20) for n in range(8)])
+    assert _kept(backend, shared_prefix) == before
 
 
-def _kept(backend: MlxBackend, trunk: list[int]) -> list[Any]:
+def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
     """Keys and values of the first layer, over all pieces of the path."""
     assert backend.prefixes is not None
-    lease = backend.prefixes.match_and_lease([*trunk, 1], "")
+    lease = backend.prefixes.match_and_lease([*shared_prefix, 1], "")
     halves = [
         mx.concatenate([piece.layers[0][half][..., :taken, :] for piece, taken in lease.pieces], axis=2)
         for half in (0, 1)

@@ -1,4 +1,4 @@
-"""What admission counts a row with is what a row of the real batch holds."""
+"""Admission counts a row with the bytes that a row of the real batch holds."""
 
 from __future__ import annotations
 

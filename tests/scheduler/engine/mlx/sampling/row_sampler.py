@@ -1,6 +1,7 @@
-"""The row-by-row reading of sampling that the vectorised one is held to: mlx-lm's cut-offs, vLLM's penalties.
+"""A row-by-row implementation of sampling, the reference for the vectorised one: mlx-lm's cut-offs, vLLM's
+penalties.
 
-It was the engine's own once; now it is the oracle: other code for the same definitions.
+It was once the engine's own; now it is the oracle: other code for the same definitions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rule: no exception and no non-finite logit that a row's own parameters cause leaves that row.
 
-It is refused, or ends as failed, or gets its tokens; the engine goes on, and the neighbours' tokens are
-exactly those that they get alone (float32, on the CPU).
+The row is refused, or fails, or gets its tokens; the engine goes on, and the neighbours' tokens are exactly
+those that they get alone (float32, on the CPU).
 """
 
 from __future__ import annotations

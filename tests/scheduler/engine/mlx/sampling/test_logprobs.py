@@ -1,4 +1,4 @@
-"""Log-probabilities are the model's own, whatever else is in the batch and whatever happened in between."""
+"""Log-probabilities are the model's own, for any batch and any history."""
 
 from __future__ import annotations
 

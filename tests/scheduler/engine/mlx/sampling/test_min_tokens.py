@@ -1,4 +1,4 @@
-"""min_tokens: what would end a row cannot be chosen, for as long as it may not end and not a step longer."""
+"""min_tokens: tokens that would end a row cannot be chosen before its minimum, and can right after it."""
 
 from __future__ import annotations
 

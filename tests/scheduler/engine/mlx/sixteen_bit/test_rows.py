@@ -32,8 +32,8 @@ def _model(family: str, name: str) -> Any:
 def _run(model: Any, family: str, seed: int) -> tuple[ReuseEngine, list[Submit]]:
     """18 prompts, most behind one of two nested prefixes, that come within 40 steps: hits, rows in place."""
     generator = random.Random(seed)
-    trunk = words(40, seed)
-    prefixes = [trunk, trunk + words(25, seed + 1), trunk[:20], []]
+    shared_prefix = words(40, seed)
+    prefixes = [shared_prefix, shared_prefix + words(25, seed + 1), shared_prefix[:20], []]
     engine = ReuseEngine(model, family)
     submits: list[Submit] = []
     for turn in range(40):
@@ -61,8 +61,8 @@ def test_in_float32_the_gpu_s_branches_give_the_same_tokens(family: str) -> None
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "lfm2"])
 def test_a_row_leaves_its_own_course_only_where_rounding_decides(family: str, name: str) -> None:
     """Tolerance: a batch's products have other shapes than one row's, and in 16 bits their rounding decides
-    between tokens whose logits are as near as that. Up to the first token that differs it is an equality;
-    there the logit of what was said is within rounding of the best one's. Families without experts, whose
+    between tokens with logits this close. Up to the first token that differs it is an equality; there the
+    logit of the generated token is within rounding of the best one's. Families without experts, whose
     products MLX's CPU build has in float32 only."""
     dtype, model = SIXTEEN_BIT[name], _model(family, name)
     engine, submits = _run(model, family, 2)
