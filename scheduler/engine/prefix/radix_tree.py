@@ -205,8 +205,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return Match(key, tuple(path), position)
 
     def boundary(self, match: Match[SegmentT, SnapshotT]) -> Node[SegmentT, SnapshotT] | None:
-        """Return the node that ends where the (fresh) match ends, after a split if needed; None at position
-        0."""
+        """Return the node that ends where the (fresh) match ends, split if needed; None at position 0."""
         if not match.inside:
             return match.path[-1] if match.path else None
         return self._split(match.path[-1], match.taken(match.path[-1]))
