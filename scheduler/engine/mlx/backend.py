@@ -47,11 +47,12 @@ shared_attention.take_over()
 swiglu.take_over()
 
 _PADDED_PREFILL_IS_EXACT = frozenset(
-    {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next", "recurrent_gemma"}
+    {"falcon_h1", "granitemoehybrid", "lfm2", "mamba2", "qwen3_5", "qwen3_next"}
 )
 """Model types with recurrent state that may prefill prompts of different lengths in one batch, each tested.
-mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7 and nemotron_h the padding runs through the state,
-so that answers depend on the neighbours. Other recurrent models take chunks of equal length."""
+mlx-lm pads the shorter prompts, and in mamba, jamba, rwkv7, nemotron_h and recurrent_gemma the padding runs
+through the state, so that answers depend on the neighbours. Other recurrent models take chunks of equal
+length."""
 
 
 class MlxBackend:

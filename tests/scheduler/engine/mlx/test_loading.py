@@ -176,7 +176,19 @@ def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
     return backend, load_model(tmp_path)[0]
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gemma2"}))
+_NEW_ROW_SCALED = pytest.mark.xfail(
+    reason="recurrent_gemma scales the first token of who has no state yet; a new row of a batch has zeros",
+    strict=True,
+)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        *sorted(FAMILIES.keys() - {"gemma2", "recurrent_gemma"}),
+        pytest.param("recurrent_gemma", marks=_NEW_ROW_SCALED),
+    ],
+)
 def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
     """Eight rows of mixed lengths, beyond window and chunk, that join at random steps, one of them cancelled,
     have the tokens that each has alone, in every family of models."""
@@ -207,7 +219,7 @@ def test_every_family_that_may_prefill_together_is_tested() -> None:
 
 
 @pytest.mark.xfail(reason="mlx-lm 0.32.2 lets padding run through the recurrent state", strict=True)
-@pytest.mark.parametrize("family", ["mamba", "nemotron_h", "rwkv7"])
+@pytest.mark.parametrize("family", ["mamba", "nemotron_h", "recurrent_gemma", "rwkv7"])
 def test_padded_prefill_of_every_family_is_exact(family: str) -> None:
     """Prompts of different lengths, read in one batch by mlx-lm itself, have the tokens that they have
     alone. The day this passes, the family may prefill together."""
