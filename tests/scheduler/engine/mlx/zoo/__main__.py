@@ -52,7 +52,11 @@ def _known(results: Path) -> dict[str, Verdict]:
 
 
 def _row(name: str, verdict: Verdict) -> str:
-    wrong = [f"{scene}: {found}" for scene, found in verdict.scenes.items() if found != "right"]
+    scenes: dict[str, list[str]] = {}
+    for scene, found in verdict.scenes.items():
+        if found != "right":
+            scenes.setdefault(found, []).append(scene)
+    wrong = [f"{', '.join(those)}: {found}" for found, those in scenes.items()]
     cause = f" [{FAULTS[name]}]" if name in FAULTS else ""
     return f"| {name} | {verdict.outcome} | {verdict.largest:.0e} | {'; '.join(wrong)}{cause} |"
 

@@ -13,6 +13,10 @@ _MASK_ONLY = (
     "no `make_cache`: windowed layers have `KVCache`, and the window is in the mask only, which `BatchRows` "
     "makes of the private part: tokens that are shared in place are seen whole"
 )
+_RING_MASK = (
+    "mlx-lm's `BatchRotatingKVCache.make_mask` is off by one in left padding, for a chunk of several tokens "
+    "after a step of one, once the ring has turned"
+)
 
 FAULTS: dict[str, str] = {
     "afm7": _NO_KEYS_AND_VALUES,
@@ -23,13 +27,13 @@ FAULTS: dict[str, str] = {
     "gpt_bigcode": "mlx-lm's position ids are of one row",
     "phi3small": "mlx-lm's mask of sparse blocks is of one row, and is misaligned where a prompt is cut",
     "nemotron-nas+linear": "attention that is a linear layer never writes its cache, which `cut` asserts",
-    "recurrent_gemma": "the first token of a row without a state is scaled; a new row of a batch has zeros",
+    "recurrent_gemma": "the first token of a row without a state is scaled, a new row of a batch has zeros; "
+    + _RING_MASK,
     "mistral3+windows": _MASK_ONLY,
     "mistral3+llama": _MASK_ONLY,
     "pixtral+windows": _MASK_ONLY,
     "minimax_m3_vl": "sparse blocks are counted by cache slot, which left padding shifts",
     "longcat_flash_ngram": "a prompt shorter than the n-gram leaves a narrower state, which no row can join",
-    "baichuan_m1": "mlx-lm's `BatchRotatingKVCache.make_mask` is off by one in left padding, for a chunk of "
-    "several tokens after a step of one, once the ring has turned",
+    "baichuan_m1": _RING_MASK,
     "plamo3": "mlx-lm masks window + 1 tokens over a ring of window: a prompt's cuts show",
 }

@@ -27,11 +27,10 @@ SAMPLE = [
     "qwen3",  # keys and values of every token, shared in place
     "deepseek_v3",  # a latent form of them, copied to each row
     "gpt_oss",  # sliding windows beside full attention, and experts
-    "mamba2",  # recurrent layers only, which know padding
-    "rwkv7",  # recurrent layers only, which do not
+    "rwkv7",  # recurrent layers only, through which padding runs
     "qwen3_next",  # recurrent layers beside full attention
     "recurrent_gemma",  # recurrent layers beside sliding windows
-    "falcon_h1",  # several caches in one layer
+    "falcon_h1",  # several caches in one layer, recurrent ones that know padding
     "mistral3+windows",  # windows that are in the mask only
     "gpt_bigcode",  # one row at a time
 ]
@@ -44,6 +43,7 @@ def _param(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [_param(name) for name in SAMPLE])
 def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
     """Alone, joining, behind a prefix that is new and one that is known, in a second turn, resumed."""
