@@ -125,7 +125,7 @@ async def test_chat_has_it_for_the_rendered_prompt(autojump_clock: trio.testing.
     assert len(listed) == len(submits[0].prompt) == response.json()["usage"]["prompt_tokens"]
     assert listed[0] is None
     spelled = [next(iter(entry.values()))["decoded_token"] for entry in listed[1:]]
-    assert "".join(spelled) == bytes(submits[0].prompt[1:]).decode()
+    assert "".join(spelled) == bytes(submits[0].prompt[1:].tolist()).decode()
 
 
 @trio_test

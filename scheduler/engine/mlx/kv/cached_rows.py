@@ -116,10 +116,10 @@ class CachedRows:
             depth, in_place = _at_least(paths[number], worth, before)
             row.sequence.in_place_tokens = in_place
             leased = match.until(in_place) if row.joined else match
-            assert row.lease is not None, "a row holds a lease until it leaves"
-            renew = row.lease.pieces != leased.pieces
+            renew = row.lease is None or row.lease.pieces != leased.pieces
             if renew:
-                outdated.append(row.lease)
+                if row.lease is not None:  # A row that took no prefix hit has none yet.
+                    outdated.append(row.lease)
                 row.lease = self._renewed(self._prefixes, row, leased)
             if depth and (renew or in_place != before or not row.joined):
                 changed[row] = depth

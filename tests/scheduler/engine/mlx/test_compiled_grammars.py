@@ -23,13 +23,13 @@ class _Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._matcher, name)
 
-    def consume_token(self, token: int) -> bool:
+    def consume_tokens(self, tokens: list[int]) -> bool:
         self._left -= 1
         if self._left:
-            return bool(self._matcher.consume_token(token))
+            return bool(self._matcher.consume_tokens(tokens))
         if self._panics:
             raise BaseException("index out of bounds")
-        return bool(self._matcher.consume_token(0))
+        return bool(self._matcher.consume_tokens([0]))
 
 
 @pytest.mark.parametrize("panics", [False, True])
