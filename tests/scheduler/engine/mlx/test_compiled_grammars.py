@@ -23,13 +23,16 @@ class _Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._matcher, name)
 
-    def consume_tokens(self, tokens: list[int]) -> bool:
+    def try_consume_tokens(self, tokens: list[int]) -> int:
         self._left -= 1
         if self._left:
-            return bool(self._matcher.consume_tokens(tokens))
+            return int(self._matcher.try_consume_tokens(tokens))
         if self._panics:
             raise BaseException("index out of bounds")
-        return bool(self._matcher.consume_tokens([0]))
+        return int(self._matcher.try_consume_tokens([0]))
+
+    def consume_tokens(self, tokens: list[int]) -> bool:
+        return self.try_consume_tokens(tokens) == len(tokens)
 
 
 @pytest.mark.parametrize("panics", [False, True])
