@@ -6,8 +6,9 @@ wrong with the next release, so a short run of each kind decides, through the re
 prefix cache. The reference is the model alone, with mlx-lm's own caches, given the same tokens; what is
 compared are log-probabilities, so a tie that falls the other way is no difference.
 
-1. Two prompts of different length together, and one that joins while they decode. If one differs or the
-   model raises, prefill chunks of one length are tried (`equal_chunks`), then one row at a time (`one_row`).
+1. Two prompts of different length together, and two short ones that join while they decode. If one differs
+   or the model raises, prefill chunks of one length are tried (`equal_chunks`), then one row at a time
+   (`one_row`).
 2. A prompt, then its next turn and two others behind the same prefix. If one differs, rows get copies of
    their prefix (`copied_prefixes`), then no prefixes at all (`no_prefixes`).
 
@@ -144,10 +145,11 @@ class _Check:
 
     def _joining(self, run: _Run) -> None:
         run.submit(self._prompt(41, 1))
-        run.submit(self._prompt(1, 2))
+        run.submit(self._prompt(6, 2))
         run.turns(_JOIN_AFTER_TURNS)
-        run.submit(self._prompt(23, 3))
-        run.submit(self._prompt(2, 9))  # Its state is shorter than an n-gram or a convolution.
+        # Their states are shorter than an n-gram or a convolution.
+        run.submit(self._prompt(2, 3))
+        run.submit(self._prompt(1, 9))
         run.finish()
 
     def _continuing(self, run: _Run) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, build, names
 from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
-from tests.scheduler.engine.mlx.zoo.faults import FAULTS
+from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
 
 _RESULTS = Path(tempfile.gettempdir()) / f"penstock-zoo-mlx-lm-{version('mlx-lm')}.jsonl"
 _ONLY_JUDGE = "--only-judge"
@@ -64,7 +64,12 @@ def _row(name: str, verdict: Verdict) -> str:
 
 def unexpected(verdicts: dict[str, Verdict]) -> list[str]:
     """Those that are wrong and not known to be, or known to be wrong and right."""
-    return [name for name, verdict in verdicts.items() if (verdict.outcome != "right") != (name in FAULTS)]
+    return [
+        name
+        for name, verdict in verdicts.items()
+        if (verdict.outcome != "right") != (name in FAULTS)
+        or tuple(verdict.fallbacks) != FALLBACKS.get(name, ((), ""))[0]
+    ]
 
 
 def _check(wanted: Iterable[str], options: argparse.Namespace) -> dict[str, Verdict]:

@@ -21,7 +21,7 @@ from tests.scheduler.engine.mlx.zoo.census import (
     names,
 )
 from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
-from tests.scheduler.engine.mlx.zoo.faults import FAULTS
+from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
 
 SAMPLE = [
     "qwen3",  # keys and values of every token, shared in place
@@ -51,6 +51,7 @@ def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
     verdict = Trial(model, model_type).verdict()
     assert verdict.outcome == "right", verdict.scenes
     assert verdict.distinct > 40, "answers that vary too little to be a test"
+    assert verdict.fallbacks == FALLBACKS.get(name, ((), ""))[0]
 
 
 def test_every_module_of_mlx_lm_is_built_or_listed() -> None:
@@ -82,11 +83,17 @@ def test_no_part_of_a_model_is_zero(name: str) -> None:
 
 
 def test_each_verdict_is_held_against_the_known_faults() -> None:
-    """A new fault surprises as one that is mended does."""
+    """A new fault surprises as one that is mended does, and so does a fallback."""
     known = next(iter(FAULTS))
-    right, wrong = Verdict({"joins": "right"}), Verdict({"alone": "right", "joins": "wrong tokens: token 3"})
-    assert unexpected({"qwen3": right, known: wrong}) == []
-    assert unexpected({"qwen3": wrong, known: right}) == ["qwen3", known]
+    fallbacks = FALLBACKS[known][0]
+    right, wrong = {"joins": "right"}, {"alone": "right", "joins": "wrong tokens: token 3"}
+    faulty = Verdict(wrong, fallbacks=fallbacks)
+    assert unexpected({"qwen3": Verdict(right), known: faulty}) == []
+    assert unexpected({"qwen3": Verdict(wrong), known: Verdict(right, fallbacks=fallbacks)}) == [
+        "qwen3",
+        known,
+    ]
+    assert unexpected({"qwen3": Verdict(right, fallbacks=("one_row",)), known: faulty}) == ["qwen3"]
 
 
 def _answer(count: int) -> Answer:
