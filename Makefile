@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test chaos fuzz soak monitor check constraints clean
+.PHONY: serve test zoo chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -32,6 +32,10 @@ fuzz: $(VENV)/test
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
+
+# Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
+zoo: $(VENV)/test
+	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made

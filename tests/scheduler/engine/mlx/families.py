@@ -180,11 +180,14 @@ def random_model(family: str, **changes: Any) -> Any:
     weights: list[tuple[str, Any]] = []
     parameters: Any = tree_flatten(model.parameters())
     for name, value in parameters:
-        # Larger than any initialisation, so that answers vary; convolutions keep their own scale.
+        # Larger than any initialisation, so that answers vary; convolutions keep their own scale, but
+        # zeros, which would hide what is done with their inputs.
         if value.ndim >= 2 and "conv" not in name:
             value = (
                 mx.random.normal(value.shape) * (1.0 if "embed" in name else 1.5) * value.shape[-1] ** -0.5
             )
+        elif value.ndim >= 2 and not mx.any(value).item():
+            value = mx.random.normal(value.shape) * value.shape[1] ** -0.5
         weights.append((name, value))
     model.update(tree_unflatten(weights))
     model.eval()

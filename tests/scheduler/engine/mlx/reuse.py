@@ -171,9 +171,9 @@ def batching_of(model: Any, family: str) -> Batching:
 def checked(model: Any, family: str) -> load_check.Verdict:
     """The check at load."""
     used = make_prompt_cache(model)
-    model(mx.array([[0]]), cache=used)
+    vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
     held = row_bytes(used)
-    ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
+    ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
     fields = {
         "max_slots": load_check.CHECK_ROWS,
         "prefill_chunk_tokens": load_check.CHECK_CHUNK_TOKENS,
@@ -184,7 +184,7 @@ def checked(model: Any, family: str) -> load_check.Verdict:
     def make(batching: Batching) -> MlxBackend:
         return MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
 
-    return load_check.check(model, 300, make)
+    return load_check.check(model, vocabulary, make)
 
 
 def engine_of(family: str, **changes: Any) -> ReuseEngine:

@@ -21,8 +21,9 @@ from tests.scheduler.engine.mlx.reuse import checked, engine_of
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
     "gemma2": ("one_row",),  # Its attention takes no mask per row.
-    "mamba": ("equal_chunks",),  # Padding runs through the state, as in the next two.
+    "mamba": ("equal_chunks",),  # Padding runs through the state, as in nemotron_h and rwkv7.
     "nemotron_h": ("equal_chunks",),
+    "recurrent_gemma": ("one_row",),  # It scales the first token of a row without a state.
     "rwkv7": ("equal_chunks",),
 }
 """What mlx-lm's modules cannot do. An entry that a later release mends must go."""

@@ -1,0 +1,113 @@
+"""What mlx-lm says to one request without anything of ours: the answers that a batch is held to.
+
+**Ties.** In float32 a batch may round otherwise than one row. So with each token stands by how much its score
+leads: two scores nearer than TIE may be chosen either way round, and what follows is another answer. A
+difference elsewhere is a wrong token. The log-probabilities of the tokens are compared too: a batch in which
+a row sees a little of what it should not is often far from another token, and never within ROUNDING.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import generate_step
+
+from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
+from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.sampling.draw import gumbel
+from scheduler.link.messages import Sampling, Submit
+from tests.scheduler.engine.mlx.sampling.row_sampler import RowSampler, greedy
+
+TIE = 1e-3
+"""Of logarithms of probabilities; where there is a seed, over the temperature and with the draw's noise."""
+ROUNDING = 1e-3
+"""Of the natural logarithm of a chosen token's probability: a hundred times what right models differ by."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Tokens of one request, with the natural logarithm of each one's probability and its lead."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    leads: list[float] = field(default_factory=list)
+
+
+class _Recorded:
+    """A sampler that writes down what it chose."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.answer = Answer()
+        self._noise = mx.zeros((1,))
+        self._temperature = sampling.temperature
+        self._draw = RowSampler(sampling, noise=self._noted) if sampling.temperature > 0 else greedy
+
+    def _noted(self, keys: Any, size: int) -> mx.array:
+        self._noise = (host_gumbel if device().exp_is_slow else gumbel)(keys, size)
+        return self._noise
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        token = self._draw(logprobs)
+        scores = logprobs.reshape(-1)
+        if self._temperature > 0:
+            scores = scores / self._temperature + self._noise.reshape(-1)
+        best = mx.sort(scores)[-2:]
+        self.answer.logprobs.append(float(logprobs.reshape(-1)[token.item()]))
+        self.answer.leads.append(float(best[1] - best[0]))
+        return token
+
+
+class Alone:
+    """The oracle over one model: each question is asked once."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._known: dict[tuple[Any, ...], Answer] = {}
+
+    def answer(self, submit: Submit, prefill_tokens: int = 2048) -> Answer:
+        """`prefill_tokens`: the largest piece in which mlx-lm reads the prompt."""
+        key = (tuple(submit.prompt), submit.max_tokens, submit.sampling, prefill_tokens)
+        if key not in self._known:
+            recorded = _Recorded(submit.sampling)
+            for token, _ in generate_step(
+                mx.array(submit.prompt.tolist()),
+                self._model,
+                max_tokens=submit.max_tokens,
+                sampler=recorded,
+                prefill_step_size=prefill_tokens,
+            ):
+                recorded.answer.tokens.append(token)
+            # It computes one token ahead.
+            del recorded.answer.logprobs[submit.max_tokens :], recorded.answer.leads[submit.max_tokens :]
+            self._known[key] = recorded.answer
+        return self._known[key]
+
+
+def rounding(found: Answer, expected: Answer) -> float:
+    """The largest difference of a logarithm of probability before the first token that differs."""
+    largest = 0.0
+    for at, token in enumerate(found.tokens[: len(expected.tokens)]):
+        if token != expected.tokens[at]:
+            break
+        largest = max(largest, abs(found.logprobs[at] - expected.logprobs[at]))
+    return largest
+
+
+def difference(found: Answer, expected: Answer, begin: int = 0) -> str | None:
+    """Where an answer leaves the expected one beyond a tie, in words; None: nowhere. `found` begins with
+    token `begin` of the answer."""
+    for at in range(begin, len(expected.tokens)):
+        if at - begin >= len(found.tokens):
+            return f"wrong tokens: only {at} of {len(expected.tokens)}"
+        token, logprob = found.tokens[at - begin], found.logprobs[at - begin]
+        if token != expected.tokens[at]:
+            if expected.leads[at] <= TIE:
+                return None
+            return f"wrong tokens: token {at} of {len(expected.tokens)}, by {expected.leads[at]:.2g}"
+        if not abs(logprob - expected.logprobs[at]) <= ROUNDING:
+            return f"wrong logits: token {at}, by {abs(logprob - expected.logprobs[at]):.2g}"
+    if len(found.tokens) > len(expected.tokens) - begin:
+        return "wrong tokens: too many"
+    return None

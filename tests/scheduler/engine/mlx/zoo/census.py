@@ -1,0 +1,54 @@
+"""Which modules mlx-lm has, and what is known of each: every one is built, or listed with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlx_lm.models
+
+from tests.scheduler.engine.mlx.zoo import dense, recurrent, windows
+from tests.scheduler.engine.mlx.zoo.tiny import configuration, random_model
+
+NO_MODELS = {
+    "activations": "functions",
+    "base": "functions",
+    "bitlinear_layers": "layers of bitnet",
+    "cache": "caches",
+    "gated_delta": "a kernel of recurrent layers",
+    "mla": "layers of latent attention",
+    "pipeline": "models over several machines",
+    "rope_utils": "rotary positions",
+    "ssm": "a kernel of recurrent layers",
+    "switch_layers": "layers of experts",
+}
+"""Modules that other modules import."""
+NOT_BUILT = {
+    "bitnet": "makes a Metal kernel when it is created",
+    "muse_spark": "makes a Metal kernel when it is created",
+    "olmo": "ends the process where the package hf_olmo is not installed",
+}
+ENTRIES: dict[str, dict[str, Any]] = dense.ENTRIES | windows.ENTRIES | recurrent.ENTRIES
+"""By module, or module+variant, for those that differ by configuration in the kind of their caches."""
+
+
+def modules() -> list[str]:
+    """The modules of the installed mlx-lm, by name."""
+    (folder,) = mlx_lm.models.__path__
+    return sorted(path.stem for path in Path(folder).glob("*.py") if path.stem != "__init__")
+
+
+def names() -> list[str]:
+    """All that can be built, variants included."""
+    built = set(modules()) - NO_MODELS.keys() - NOT_BUILT.keys()
+    return sorted(built | {name for name in ENTRIES if module_of(name) in built})
+
+
+def module_of(name: str) -> str:
+    return name.partition("+")[0]
+
+
+def build(name: str, seed: int = 0) -> tuple[Any, str]:
+    """The model of this name, and the model type in its configuration."""
+    config = configuration(module_of(name), ENTRIES.get(name, {}))
+    return random_model(module_of(name), config, seed), str(config["model_type"])

@@ -1,0 +1,60 @@
+"""What is known of single modules: faults that remain, and the fallbacks that the check at load finds.
+
+`make zoo` and the tests take each entry for something that is there, and fail on the day that it is not. A
+file of its own because entries leave it as faults are mended, and nothing else changes with them.
+"""
+
+from __future__ import annotations
+
+FAULTS: dict[str, str] = {
+    "phi3small": "mlx-lm itself: its mask of sparse blocks is misaligned where a prompt is cut",
+    "plamo3": "mlx-lm itself masks window + 1 tokens over a ring of window: a prompt's cuts show",
+}
+"""Modules with other tokens or logits than alone, in every fallback."""
+
+_MASK_ONLY = "windowed layers have `KVCache`: the window is in the mask only, which sees no shared tokens"
+_MLA = "MLA adds part of its scores before attention is called"
+_OTHER_ATTENTION = "attention does not go through `scaled_dot_product_attention` alone"
+_OWN_CACHE = "the model's own kind of cache has no `merge`"
+_PADDED_STATE = "padding runs through the recurrent state"
+
+FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
+    "afm7": (("one_row",), "layers read the cache of another layer, and their mask is of one row"),
+    "baichuan_m1": (("equal_chunks",), _PADDED_STATE),
+    "bailing_hybrid": (("copied_prefixes",), _MLA),
+    "bailing_moe_linear": (("equal_chunks",), _PADDED_STATE),
+    "bailing_moe_v3": (("copied_prefixes",), _MLA),
+    "deepseek_v3": (("copied_prefixes",), _MLA),
+    "deepseek_v41": (("one_row",), _OWN_CACHE),
+    "gemma2": (("one_row",), "attention takes no mask per row"),
+    "gemma3n": (("copied_prefixes",), "layers read the cache of another layer"),
+    "gemma4": (("copied_prefixes",), _OTHER_ATTENTION),
+    "gemma4_text": (("copied_prefixes",), _OTHER_ATTENTION),
+    "gemma4_text+experts": (("copied_prefixes",), _OTHER_ATTENTION),
+    "glm4_moe_lite": (("copied_prefixes",), _MLA),
+    "gpt_bigcode": (("one_row",), "position ids are of one row"),
+    "iquestloopcoder": (("copied_prefixes",), _OTHER_ATTENTION),
+    "jamba": (("equal_chunks",), _PADDED_STATE),
+    "kimi_k25": (("copied_prefixes",), _MLA),
+    "kimi_k3": (("copied_prefixes",), _MLA),
+    "kimi_linear": (("copied_prefixes",), _MLA),
+    "kimi_vl": (("copied_prefixes",), _MLA),
+    "llama4": (("one_row",), _OWN_CACHE),
+    "longcat_flash_ngram": (("one_row",), "a prompt shorter than the n-gram leaves a narrower state"),
+    "mamba": (("equal_chunks",), _PADDED_STATE),
+    "minimax_m3_vl": (("one_row",), "sparse blocks are counted by cache slot"),
+    "mistral3+llama": (("copied_prefixes",), _MASK_ONLY),
+    "mistral3+windows": (("copied_prefixes",), _MASK_ONLY),
+    "mistral4": (("copied_prefixes",), _MLA),
+    "nemotron-nas+linear": (("no_prefixes",), "a linear layer instead of attention never writes its cache"),
+    "nemotron_h": (("equal_chunks",), _PADDED_STATE),
+    "nemotron_h+experts": (("equal_chunks",), _PADDED_STATE),
+    "olmo_hybrid": (("equal_chunks",), _PADDED_STATE),
+    "phi3small": (("one_row",), "the mask of sparse blocks is of one row"),
+    "pixtral+windows": (("copied_prefixes",), _MASK_ONLY),
+    "plamo2": (("copied_prefixes",), _OTHER_ATTENTION),
+    "plamo3": (("one_row",), "differs with each cut of a prompt"),
+    "recurrent_gemma": (("one_row",), "scales the first token of a row without a state"),
+    "rwkv7": (("equal_chunks",), _PADDED_STATE),
+}
+"""What the check at load finds for mlx-lm 0.32.2, and why; nothing for all others."""

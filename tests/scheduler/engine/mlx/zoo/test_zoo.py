@@ -1,0 +1,120 @@
+"""Every model that mlx-lm can run: the same tokens in a batch as alone. A sample; `make zoo` checks all."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+
+from tests.scheduler.engine.mlx.zoo.__main__ import unexpected
+from tests.scheduler.engine.mlx.zoo.alone import ROUNDING, TIE, Answer, difference
+from tests.scheduler.engine.mlx.zoo.census import (
+    ENTRIES,
+    NO_MODELS,
+    NOT_BUILT,
+    build,
+    module_of,
+    modules,
+    names,
+)
+from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
+from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
+
+SAMPLE = [
+    "qwen3",  # keys and values of every token, shared in place
+    "deepseek_v3",  # a latent form of them, copied to each row
+    "gpt_oss",  # sliding windows beside full attention, and experts
+    "rwkv7",  # recurrent layers only, through which padding runs
+    "qwen3_next",  # recurrent layers beside full attention
+    "recurrent_gemma",  # recurrent layers beside sliding windows
+    "falcon_h1",  # several caches in one layer, recurrent ones that know padding
+    "mistral3+windows",  # windows that are in the mask only
+    "gpt_bigcode",  # one row at a time
+]
+"""One of each kind of cache, and of each kind of fault that shows soon."""
+
+
+def _param(name: str) -> Any:
+    cause = FAULTS.get(name)
+    marks = [pytest.mark.xfail(reason=cause, strict=True)] if cause else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [_param(name) for name in SAMPLE])
+def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
+    """Alone, joining, behind a prefix that is new and one that is known, in a second turn, resumed."""
+    model, model_type = build(name)
+    verdict = Trial(model, model_type).verdict()
+    assert verdict.outcome == "right", verdict.scenes
+    assert verdict.distinct > 40, "answers that vary too little to be a test"
+    assert verdict.fallbacks == FALLBACKS.get(name, ((), ""))[0]
+
+
+def test_every_module_of_mlx_lm_is_built_or_listed() -> None:
+    """A release of mlx-lm with a module whose configuration cannot be made up from its fields fails here:
+    it needs an entry, or a reason."""
+    listed = NO_MODELS.keys() | NOT_BUILT.keys()
+    assert listed <= set(modules()), "a module is gone"
+    unknown = {}
+    for name in names():
+        try:
+            build(name)
+        except Exception as error:  # Whatever a module raises that finds no name or no size for a field.
+            unknown[name] = f"{type(error).__name__}: {error}"
+    assert not unknown, "modules that cannot be built"
+    assert set(modules()) == listed | {module_of(name) for name in names()}
+
+
+def test_entries_and_faults_are_of_modules_that_are_there() -> None:
+    assert {module_of(name) for name in ENTRIES} <= set(modules())
+    assert FAULTS.keys() <= set(names())
+
+
+@pytest.mark.parametrize("name", ["recurrent_gemma", "rwkv7", "gpt_oss"])
+def test_no_part_of_a_model_is_zero(name: str) -> None:
+    """What is zero hides what is done with its input: `conv_1d` of recurrent_gemma is made as zeros."""
+    model, _ = build(name)
+    parameters = dict(tree_flatten(model.parameters()))
+    assert not [path for path, value in parameters.items() if not mx.any(value).item()]
+
+
+def test_each_verdict_is_held_against_the_known_faults() -> None:
+    """A new fault surprises as one that is mended does, and so does a fallback."""
+    known = next(iter(FAULTS))
+    fallbacks = FALLBACKS[known][0]
+    right, wrong = {"joins": "right"}, {"alone": "right", "joins": "wrong tokens: token 3"}
+    faulty = Verdict(wrong, fallbacks=fallbacks)
+    assert unexpected({"qwen3": Verdict(right), known: faulty}) == []
+    assert unexpected({"qwen3": Verdict(wrong), known: Verdict(right, fallbacks=fallbacks)}) == [
+        "qwen3",
+        known,
+    ]
+    assert unexpected({"qwen3": Verdict(right, fallbacks=("one_row",)), known: faulty}) == ["qwen3"]
+
+
+def _answer(count: int) -> Answer:
+    generator = random.Random(count)
+    return Answer([generator.randrange(300) for _ in range(count)], [-1.0] * count, [0.5] * count)
+
+
+def test_a_difference_is_found_but_for_a_tie() -> None:
+    """Another token, another probability, too few tokens; after a tie an answer may go its own way."""
+    expected = _answer(6)
+    assert difference(expected, expected) is None
+    assert "only 4 of 6" in (difference(_answer_of(expected, 4), expected) or "")
+    other = _answer_of(expected, 6)
+    other.tokens[3] += 1
+    assert "token 3 of 6" in (difference(other, expected) or "")
+    expected.leads[3] = TIE / 2
+    assert difference(other, expected) is None
+    likelier = _answer_of(expected, 6)
+    likelier.logprobs[2] += 2 * ROUNDING
+    assert "wrong logits: token 2" in (difference(likelier, expected) or "")
+
+
+def _answer_of(answer: Answer, count: int) -> Answer:
+    return Answer(answer.tokens[:count], answer.logprobs[:count], answer.leads[:count])
