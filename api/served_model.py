@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -43,8 +43,9 @@ class ServedModel:
         name = self.name if wanted is None else wanted
         return ServedName(name, self.defaults.get(name, NEUTRAL))
 
-    def listing(self, name: str) -> dict[str, Any]:
-        """Return one list for OpenAI's and Anthropic's clients, which read different fields."""
+    def listing(self, name: str, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
+        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
+        the engine's check at load (`Ready.fallbacks`)."""
         return {
             "id": name,
             "object": "model",
@@ -53,16 +54,17 @@ class ServedModel:
             # vLLM's field, which clients read.
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
+            "fallbacks": list(fallbacks),
             **self.defaults.get(name, NEUTRAL).described(),
             "type": "model",
             "display_name": name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
         }
 
-    def listings(self) -> dict[str, Any]:
+    def listings(self, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
         return {
             "object": "list",
-            "data": [self.listing(name) for name in self.names],
+            "data": [self.listing(name, fallbacks) for name in self.names],
             "has_more": False,
             "first_id": self.names[0],
             "last_id": self.names[-1],

@@ -32,6 +32,12 @@ class Operations:
         self._engine = engine
         self.metrics = metrics
 
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What the engine's check at load found necessary; empty until an engine is ready."""
+        ready = self._engine().ready
+        return () if ready is None else ready.fallbacks
+
     def statistics(self) -> SchedulerStatistics:
         now = trio.current_time()
         blocked = self._stages.admission.blocked(now)

@@ -61,13 +61,13 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
         """Return the model names that requests may use."""
-        return model.listings()
+        return model.listings(scheduler.operations.fallbacks)
 
     # `:path`, because hub ids contain a slash.
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         """Return one model."""
         model.check(name)
-        return model.listing(name)
+        return model.listing(name, scheduler.operations.fallbacks)
 
     return router

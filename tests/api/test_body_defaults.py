@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio.testing
 from trio.testing import trio_test
 
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.served_model import ServedModel
-from scheduler.link.messages import ScriptedPlan
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.link.messages import Ready, ScriptedPlan
 from scheduler.prompt import model_folder
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
@@ -228,3 +230,22 @@ async def test_the_listing_shows_each_names_defaults_and_their_sources(
         "frequency_penalty": "neutral",
         "thinking": "served_model_name",
     }
+
+
+class _FallingBack(ScriptedBackend):
+    """An engine whose check at load found something."""
+
+    def describe(self) -> Ready:
+        return msgspec.structs.replace(super().describe(), fallbacks=("one_row",))
+
+
+@trio_test
+async def test_the_listing_names_the_fallbacks_of_the_model(autojump_clock: trio.testing.MockClock) -> None:
+    """What the check at load found, once an engine is ready."""
+    scheduler = make_scheduler(LoopbackLauncher(lambda load: _FallingBack(load.scripted)))
+    async with client_of(scheduler) as client:
+        before = (await client.get("/v1/models")).json()["data"]
+        async with running(scheduler):
+            after = (await client.get("/v1/models/tiny")).json()
+    assert [each["fallbacks"] for each in before] == [[], []]
+    assert after["fallbacks"] == ["one_row"]
