@@ -32,6 +32,9 @@ _MAMBA: dict[str, Any] = {
     "tie_word_embeddings": True,
     "time_step_rank": 4,
 }
+ONE_ROW = frozenset({"gemma2", "recurrent_gemma"})
+"""Families for which the check at load finds that they run one row a model call, without a prefix cache."""
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": _BASE | {"query_pre_attn_scalar": 16.0},
     "gemma3_text": _BASE | {"query_pre_attn_scalar": 16, "sliding_window": 16, "sliding_window_pattern": 2},
