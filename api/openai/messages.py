@@ -111,10 +111,6 @@ class MediaPart(Body):
             raise unsupported("this model reads text only")
         return value
 
-    @property
-    def said(self) -> str:
-        raise NotImplementedError
-
 
 def _as_url(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value

@@ -10,13 +10,12 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.engine.prefix import radix_tree
 from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree
-from scheduler.token_ids import KEY_BYTES, common_run, compact
+from scheduler.token_ids import KEY_BYTES, compact
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -239,55 +238,6 @@ class TreeMachine(RuleBasedStateMachine):
 
 TestRadixTree = TreeMachine.TestCase
 TestRadixTree.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-
-
-@settings(derandomize=True, deadline=None)
-@given(left=st.lists(st.integers(0, 1), max_size=40), start=st.integers(0, 9), data=st.data())
-def test_a_common_run_ends_at_the_first_difference(left: list[int], start: int, data: st.DataObject) -> None:
-    """The bisection finds what a walk token by token finds."""
-    right = data.draw(st.lists(st.integers(0, 1), max_size=40) | st.just(left[start:]))
-    limit = max(0, min(len(left) - start, len(right)))
-    walked = next((i for i in range(limit) if left[start + i] != right[i]), limit)
-    assert common_run(compact(left), start, compact(right), limit) == walked
-
-
-def _chain(tree: RadixTree[Run, State], tokens: Sequence[int], step: int) -> None:
-    for end in range(step, len(tokens) + 1, step):
-        tree.insert(tokens[:end], "", cut_of(tokens))
-
-
-def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
-    """Hundred thousand tokens cost what hundred do, but for a logarithm; an edge costs a constant."""
-    lines: dict[tuple[int, int], int] = {}
-    for tokens, edges in ((1_000, 1), (100_000, 1), (100_000, 50)):
-        tree: RadixTree[Run, State] = RadixTree()
-        prompt = array("I", range(tokens))
-        _chain(tree, prompt, tokens // edges)
-        diverging = prompt[: tokens // 2] + array("I", [7_000_000]) + prompt[tokens // 2 + 1 :]
-        lines[tokens, edges], found = python_lines(tree.match, diverging, "")
-        assert found.length == tokens // 2
-    assert lines[100_000, 1] <= lines[1_000, 1] + 7 * 5, "twice the tokens are one more bisection"
-    assert lines[100_000, 50] <= 100 + 50 * 10
-
-
-def test_what_was_matched_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the node that an earlier match reached: only what is new, also after the path to it was split."""
-    tree: RadixTree[Run, State] = RadixTree()
-    prompt = array("I", range(1_000))
-    _chain(tree, prompt, 250)
-    known = tree.match(prompt, "", 600).whole
-    assert known is not None
-    assert known.end == 500
-    tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
-    compared: list[int] = []
-
-    def counted(left: array[int], start: int, right: array[int], limit: int) -> int:
-        compared.append(limit)
-        return common_run(left, start, right, limit)
-
-    monkeypatch.setattr(radix_tree, "common_run", counted)
-    assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
-    assert sum(compared) == 900 - 500
 
 
 def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:

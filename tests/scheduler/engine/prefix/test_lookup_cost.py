@@ -1,0 +1,52 @@
+"""What a lookup in the prefix tree costs: Python operations by edges, and no token compared twice."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from scheduler.engine.prefix import radix_tree
+from scheduler.engine.prefix.radix_tree import RadixTree
+from scheduler.token_ids import common_run
+from tests.scheduler.engine.prefix.test_radix_tree import Run, State, cut_of, python_lines
+
+
+def _chain(tree: RadixTree[Run, State], tokens: Sequence[int], step: int) -> None:
+    for end in range(step, len(tokens) + 1, step):
+        tree.insert(tokens[:end], "", cut_of(tokens))
+
+
+def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
+    """Hundred thousand tokens cost what hundred do, but for a logarithm; an edge costs a constant."""
+    lines: dict[tuple[int, int], int] = {}
+    for tokens, edges in ((1_000, 1), (100_000, 1), (100_000, 50)):
+        tree: RadixTree[Run, State] = RadixTree()
+        prompt = array("I", range(tokens))
+        _chain(tree, prompt, tokens // edges)
+        diverging = prompt[: tokens // 2] + array("I", [7_000_000]) + prompt[tokens // 2 + 1 :]
+        lines[tokens, edges], found = python_lines(tree.match, diverging, "")
+        assert found.length == tokens // 2
+    assert lines[100_000, 1] <= lines[1_000, 1] + 7 * 5, "twice the tokens are one more bisection"
+    assert lines[100_000, 50] <= 100 + 50 * 10
+
+
+def test_what_was_matched_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the node that an earlier match reached: only what is new, also after the path to it was split."""
+    tree: RadixTree[Run, State] = RadixTree()
+    prompt = array("I", range(1_000))
+    _chain(tree, prompt, 250)
+    known = tree.match(prompt, "", 600).whole
+    assert known is not None
+    assert known.end == 500
+    tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
+    compared: list[int] = []
+
+    def counted(left: array[int], start: int, right: array[int], limit: int) -> int:
+        compared.append(limit)
+        return common_run(left, start, right, limit)
+
+    monkeypatch.setattr(radix_tree, "common_run", counted)
+    assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
+    assert sum(compared) == 900 - 500
