@@ -32,6 +32,8 @@ class EngineConfig:
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
     load_check: Literal["auto", "off"] = "auto"
     verdict_folder: Path | None = None
+    memory_limit: float = 0.0
+    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
 
     def load_message(self, kv_cache_share: float = 1.0) -> Load:
         return Load(
@@ -50,6 +52,7 @@ class EngineConfig:
             kv_cache_share=kv_cache_share,
             load_check=self.load_check,
             verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
+            memory_limit=self.memory_limit,
         )
 
 

@@ -49,7 +49,7 @@ def main() -> NoReturn:
         gc.freeze()
         inbox.send(backend.describe())
         _run(
-            EngineLoop(backend, command.max_slots, _pace(command), kv_cache_share=command.kv_cache_share),
+            EngineLoop(backend, command.max_slots, _pace(command)),
             inbox,
         )
     except Exception as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from scheduler.engine.memory import Memory, left_in_place
+from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
@@ -53,6 +54,8 @@ class EngineState:
     limits: PrefillLimits
     has_pending: bool = False
     admissions: int = 0
+    allowance: Allowance = field(default_factory=Allowance)
+    """What memory allows this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     decoding = len(admissions.rows) - len(prompts)
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
+    budget = _allowed(budget, state.allowance)
     chunks = share(prompts, state.begun, budget.tokens, state.limits)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
@@ -119,6 +123,12 @@ def plan(state: EngineState, now: float) -> StepPlan:
         target_seconds=budget.target_seconds if chunks else None,
         context_tokens=context,
     )
+
+
+def _allowed(budget: PrefillBudget, allowance: Allowance) -> PrefillBudget:
+    if allowance.chunk_tokens is None or allowance.chunk_tokens >= budget.tokens:
+        return budget
+    return replace(budget, tokens=allowance.chunk_tokens, reason="memory")
 
 
 def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:
@@ -162,7 +172,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
     restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
     for sequence in state.waiting:
-        if len(found.admit) == free_slots:
+        if len(found.admit) == free_slots or (rows and not state.allowance.admits):
             break
         known = 0
         if restorable != "never" and not sequence.unscored:

@@ -15,7 +15,7 @@ import msgspec
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -61,6 +61,8 @@ class Load(_Message, frozen=True, tag="load"):
     """Whether to check at load how much of the batch is right for the model."""
     verdict_folder: str = ""
     """Where verdicts of that check are kept; empty: nowhere."""
+    memory_limit: float = 0.0
+    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
 
 
 class Sampling(_Message, frozen=True):
@@ -266,6 +268,22 @@ class DeviceMemory(_Message, frozen=True):
     """Working set that the device recommends; 0 if it has no figure (a CPU)."""
 
 
+class MemoryState(_Message, frozen=True):
+    """The last reading of the memory guard, in bytes."""
+
+    relief: int = 0
+    """What is given up (`scheduler/engine/memory_guard.py`: Relief); 0: nothing."""
+    used: int = 0
+    limit: int = 0
+    """0: none."""
+    available: int = -1
+    """What the system or container can still give; -1: unknown."""
+    pressure: int = 0
+    """The system's: 0 normal, 1 warning, 2 critical."""
+    chunk_peak: int = 0
+    """Expected of the next prefill chunk."""
+
+
 class Counters(_Message, frozen=True):
     """Totals since the engine process started (they only grow), and current gauges."""
 
@@ -291,6 +309,7 @@ class Counters(_Message, frozen=True):
     """Tokens of running rows; shared ones count once per row."""
     shared_row_tokens: int = 0
     """Part of `row_tokens`: read from the prefix cache without a copy."""
+    guard: MemoryState = MemoryState()
 
 
 class Inspection(_Message, frozen=True, tag="inspection"):

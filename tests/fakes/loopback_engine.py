@@ -92,7 +92,6 @@ class LoopbackLauncher:
             load.max_slots,
             PrefillPace(load.prefill_chunk_tokens),
             clock=trio.current_time,
-            kv_cache_share=load.kv_cache_share,
         )
         await shell.link.send_all(encode(self.backend.describe()))
         while True:

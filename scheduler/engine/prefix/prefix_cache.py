@@ -180,6 +180,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
+    def set_budget(self, budget_bytes: int) -> None:
+        """Hold no more than this from now on, as far as leases allow."""
+        self.budget_bytes = budget_bytes
+        self._make_room(0)
+
     def set_running_bytes(self, running_bytes: int) -> None:
         """Set the part of the budget that running requests use from now on."""
         self._running_bytes = running_bytes

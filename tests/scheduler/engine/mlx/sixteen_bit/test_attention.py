@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 import pytest
 
+from scheduler.engine.device import Traits
 from scheduler.engine.mlx import shared_attention as module
-from scheduler.engine.mlx.device import OTHER, X86, Device, forced
+from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 
 _ROWS, _KV_HEADS, _REPEATS, _SIZE = 4, 2, 2, 64
@@ -64,10 +65,10 @@ def _rms(array: mx.array) -> float:
     return float(mx.sqrt(mx.mean(mx.square(array.astype(mx.float32)))))
 
 
-@pytest.mark.parametrize("device", [OTHER, X86], ids=["gpu", "x86"])
+@pytest.mark.parametrize("device", [METAL, X86], ids=["gpu", "x86"])
 @pytest.mark.parametrize("tokens", [4096, 16384, 100_000])
 def test_flat_scores_over_a_long_run_give_the_values_mean(
-    device: Device, tokens: int, dtype: mx.Dtype
+    device: Traits, tokens: int, dtype: mx.Dtype
 ) -> None:
     """Equality: all values are 4, so the answer is 4. In float16 the sum of weights times values is not: past
     65,504 it was infinity (16,384 tokens), and as a sixteen-bit mean the weights would be subnormal."""
@@ -84,11 +85,11 @@ def test_flat_scores_over_a_long_run_give_the_values_mean(
     assert mx.array_equal(found, mx.full(found.shape, 4.0, dtype))
 
 
-@pytest.mark.parametrize("device", [OTHER, X86], ids=["gpu", "x86"])
+@pytest.mark.parametrize("device", [METAL, X86], ids=["gpu", "x86"])
 @pytest.mark.parametrize("loudness", [1.0, 3.0, 8.0])
 @pytest.mark.parametrize("length", [1, 5], ids=["decode", "prefill"])
 def test_its_error_is_a_fused_kernel_s_rounding(
-    device: Device, loudness: float, length: int, dtype: mx.Dtype
+    device: Traits, loudness: float, length: int, dtype: mx.Dtype
 ) -> None:
     """Tolerance, as a root of the mean square: what rounding the exact answer once costs in float16, twice
     that in bfloat16 (measured 1.0, and 1.4 to 1.7). Scores rounded to 16 bits made 2.7 to 9.6 times it."""
