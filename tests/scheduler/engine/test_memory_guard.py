@@ -169,7 +169,7 @@ def test_a_farm_beside_other_programs_stays_within_memory_and_makes_progress(
 ) -> None:
     """Rows grow by a fifth of a chunk's peak between two readings at most. The whole of memory is exceeded
     by no more than a chunk's peak after the readings that it takes to give everything up; a row always
-    runs; with constant outside memory the levels settle."""
+    runs; with constant outside memory the levels come to rest."""
     machine = _Machine(limit=1000, weights=200, peak=50)
     guard, now, budget = MemoryGuard(), 0.0, 1000 - 200 - 50
     for ticks, outside in phases:
@@ -195,7 +195,7 @@ def test_a_farm_beside_other_programs_stays_within_memory_and_makes_progress(
 
 
 @pytest.mark.parametrize("outside", [0, 300, 600, 900])
-def test_beside_constant_programs_the_levels_settle(outside: int) -> None:
+def test_beside_constant_programs_the_levels_come_to_rest(outside: int) -> None:
     """At most one change in MOST_CALM_SECONDS at the end: no oscillation."""
     machine = _Machine(limit=1000, weights=200, peak=50, outside=outside)
     guard, now, budget = MemoryGuard(), 0.0, 750
