@@ -16,7 +16,8 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 
 GROUP_COST_TOKENS = 512
 """The cost of one more group in a step, in tokens of keys and values that it must save: its operations in
-every layer (measured with the 13M model on a CPU, where they weigh most)."""
+every layer. Measured with the 13M model on a CPU; an engine measures its own at load (`mlx/group_cost.py`),
+and this one counts where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)

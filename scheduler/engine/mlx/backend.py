@@ -30,6 +30,7 @@ from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
@@ -69,8 +70,8 @@ class MlxBackend:
         batching: Batching = _ALL,
         memory_limit: MemoryLimit | None = None,
     ) -> None:
-        """`batching`: what the check at load found to be right for this model. `memory_limit` None: as the
-        load says."""
+        """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
+        this model. `memory_limit` None: as the load says."""
         self._description = description
         self._row_bytes = row_bytes
         self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)
@@ -82,6 +83,7 @@ class MlxBackend:
             self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
         in_place = self._prefixes is not None and batching.in_place
         self._layout = layout
+        self.group_cost_tokens = group_cost_tokens
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
         self._disk: PrefixDisk | None = None
@@ -318,4 +320,9 @@ def _prefix_cache(
         return None
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
     budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
-    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock)
+    buffers = None
+    if (most := device().traits.most_buffers) is not None:
+        buffers = BufferBound(
+            most // 2, *layout.arrays
+        )  # The rows, the weights and a step's graph have half.
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)
