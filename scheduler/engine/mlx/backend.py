@@ -72,6 +72,7 @@ class MlxBackend:
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
         this model. `memory_limit` None: as the load says."""
+        self.model = model
         self._description = description
         self._row_bytes = row_bytes
         self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)

@@ -321,8 +321,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._file(node)
 
     def _make_room(self, need: int, segments: int = 0, snapshots: int = 0) -> int:
-        """Evict until `need` more bytes in so many pieces fit or nothing is evictable. Return the room in
-        bytes that there is then."""
+        """Evict until `need` more bytes, in these numbers of pieces, fit or nothing is evictable. Return the
+        room in bytes that there is then."""
         while (self.nbytes + need > self.room or self._too_many(segments, snapshots)) and (
             victim := self._victim()
         ) is not None:

@@ -29,7 +29,7 @@ _BASE = 5e-3
 
 
 def _times(group_tokens: float) -> Times:
-    """A device on which a token costs a microsecond a row, and a group as much as so many tokens."""
+    """A device on which a token costs a microsecond a row, and a group as much as this number of tokens."""
     return Times(
         _BASE + ROWS * SHORT_TOKENS * _TOKEN,
         _BASE + ROWS * LONG_TOKENS * _TOKEN,
