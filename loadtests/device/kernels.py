@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +15,7 @@ from scheduler.engine.mlx.sampling.draw import gumbel
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 
 _MASKED = -1e30
+_Exact: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def findings() -> Iterator[Finding]:
@@ -108,17 +110,11 @@ def _attention(name: str, dtype: mx.Dtype) -> Finding:
     return _held(name, error, {mx.float32: 1e-4, mx.bfloat16: 2.0**-6, mx.float16: 2.0**-9}[dtype])
 
 
-def _exact(
-    queries: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    parts: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]],
-    repeats: int,
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _exact(queries: _Exact, parts: Sequence[tuple[_Exact, _Exact]], repeats: int) -> _Exact:
     """(heads, queries, size) of one row, by one softmax over all parts."""
     keys = np.repeat(np.concatenate([part[0] for part in parts], axis=1), repeats, axis=0)
     values = np.repeat(np.concatenate([part[1] for part in parts], axis=1), repeats, axis=0)
     scores = queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** -0.5
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    answer: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = (
-        weights / weights.sum(axis=-1, keepdims=True)
-    ) @ values
+    answer: _Exact = (weights / weights.sum(axis=-1, keepdims=True)) @ values
     return answer

@@ -80,7 +80,7 @@ def test_nothing_is_measured_where_nothing_is_shared_or_it_needs_much_memory(hel
 
 
 def test_a_model_that_raises_keeps_the_default() -> None:
-    """The check at load has said already what it can do; this is about speed."""
+    """The check at load decides what it can do; this is about speed."""
 
     def model(tokens: mx.array, cache: Any = None) -> mx.array:
         raise RuntimeError("not today")

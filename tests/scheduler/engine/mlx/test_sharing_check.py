@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx.nn import quantize
+from mlx import nn
 
 from scheduler.engine.device import Traits
 from scheduler.engine.mlx import shared_attention
@@ -21,7 +21,7 @@ def _model(family: str, dtype: str) -> Any:
     model = random_model(family)
     if dtype == "4 bits":
         model.set_dtype(mx.bfloat16)
-        quantize(model, group_size=32, bits=4)
+        nn.quantize(model, group_size=32, bits=4)  # type: ignore[attr-defined]  # mlx.nn has no types
     else:
         model.set_dtype(getattr(mx, dtype))
     return model
