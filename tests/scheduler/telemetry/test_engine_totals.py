@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from scheduler.link.messages import Counters, DeviceMemory
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import ENGINE_PARTS, STEPS, Metrics
+from scheduler.telemetry.labels import ENGINE_PARTS, STEPS
+from scheduler.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
