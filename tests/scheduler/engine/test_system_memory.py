@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.engine.memory_guard import Pressure
-from scheduler.engine.system_memory import LinuxMemory, SystemMemory, system_reader
+from scheduler.engine.system_memory import LinuxMemory, SystemMemory, machine_bytes, system_reader
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -49,6 +49,7 @@ def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
         },
     )
     assert read().available_bytes == 5_000_000 - 4_000_000 + 250_000
+    assert machine_bytes(tmp_path) == 5_000_000
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
