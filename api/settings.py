@@ -236,6 +236,7 @@ class ServeSettings(BaseModel):
         "All that the engine may use, weights included: bytes (24GiB) or a share of the device's memory"
         " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one.",
         0.0,
+        "gpu_memory_utilization",
         ge=0,
     )
 

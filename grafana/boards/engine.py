@@ -161,6 +161,14 @@ ENGINE = Dashboard(
             ],
         ),
         Panel(
+            "Memory guard",
+            "What the engine gives up while memory is short: 1 cached prefixes, 2 large chunks, 3 admission, "
+            "4 running rows. For long above 2: another program takes the memory, or --memory-limit is too low.",
+            "short",
+            [most("penstock_memory_relief", "relief {{instance}}")],
+            bad=3,
+        ),
+        Panel(
             "Memory by use",
             "Weights, rows and prefixes together must fit beside everything else on the machine.",
             "bytes",
