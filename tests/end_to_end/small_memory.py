@@ -53,7 +53,9 @@ class Transcript:
         for turn in range(1, turns + 1):
             if over.is_set():
                 return
-            status, body = served.post(messages=messages, max_tokens=16, temperature=0, session_id=f"{agent}")
+            status, body = served.post(
+                messages=messages, max_tokens=16, temperature=0, session_id=f"{agent}", timeout_seconds=900
+            )
             if status != 200:
                 self.failures.append(f"{status}: {body}")
                 return
