@@ -27,6 +27,7 @@ from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.mended.mend import mend
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
@@ -40,7 +41,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
-    model = _convert_weights(model, config, command.weights_dtype, report)
+    model = mend(_convert_weights(model, config, command.weights_dtype, report))
     mx.eval(model.parameters())
     report("running one token")
     cache = make_prompt_cache(model)

@@ -81,11 +81,13 @@ def shared_attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None = None,
+    softcap: float | None = None,
 ) -> mx.array:
     """Attention of (rows, heads, length, size) queries over each row's groups and its private keys.
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
-    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
+    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
+    scores, by tanh before the mask, as in gemma2.
     The answer has the type of `values`.
     """
     dtype = values.dtype
@@ -93,7 +95,7 @@ def shared_attention(
         keys, values = _wide(keys, values)
         groups = [SharedGroup(*_wide(group.keys, group.values), group.rows, group.index) for group in groups]
         queries = queries.astype(mx.float32)
-    return _attention(queries, keys, values, groups, scale, mask, sinks).astype(dtype)
+    return _attention(queries, keys, values, groups, scale, mask, sinks, softcap).astype(dtype)
 
 
 def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -110,6 +112,7 @@ def _attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None,
+    softcap: float | None,
 ) -> mx.array:
     """Attention over float32 queries and keys; the answer is float32."""
     rows, heads, length, size = queries.shape
@@ -121,14 +124,14 @@ def _attention(
             span = slice(start, start + piece)
             mine = None if mask is None else mask[..., span, :]
             chosen = _after(answers[-1:], queries[:, :, span])
-            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks))
+            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks, softcap))
         return mx.concatenate(answers, axis=2)
     kv_heads = keys.shape[1]
     queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
-    part = _attend(queries, keys, values, mask, length)
+    part = _attend(queries, keys, values, mask, length, softcap)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
-        found = _attend_run(chosen, group.keys, group.values)
+        found = _attend_run(chosen, group.keys, group.values, softcap)
         part = part.merge(found if group.index is None else _spread(found, group.index, part))
     if sinks is not None:
         by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
@@ -147,9 +150,18 @@ def _after(done: list[mx.array], queries: mx.array) -> mx.array:
     return mx.depends(queries, done) if done else queries
 
 
-def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, length: int) -> _Part:
+def _attend(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    mask: mx.array | None,
+    length: int,
+    softcap: float | None,
+) -> _Part:
     """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
     scores = queries @ keys.swapaxes(-1, -2)
+    if softcap is not None:
+        scores = mx.tanh(scores / softcap) * softcap
     if mask is not None:
         shape = scores.shape
         scores = scores.reshape(*shape[:2], -1, length, shape[-1])
@@ -164,7 +176,7 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
     return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
 
 
-def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
+def _attend_run(queries: mx.array, keys: mx.array, values: mx.array, softcap: float | None) -> _Part:
     """All rows' queries against one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
@@ -172,7 +184,7 @@ def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
     parts: list[_Part] = []
     for start in range(0, rows * count, most_queries):
         chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
-        parts.append(_attend(chosen, keys, values, None, count))
+        parts.append(_attend(chosen, keys, values, None, count, softcap))
     whole = _joined(parts)
 
     def by_row(array: mx.array) -> mx.array:

@@ -11,11 +11,11 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.link.messages import Cancel, Inspect
 from tests.contracts.journal import prompt_of
-from tests.scheduler.engine.mlx.families import FAMILIES, ONE_ROW
+from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(600, 5)]
-_ALL = sorted(FAMILIES.keys() - ONE_ROW)
+_ALL = sorted(FAMILIES)
 SOON = 20.0
 
 
