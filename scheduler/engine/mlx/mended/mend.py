@@ -39,3 +39,9 @@ def mend(model: Any) -> Any:
         if (ours := _CLASSES.get(type(part))) is not None:
             part.__class__ = ours
     return model
+
+
+def mended_parts(model: Any) -> tuple[str, ...]:
+    """Names of our classes in this model, for the keys of what is kept of it between starts: verdicts, and
+    states on disk, which another class would not understand."""
+    return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in _OURS}))

@@ -108,7 +108,9 @@ def _tree(generator: random.Random, count: int) -> list[list[int]]:
     return prompts
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3"]
+)
 @pytest.mark.parametrize("seed", [1])
 def test_random_trees_random_joins_and_leaves(family: str, seed: int) -> None:
     """Prompts behind nested prefixes come and go for 300 steps, some cancelled: each has its own tokens."""

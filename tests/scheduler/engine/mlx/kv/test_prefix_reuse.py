@@ -24,7 +24,7 @@ from tests.scheduler.engine.mlx.reuse import engine_of, words
 _SHARED_PREFIX = [token % 300 for token in prompt_of(61, 1)]
 
 _ALL = sorted(FAMILIES)
-_PLAIN = ["deepseek_v3", "llama", "qwen3"]
+_PLAIN = ["deepseek_v3", "gemma2", "llama", "qwen3"]
 
 
 @pytest.mark.parametrize("family", _ALL)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.mlx.mended.mend import mend
+from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import words
 
@@ -163,4 +163,6 @@ def test_only_classes_of_this_release_are_replaced() -> None:
     assert mend(model) is model
     assert type(attention) is not type(_model("gemma2", ours=False).model.layers[0].self_attn)
     assert attention.q_proj is kept
+    assert mended_parts(model) == ("SoftcapAttention",)
+    assert mended_parts(_model("gemma2", ours=False)) == ()
     assert type(model.model.layers[1].self_attn) is later
