@@ -87,21 +87,26 @@ def shared_attention(
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
     rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
-    scores, by tanh before the mask, as in gemma2.
+    scores, by tanh before the mask, as in gemma2; scores then have the type of `values`, as mlx-lm's own have,
+    for wider ones would give other tokens than a row gets alone.
+
     The answer has the type of `values`.
     """
     dtype = values.dtype
     if dtype != mx.float32:  # Once, not for each piece.
-        keys, values = _wide(keys, values)
-        groups = [SharedGroup(*_wide(group.keys, group.values), group.rows, group.index) for group in groups]
-        queries = queries.astype(mx.float32)
+        scores = mx.float32 if softcap is None else dtype
+        groups = [
+            SharedGroup(group.keys.astype(scores), _wide(group.values), group.rows, group.index)
+            for group in groups
+        ]
+        queries, keys, values = queries.astype(scores), keys.astype(scores), _wide(values)
     return _attention(queries, keys, values, groups, scale, mask, sinks, softcap).astype(dtype)
 
 
-def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+def _wide(values: mx.array) -> mx.array:
     """Convert float16, which ends at 65,504: 16,384 equal weights times values of 4 exceed it, and weights
     divided by their sum first would be subnormal. bfloat16 has float32's range: its values are not copied."""
-    return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
+    return values.astype(mx.float32) if values.dtype == mx.float16 else values
 
 
 def _attention(
@@ -114,7 +119,7 @@ def _attention(
     sinks: mx.array | None,
     softcap: float | None,
 ) -> mx.array:
-    """Attention over float32 queries and keys; the answer is float32."""
+    """Attention over queries and keys of one type; the answer is float32."""
     rows, heads, length, size = queries.shape
     longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
     piece = max(1, _most_scores() // (rows * heads * longest))
@@ -161,7 +166,7 @@ def _attend(
     """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
     scores = queries @ keys.swapaxes(-1, -2)
     if softcap is not None:
-        scores = mx.tanh(scores / softcap) * softcap
+        scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
     if mask is not None:
         shape = scores.shape
         scores = scores.reshape(*shape[:2], -1, length, shape[-1])

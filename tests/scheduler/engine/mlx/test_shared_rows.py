@@ -31,6 +31,13 @@ def test_these_families_share(family: str) -> None:
     assert sharing_fault(random_model(family)) is None
 
 
+def test_bounded_scores_are_rounded_as_mlx_lm_rounds_them() -> None:
+    """gemma2 in bfloat16, whose own attention has scores of that type."""
+    model = random_model("gemma2")
+    model.set_dtype(mx.bfloat16)
+    assert sharing_fault(model) is None
+
+
 @pytest.mark.parametrize("family", ["deepseek_v3"])
 def test_what_differs_is_left_alone(family: str) -> None:
     """MLA adds part of its scores before attention is called: prefixes are copied, as ever."""
