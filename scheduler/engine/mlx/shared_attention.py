@@ -13,7 +13,7 @@ that a fused kernel could replace: it has no other input than queries, keys, val
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
 they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
 so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; not
-measured on a GPU).
+measured on a GPU). Bounded scores (`softcap`) are the exception.
 
 Everything here is composed of MLX operations; we have run it on the CPU build only.
 """
@@ -87,7 +87,7 @@ def shared_attention(
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
     rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
-    scores, by tanh before the mask, as in gemma2; scores then have the type of `values`, as mlx-lm's own have,
+    scores, by tanh before the mask, as in gemma2; scores then have the type of `values`, as mlx-lm's own,
     for wider ones would give other tokens than a row gets alone.
 
     The answer has the type of `values`.
