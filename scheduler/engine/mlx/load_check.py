@@ -60,13 +60,6 @@ class _Differs(Exception):
     """A batch does not give what the model gives alone."""
 
 
-_ONE_ROW_BY_TYPE = {
-    "minimax_m3_vl": "sparse attention counts blocks by cache slot, which left padding shifts (by reading"
-    " mlx-lm 0.32.2; it shows only in prompts of several blocks)",
-}
-"""Model types whose fault needs longer prompts than a check at load can afford."""
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`reasons`: why each fallback is needed, in words, in the order in which they were found."""
@@ -80,8 +73,6 @@ def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = Tr
 
     Raises ModelUnusable.
     """
-    if (known := _ONE_ROW_BY_TYPE.get(str(getattr(model, "model_type", "")))) is not None:
-        return Verdict(ONE_ROW, (known,))
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
     check = _Check(model, vocabulary, make)

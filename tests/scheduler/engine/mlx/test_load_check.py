@@ -16,14 +16,12 @@ from tests.contracts.journal import alone, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.reuse import checked, engine_of
+from tests.scheduler.engine.mlx.reuse import ReuseEngine, checked, engine_of
 
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
-    "gemma2": ("one_row",),  # Its attention takes no mask per row.
     "mamba": ("equal_chunks",),  # Padding runs through the state, as in nemotron_h and rwkv7.
     "nemotron_h": ("equal_chunks",),
-    "recurrent_gemma": ("one_row",),  # It scales the first token of a row without a state.
     "rwkv7": ("equal_chunks",),
 }
 """What mlx-lm's modules cannot do. An entry that a later release mends must go."""
@@ -110,9 +108,9 @@ def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
         layer.keys_and_values()
 
 
-def test_what_cannot_run_in_batches_is_served_all_the_same(tmp_path: Path) -> None:
-    """gemma2 through `load`: said in Ready, and many at once have the tokens that each has alone."""
-    engine = engine_of("gemma2")
+def test_what_cannot_run_in_batches_is_served_all_the_same() -> None:
+    """Many at once have the tokens that each has alone."""
+    engine = ReuseEngine(_Faulty(random_model("qwen3"), _raises_in_batches), "qwen3, one row only")
     submits = [engine.submit([3 + at, *range(1, 5 + 7 * at)]) for at in range(5)]
     engine.ask(*submits)
 

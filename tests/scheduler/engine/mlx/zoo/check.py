@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
+from scheduler.engine.mlx.mended.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.link.messages import PROTOCOL_VERSION, Ready, StepOutput, Submit
 from scheduler.token_ids import compact
@@ -129,10 +131,10 @@ _PREFIX = words(_PREFIX_TOKENS, 1000)
 
 
 class Trial:
-    """One model in all scenes."""
+    """One model in all scenes, mended, held to what mlx-lm's own says."""
 
     def __init__(self, model: Any, model_type: str) -> None:
-        self._model, self._type = model, model_type
+        self._model, self._type = mend(copy.deepcopy(model)), model_type
         self._alone, self._ask = Alone(model), _Questions()
         self._batching = Batching()
         self._answers: list[Answer] = []

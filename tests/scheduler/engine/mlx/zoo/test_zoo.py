@@ -32,7 +32,9 @@ SAMPLE = [
     "recurrent_gemma",  # recurrent layers beside sliding windows
     "falcon_h1",  # several caches in one layer, recurrent ones that know padding
     "mistral3+windows",  # windows that are in the mask only
-    "gpt_bigcode",  # one row at a time
+    "gemma2",  # a bound on scores in attention of its own
+    "llama4",  # chunks of attention that are in the mask only, and copied prefixes
+    "deepseek_v41",  # one row at a time
 ]
 """One of each kind of cache, and of each kind of fault that shows soon."""
 
