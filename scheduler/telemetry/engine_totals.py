@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
-from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, RELIEF_LEVELS, STEPS
+from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
 from scheduler.telemetry.metrics import Metrics
 
 _log = structlog.get_logger("engine")
@@ -66,12 +66,8 @@ class EngineTotals:
 
     def _take_guard(self, now: MemoryState, last: MemoryState) -> None:
         metrics = self._metrics
-        for part, count in (
-            ("used", now.used),
-            ("limit", now.limit),
-            ("available", now.available),
-            ("chunk_peak", now.chunk_peak),
-        ):
+        read = (now.used, now.limit, now.available, now.chunk_peak)
+        for part, count in zip(MEMORY_PARTS, read, strict=True):
             metrics.memory_guard.labels(part).set(count)
         if now.relief == last.relief:
             return

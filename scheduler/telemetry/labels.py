@@ -18,6 +18,7 @@ ENGINE_PARTS = ("model", "bookkeeping", "between")
 steps while rows wait. The last two are overhead (an upper bound on a GPU, which computes meanwhile)."""
 DIRECTIONS = ("up", "down")
 """Of the memory guard's relief: more is given up, or it is taken back."""
+MEMORY_PARTS = ("used", "limit", "available", "chunk_peak")
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/memory_guard.py`: Relief), as logged."""
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")

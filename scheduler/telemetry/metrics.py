@@ -270,6 +270,8 @@ class Metrics:
             " and the expected peak of a prefill chunk; -1: unknown.",
             "part",
         )
+        for part in label_values.MEMORY_PARTS:
+            self.memory_guard.labels(part)
         self.device_recommended = self._gauge(
             "penstock_device_recommended_bytes",
             "Working set that the device recommends; 0 if it has no figure (a CPU).",
