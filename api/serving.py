@@ -38,7 +38,7 @@ from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
-from scheduler.prompt import model_folder
+from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -236,8 +236,13 @@ def _find_model(settings: ServeSettings) -> _Model:
     if settings.model is None:
         note = "embedded: tiny, trained to try the server with; --model serves a real one"
         return _Model(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
-    path = model_folder.find(settings.model)
-    return _Model(model_folder.inspect(path), settings.model, settings.model)
+    folder = model_folder.inspect(model_folder.find(settings.model))
+    if settings.engine == "mlx":
+        # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
+        if not folder.brings_code:
+            model_types.check(folder.model_type)
+        weight_files.check(folder.path)
+    return _Model(folder, settings.model, settings.model)
 
 
 def _cache_folder(settings: ServeSettings) -> Path:
