@@ -15,6 +15,9 @@ import pytest
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
+pytestmark = pytest.mark.timeout(400)
+SECONDS = 300
+"""A busy machine imports transformers for minutes."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -25,7 +28,7 @@ def serve(*arguments: str) -> tuple[int, list[str]]:
         [sys.executable, "-m", "api", "serve", "--log-format", "json", "--port", "0", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=SECONDS,
     )
     lines = [line for line in done.stderr.splitlines() if not line.startswith("[transformers]")]
     return done.returncode, [line for line in lines if not line.startswith("{") or '"level": "error"' in line]
@@ -105,7 +108,7 @@ def test_the_stack_of_a_failed_load_is_logged_at_debug_level(tmp_path: Path) -> 
     changed(hidden_size=8)(folder)
     command = [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json"]
     command += ["--log-level", "debug", "--model", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     stacks = [json.loads(line) for line in done.stderr.splitlines() if "engine_load_failed" in line]
     assert [one["level"] for one in stacks] == ["debug"]
     assert "Traceback (most recent call last)" in stacks[0]["stack"]
