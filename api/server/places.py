@@ -1,4 +1,4 @@
-"""The places that connections take: so many are served, so many more refused, and the rest wait.
+"""The places that connections take: some are served, some more refused, and the rest wait.
 
 A file of its own because it alone decides what happens to a connection when it is accepted.
 """

@@ -149,7 +149,7 @@ class Server:
             try:
                 await trio.aclose_forcefully(stream)
             finally:
-                # After the close: whoever waits for a place needs the descriptor too.
+                # After the close: the next to be accepted needs the descriptor too.
                 self._places.give_back(place)
 
     async def _serve(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:

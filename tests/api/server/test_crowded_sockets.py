@@ -119,15 +119,22 @@ async def test_5000_at_once_are_all_answered() -> None:
     """Every one gets an HTTP answer: those within the limit, which hold their connections until 500 are
     refused, and those beyond. Then the next is served as ever."""
     limits = Limits()
+    crowded = trio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await crowded.wait()
+        await respond(send, b"")
+
+    async def watch() -> None:
         while port.server.statistics().refusals_total[Refusal.TOO_MANY_CONNECTIONS] < 500:  # noqa: ASYNC110
             await trio.sleep(0.1)
-        await respond(send, b"")
+        crowded.set()
 
     with soft_limit(CROWD + limits.connections + limits.refusals + SPARE):
         async with listening(slow, limits, seconds=500) as port:
-            heard = await _answers(port.number, [GET] * CROWD)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                heard = await _answers(port.number, [GET] * CROWD)
             assert set(heard) == {200, 503}, heard
             assert heard.total() == CROWD
             assert (await (await port.connect()).ask(GET)).status == 200

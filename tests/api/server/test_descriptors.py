@@ -52,7 +52,7 @@ def test_connections_fit_into_descriptors(descriptors: int, connections: int, re
 )
 @settings(derandomize=True)
 def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, descriptors: int) -> None:
-    """Refusals give way before connections do, down to an eighth of the room."""
+    """Refusals become fewer before connections do, down to an eighth of the room."""
     fitted = fit_descriptors(limits, descriptors)
     assert 1 <= fitted.connections <= limits.connections
     assert 1 <= fitted.refusals <= limits.refusals
