@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.engine.load_failure import LoadRefused
+
 _OF_DEVICE = 0.95
 """Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory."""
 _OF_MACHINE = 0.5
@@ -22,7 +24,7 @@ MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
 
 
-class MemoryTooSmall(Exception):
+class MemoryTooSmall(LoadRefused):
     """The model cannot run within the limit."""
 
 

@@ -15,7 +15,7 @@ import msgspec
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -336,6 +336,9 @@ class Fault(_Message, frozen=True, tag="fault"):
     """The engine cannot continue and is about to exit."""
 
     error: str
+    """One line."""
+    stack: str = ""
+    """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
 ToEngine: TypeAlias = Load | Submit | Cancel | Inspect
