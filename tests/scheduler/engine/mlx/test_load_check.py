@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,6 +75,36 @@ def test_a_model_that_is_wrong_in_batches_runs_one_row_at_a_time(fault: Fault) -
     verdict = checked(_Faulty(random_model("qwen3"), fault), "qwen3")
     assert verdict.batching == ONE_ROW
     assert len(verdict.reasons) >= 2
+
+
+def test_what_the_check_costs() -> None:
+    """A model call reads all weights, so calls are what a large model pays, and tokens what a chunk costs."""
+    calls: list[int] = []
+
+    def counted(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        calls.append(tokens.size)
+        return logits
+
+    assert checked(_Faulty(random_model("qwen3"), counted), "qwen3") == Verdict(Batching())
+    assert len(calls) <= 27
+    assert sum(calls) <= 270
+
+
+def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
+    """Were chunks as large as the time allows, a slow machine might find other faults than a fast one."""
+
+    def shapes(chunk_seconds: float, token_seconds: float) -> list[tuple[int, ...]]:
+        calls: list[tuple[int, ...]] = []
+
+        def slow(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+            calls.append(tuple(tokens.shape))
+            time.sleep(chunk_seconds if tokens.shape[1] > 1 else token_seconds)
+            return logits
+
+        checked(_Faulty(random_model("qwen3"), slow), "qwen3")
+        return calls
+
+    assert shapes(0.15, 0.0) == shapes(0.0, 0.02)
 
 
 def test_rounding_is_no_fault() -> None:
