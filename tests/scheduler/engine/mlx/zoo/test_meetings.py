@@ -1,4 +1,4 @@
-"""Whoever meets whom: random requests join, leave and follow one another, and each gets the tokens that
+"""Random company: requests join, leave and follow one another, and each gets the tokens that
 mlx-lm gives it alone, greedy or with a seed.
 
 A few schedules of each kind of cache here; with `ZOO=whole`, as in `make zoo`, many.
@@ -116,7 +116,7 @@ class Kind:
 
 @pytest.mark.timeout(60 + 10 * _EXAMPLES)
 @pytest.mark.parametrize("name", KINDS)
-def test_whoever_meets_whom_each_has_its_own_tokens(name: str) -> None:
+def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
     """Random lengths, prefixes, joins and leaves in random prefill budgets. They do meet, and they do find
     prefixes, where the model may have any."""
     kind = Kind(name)
