@@ -189,6 +189,9 @@ class _Check:
         if not (known.batched and known.prefixes):
             return verdict
         ladder = [known, replace(known, in_place=False)] if known.in_place else [known]
+        if known.padded:
+            # What padding leaves in a short state may show only behind it, in 16 bits (nemotron_h).
+            ladder += [replace(each, padded=False) for each in ladder]
         for tried in ladder:
             if (fault := self._fault(tried)) is None:
                 return replace(verdict, batching=tried)

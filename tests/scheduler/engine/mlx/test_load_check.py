@@ -18,6 +18,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked, engine_of
+from tests.scheduler.engine.mlx.zoo.census import build
 
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
@@ -112,6 +113,13 @@ def test_rounding_is_no_fault() -> None:
     model = random_model("qwen3")
     model.set_dtype(mx.bfloat16)
     assert checked(model, "qwen3") == Verdict(Batching())
+
+
+def test_padding_is_found_in_16_bits() -> None:
+    """In nemotron_h it shows only behind a cached state: without prefixes the difference is like rounding."""
+    model, model_type = build("nemotron_h")
+    model.set_dtype(mx.bfloat16)
+    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
 
 
 def test_a_model_that_fails_alone_as_well_is_refused() -> None:
