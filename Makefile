@@ -34,8 +34,11 @@ soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
 
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
+# Without names also many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
+	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q tests/scheduler/engine/mlx/zoo/test_meetings.py \
+	  tests/failures/test_deaths_of_models.py)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made

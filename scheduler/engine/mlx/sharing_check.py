@@ -30,7 +30,8 @@ def sharing_fault(model: Any) -> str | None:
     """Why rows cannot share in place. None: two rows behind one prefix, and a third beside them, get the same
     logits in prefill and in decode with copies and in place."""
     try:
-        apart, together = _logits(model, in_place=False), _logits(model, in_place=True)
+        long, short = _after(model, _PREFIX), _after(model, _SHORT_PREFIX)
+        apart, together = (_logits(model, long, short, in_place) for in_place in (False, True))
         mx.eval(apart, together)
     except Exception as error:  # Models raise many types for a cache that they do not expect.
         return f"{_SHARING}: {type(error).__name__}: {error}"
@@ -41,9 +42,9 @@ def sharing_fault(model: Any) -> str | None:
     return None
 
 
-def _logits(model: Any, in_place: bool) -> mx.array:
-    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token."""
-    long, short = _after(model, _PREFIX), _after(model, _SHORT_PREFIX)
+def _logits(model: Any, long: list[Any], short: list[Any], in_place: bool) -> mx.array:
+    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token. `long`, `short`: caches
+    with the prefixes, of which batches take copies."""
     batch = [_merged(*layers, in_place) for layers in zip(long, short, strict=True)]
     rests = mx.array(_RESTS)
     chunk = model(rests[:, :-1], cache=batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, checked, engine_of
+from tests.scheduler.engine.mlx.zoo.census import build
 
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
@@ -74,11 +76,48 @@ def test_a_model_that_is_wrong_in_batches_runs_one_row_at_a_time(fault: Fault) -
     assert len(verdict.reasons) >= 2
 
 
+def test_what_the_check_costs() -> None:
+    """A model call reads all weights, so calls are what a large model pays, and tokens what a chunk costs."""
+    calls: list[int] = []
+
+    def counted(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        calls.append(tokens.size)
+        return logits
+
+    assert checked(_Faulty(random_model("qwen3"), counted), "qwen3") == Verdict(Batching())
+    assert len(calls) <= 27
+    assert sum(calls) <= 270
+
+
+def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
+    """Were chunks as large as the time allows, a slow machine might find other faults than a fast one."""
+
+    def shapes(chunk_seconds: float, token_seconds: float) -> list[tuple[int, ...]]:
+        calls: list[tuple[int, ...]] = []
+
+        def slow(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+            calls.append(tuple(tokens.shape))
+            time.sleep(chunk_seconds if tokens.shape[1] > 1 else token_seconds)
+            return logits
+
+        checked(_Faulty(random_model("qwen3"), slow), "qwen3")
+        return calls
+
+    assert shapes(0.15, 0.0) == shapes(0.0, 0.02)
+
+
 def test_rounding_is_no_fault() -> None:
     """In 16 bits a batch may round otherwise."""
     model = random_model("qwen3")
     model.set_dtype(mx.bfloat16)
     assert checked(model, "qwen3") == Verdict(Batching())
+
+
+def test_padding_is_found_in_16_bits() -> None:
+    """In nemotron_h it shows only behind a cached state: without prefixes the difference is like rounding."""
+    model, model_type = build("nemotron_h")
+    model.set_dtype(mx.bfloat16)
+    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
 
 
 def test_a_model_that_fails_alone_as_well_is_refused() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import mlx_lm.models
+from mlx.utils import tree_flatten
 
 from tests.scheduler.engine.mlx.zoo import dense, recurrent, windows
 from tests.scheduler.engine.mlx.zoo.tiny import configuration, random_model
@@ -52,3 +55,13 @@ def build(name: str, seed: int = 0) -> tuple[Any, str]:
     """The model of this name, and the model type in its configuration."""
     config = configuration(module_of(name), ENTRIES.get(name, {}))
     return random_model(module_of(name), config, seed), str(config["model_type"])
+
+
+def write(name: str, folder: Path) -> Any:
+    """Write the model of this name as one that can be loaded, without a tokenizer. Return it."""
+    model, _ = build(name)
+    weights: Any = tree_flatten(model.parameters())
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), metadata={"format": "mlx"})
+    config = configuration(module_of(name), ENTRIES.get(name, {}))
+    (folder / "config.json").write_text(json.dumps(config))
+    return model

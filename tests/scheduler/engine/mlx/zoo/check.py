@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
 from scheduler.engine.mlx.mended.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
-from scheduler.link.messages import PROTOCOL_VERSION, Ready, StepOutput, Submit
+from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
 from scheduler.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
@@ -50,7 +50,8 @@ class _RandomPace(PrefillPace):
 class Engine:
     """A loop over one model, whose rows share whatever they can."""
 
-    def __init__(self, model: Any, model_type: str, batching: Batching) -> None:
+    def __init__(self, model: Any, model_type: str, batching: Batching, seed: int = 4) -> None:
+        """`seed`: of the prefill budgets."""
         used = make_prompt_cache(model)
         logits = model(mx.array([[0]]), cache=used)
         held = row_bytes(used)
@@ -58,30 +59,42 @@ class Engine:
         changes = {"max_slots": _SLOTS, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
         load = load_of(Path(), kv_cache_bytes=1 << 30, **changes)
         self._backend = MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
-        self._loop = EngineLoop(self._backend, _SLOTS, _RandomPace(CHUNK))
+        pace = _RandomPace(CHUNK, generator=random.Random(seed))
+        self._loop = EngineLoop(self._backend, _SLOTS, pace)
         self.heard: dict[int, Answer] = {}
         self.running: set[int] = set()
+        self.most_rows = 0
+        self.cached_tokens = 0
 
-    def turn(self, submits: Sequence[Submit] = ()) -> None:
+    def turn(self, submits: Sequence[Submit] = (), cancels: Collection[int] = ()) -> None:
         for submit in submits:
             self.heard[submit.request_id] = Answer()
             self.running.add(submit.request_id)
-        for frame in self._loop.turn(submits):
+        for frame in self._loop.turn([*submits, *map(Cancel, cancels)]):
             assert isinstance(frame, StepOutput)
+            self.most_rows = max(self.most_rows, frame.counters.running)
+            self.cached_tokens += sum(prefill.cached for prefill in frame.prefills)
             for token in frame.tokens:
                 assert token.logprobs is not None
                 self.heard[token.request_id].tokens.append(token.token)
                 self.heard[token.request_id].logprobs.append(token.logprobs.chosen)
             for retired in frame.retired:
-                assert retired.reason == "length", retired
+                expected = "cancelled" if retired.request_id in cancels else "length"
+                assert retired.reason == expected, retired
                 self.running.remove(retired.request_id)
 
-    def run(self, arrivals: Mapping[int, Sequence[Submit]]) -> None:
-        """To the end; `arrivals` by turn."""
+    def run(
+        self, arrivals: Mapping[int, Sequence[Submit]], leaves: Mapping[int, Collection[int]] | None = None
+    ) -> None:
+        """To the end; `arrivals` and `leaves`, the ids of requests that are cancelled, by turn."""
+        leaves = leaves or {}
         for turn in range(_MOST_TURNS):
-            self.turn(arrivals.get(turn, ()))
+            self.turn(arrivals.get(turn, ()), self.running.intersection(leaves.get(turn, ())))
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
+                assert self._backend.kv_bytes() == 0
+                prefixes = self._backend.prefixes
+                assert prefixes is None or not prefixes.check_integrity()
                 return
         raise AssertionError("it never ended")
 
