@@ -89,6 +89,8 @@ class DecodingFields(Body):
     include_stop_str_in_output: StrictBool = False
     ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
+    # vLLM's name and values: -1 is no budget.
+    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
@@ -179,8 +181,6 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    # vLLM's name and values: -1 is no budget.
-    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None

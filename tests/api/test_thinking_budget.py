@@ -97,6 +97,24 @@ async def test_responses_take_an_effort(autojump_clock: trio.testing.MockClock) 
     assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
 
 
+@pytest.mark.parametrize(("budget", "tokens"), [(3, 3), (-1, 10)])
+@trio_test
+async def test_responses_take_a_number(
+    budget: int, tokens: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """vLLM's, over the effort."""
+    response = await post(
+        "/v1/responses",
+        input="hello",
+        reasoning={"effort": "low"},
+        thinking_token_budget=budget,
+        max_output_tokens=60,
+    )
+    answer = response.json()
+    assert answer["output"][0]["content"][0]["text"] == "0123456789"[:tokens]
+    assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == tokens
+
+
 @pytest.mark.parametrize(("budget", "tokens"), [(1, 1), (6, 6), (4096, 10)])
 @trio_test
 async def test_anthropic_s_budget_is_kept(
