@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.schema import MAX_THINKING_TOKENS, SamplingFields
@@ -47,7 +47,7 @@ class CompletionRequest(SamplingFields):
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
     # OpenAI's own default, which clients of this older API rely on.
-    max_tokens: int | None = Field(default=16, ge=1)
+    max_tokens: Annotated[int | None, Partly("0 only with echo")] = Field(default=16, ge=0)
     echo: StrictBool = False
     logprobs: Annotated[int | None, Partly("not with echo and stream")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
@@ -69,6 +69,12 @@ class CompletionRequest(SamplingFields):
         if value is not None and info.data.get("echo") and info.data.get("stream"):
             raise unsupported("with echo and stream, the prompt's log-probabilities have no place")
         return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 needs echo: true; without it the answer would be empty")
+        return self
 
     @property
     def wanted_prompt_logprobs(self) -> int | None:
