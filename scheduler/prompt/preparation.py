@@ -149,6 +149,10 @@ class Preparation:
             prefix_blocks=block_hashes(prompt, request.cache_salt),
         )
 
+    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
+        """Whether the budget that `request` itself names can be enforced; True if it names none."""
+        return self._thinking.keeps(request)
+
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Return the token ids of `prompt`, in any number. As slow as `prepare`.
 
