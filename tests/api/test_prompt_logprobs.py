@@ -88,6 +88,7 @@ async def test_a_prompt_is_scored_without_an_answer(
     (choice,) = body["choices"]
     assert (choice["text"], choice["finish_reason"]) == (TEXT, "length")
     assert [len(values) for values in choice["logprobs"].values()] == [len(TEXT.encode())] * 4
+    assert submits[0].max_tokens == 1, "the prompt's last token is read with the next one"
     tokens = len(submits[0].prompt)
     usage = body["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (tokens, 0, tokens)
