@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
