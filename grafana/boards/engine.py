@@ -174,7 +174,7 @@ ENGINE = Dashboard(
         Panel(
             "Memory that is left",
             "used and limit are the engine's; available is what the machine or its container can still give "
-            "(-1: unknown). Below chunk_peak, the need of the next prefill chunk, the guard gives something up.",
+            "(-1: unknown). Below chunk_peak, which the next prefill chunk needs, the guard gives up memory.",
             "bytes",
             [
                 Query("max by (instance, part) (penstock_memory_guard_bytes{@})", "{{instance}}: {{part}}"),
