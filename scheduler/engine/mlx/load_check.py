@@ -29,7 +29,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
-from scheduler.engine.mlx.sharing_check import sharing_fault
+from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.token_ids import compact
@@ -43,9 +43,11 @@ _PREFIX_TOKENS = 24
 _TOP = 5
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
-"""Fraction of the largest logit: the effect of another order of summation. In 16 bits the median position
-counts, because rounding may send a token to another expert, which changes one position much and the others
-little; a wrong mask or state changes all that follow."""
+"""Fraction of the largest logit: the effect of another order of summation. Where not all is float32 the
+median position counts, because rounding may send a token to another expert, which changes one position much
+and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
+that goes to another expert, all that follow change too, so other prompts have to show it too."""
+_PROMPT_SETS = 2
 _MOST_TURNS = 200
 
 MakeBackend: TypeAlias = Callable[[Batching], Backend]
@@ -58,6 +60,11 @@ class ModelUnusable(Exception):
 
 class _Differs(Exception):
     """A batch does not give what the model gives alone."""
+
+    def __init__(self, reason: str, *, rounded: bool = False) -> None:
+        """`rounded`: it may be rounding, for not all is float32."""
+        super().__init__(reason)
+        self.rounded = rounded
 
 
 _ONE_ROW_BY_TYPE = {
@@ -93,6 +100,8 @@ class _Fault:
     reason: str
     raised: bool
     """Whether the model raised; otherwise it differs."""
+    rounded: bool = False
+    """Whether it may be rounding."""
 
     def __str__(self) -> str:
         return self.reason
@@ -103,6 +112,9 @@ class _Check:
         self._model = model
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
+        self._exact = computes_in_float32(model)
+        self._set = 0
+        """Which of _PROMPT_SETS is asked."""
 
     def rows(self, verdict: Verdict) -> Verdict:
         without = replace(verdict.batching, prefixes=False, in_place=False)
@@ -132,13 +144,21 @@ class _Check:
 
     def _fault(self, batching: Batching, scenario: Callable[[_Run], None]) -> _Fault | None:
         """Why the scenario failed; None: it did not."""
+        fault = None
+        for self._set in range(_PROMPT_SETS):
+            fault = self._fault_of_set(batching, scenario)
+            if fault is None or not fault.rounded:
+                break
+        return fault
+
+    def _fault_of_set(self, batching: Batching, scenario: Callable[[_Run], None]) -> _Fault | None:
         try:
             run = _Run(self._make(batching))
             scenario(run)
             for submit in run.submits:
                 self._compare(submit, run.answers[submit.request_id])
         except _Differs as differs:
-            return _Fault(str(differs), raised=False)
+            return _Fault(str(differs), raised=False, rounded=differs.rounded)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
             return _Fault(f"{type(error).__name__}: {error}", raised=True)
         return None
@@ -163,22 +183,22 @@ class _Check:
         run.finish()
 
     def _prompt(self, count: int, seed: int) -> list[int]:
+        seed += 10 * self._set
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
         """Raises _Differs."""
         differences: list[float] = []
-        tolerance = _TOLERANCE
+        tolerance = _TOLERANCE if self._exact else _TOLERANCE_16_BIT
         alone = self._alone(submit.prompt.tolist(), [token.token for token in answer])
         for token, logits in zip(answer, alone, strict=True):
-            if logits.dtype != mx.float32:
-                tolerance = _TOLERANCE_16_BIT
             logits = logits.astype(mx.float32)
             scale = max(1.0, float(mx.abs(logits).max()))
             differences.append(_difference(token, logits - mx.logsumexp(logits)) / scale)
-        worst = max(differences) if tolerance == _TOLERANCE else median(differences)
+        worst = max(differences) if self._exact else median(differences)
         if not worst <= tolerance:  # NaN is a difference.
-            raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
+            reason = f"log-probabilities differ by {worst:.2g} of the largest logit"
+            raise _Differs(reason, rounded=not self._exact)
 
     def _alone(self, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[mx.array]:
         """(vocabulary,) The logits before each token of the answer."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from scheduler.engine.mlx import load_check, loading
@@ -17,6 +18,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked, engine_of
+from tests.scheduler.engine.mlx.zoo.census import build
 
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
@@ -81,6 +83,38 @@ def test_rounding_is_no_fault() -> None:
     model = random_model("qwen3")
     model.set_dtype(mx.bfloat16)
     assert checked(model, "qwen3") == Verdict(Batching())
+
+
+@pytest.mark.parametrize("name", ["exaone@affine4", "dots1@affine4", "bailing_moe@affine4", "gemma@affine4"])
+def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
+    """Of models that fell back while one set of prompts decided: one logit of some thousand was far, or a
+    token of a prompt went to another expert. The zoo finds them right."""
+    model, model_type = build(name)
+    assert checked(model, model_type) == Verdict(Batching())
+
+
+def test_rounding_that_logits_do_not_show_is_none_either() -> None:
+    """Packed embeddings hand on bfloat16, and float32 norms make float32 logits of it."""
+    model = random_model("qwen3")
+    nn.quantize(
+        model, 32, 4, mode="mxfp4", class_predicate=lambda _, module: isinstance(module, nn.Embedding)
+    )
+
+    def widened(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        return logits.astype(mx.float32)
+
+    assert checked(_Faulty(model, widened), "qwen3") == Verdict(Batching())
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "affine4", "mxfp4"])
+def test_a_fault_is_found_in_any_weights(weights: str) -> None:
+    """Rounding hides no fault: all rows but the first get the logits of the next token id."""
+    model, model_type = build(f"qwen3@{weights}")
+
+    def fault(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        return mx.concatenate([logits[:1], mx.roll(logits[1:], 1, axis=-1)])
+
+    assert checked(_Faulty(model, fault), model_type).batching == ONE_ROW
 
 
 def test_a_model_that_fails_alone_as_well_is_refused() -> None:

@@ -25,6 +25,7 @@ FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
     "bailing_moe_linear": (("equal_chunks",), _PADDED_STATE),
     "bailing_moe_v3": (("copied_prefixes",), _MLA),
     "deepseek_v3": (("copied_prefixes",), _MLA),
+    "deepseek_v3+dense": (("copied_prefixes",), _MLA),
     "deepseek_v41": (("one_row",), _OWN_CACHE),
     "gemma2": (("one_row",), "attention takes no mask per row"),
     "gemma3n": (("copied_prefixes",), "layers read the cache of another layer"),
