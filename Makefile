@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test zoo chaos fuzz soak monitor check constraints clean
+.PHONY: serve test zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -36,6 +36,10 @@ soak: $(VENV)/test
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
+
+# What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
+newest-mlx-lm: $(VENV)/test
+	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made

@@ -136,7 +136,7 @@ def versions(python: Path) -> Pins:
     return {"mlx-lm": mlx_lm, "mlx": mlx}
 
 
-def module_lines(there: dict[str, str | None], here: Sequence[str]) -> Iterator[str]:
+def lines_of_modules(there: dict[str, str | None], here: Sequence[str]) -> Iterator[str]:
     """`there`: modules of the other release, with why each cannot be built; `here`: the pinned one's."""
     for name, error in there.items():
         new = "is new" if name not in here else "is known"
@@ -146,11 +146,14 @@ def module_lines(there: dict[str, str | None], here: Sequence[str]) -> Iterator[
     yield from (f"module {name} is gone" for name in sorted(listed - there.keys()))
 
 
-def test_lines(report: str) -> Iterator[str]:
+def lines_of_report(report: str) -> Iterator[str]:
     """Of pytest's JUnit report: each test that failed, with the first line of why."""
     for case in ElementTree.fromstring(report).iter("testcase"):
         for outcome in (*case.findall("failure"), *case.findall("error")):
-            message = (outcome.get("message") or "").strip().splitlines() or [""]
+            told = outcome.get("message") or ""
+            if told == "collection failure":  # The file cannot be imported; the cause is in the text.
+                told = last_line(outcome.text or told)
+            message = told.strip().splitlines() or [""]
             yield f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}: {message[0][:160]}"
 
 
@@ -160,7 +163,7 @@ def _modules(python: Path) -> Iterator[str]:
         yield f"the zoo cannot be imported: {last_line(found.stderr)}"
         return
     there: dict[str, str | None] = json.loads(found.stdout.splitlines()[-1])
-    yield from module_lines(there, modules())
+    yield from lines_of_modules(there, modules())
     for name in sorted(there.keys() - set(modules())):
         if there[name] is None:
             print(f"module {name} is new and needs no entry", flush=True)
@@ -169,12 +172,13 @@ def _modules(python: Path) -> Iterator[str]:
 def _contracts(python: Path, folder: Path) -> Iterator[str]:
     report = folder / "contracts.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", f"--junitxml={report}", "-k", f"not {THE_PIN}"]
+    command = [python, "-m", "pytest", "-q", "--continue-on-collection-errors"]
+    command += [f"--junitxml={report}", "-k", f"not {THE_PIN}"]
     done = _ran([*command, *CONTRACTS])
     if done.returncode and not report.exists():
         yield f"the contract tests cannot be run: {last_line(done.stderr or done.stdout)}"
     else:
-        yield from test_lines(report.read_text())
+        yield from lines_of_report(report.read_text())
 
 
 def _zoo(python: Path, folder: Path, names: Sequence[str]) -> Iterator[str]:
