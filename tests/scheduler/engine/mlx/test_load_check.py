@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-import mlx.nn as nn
 import pytest
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.quantized import quantize
 
 from scheduler.engine.mlx import load_check, loading
 from scheduler.engine.mlx.batching import ONE_ROW, Batching, Fallback
@@ -85,7 +86,9 @@ def test_rounding_is_no_fault() -> None:
     assert checked(model, "qwen3") == Verdict(Batching())
 
 
-@pytest.mark.parametrize("name", ["exaone@affine4", "dots1@affine4", "bailing_moe@affine4", "gemma@affine4"])
+@pytest.mark.parametrize(
+    "name", ["exaone@affine4", "exaone_moe@affine4", "bailing_moe@affine4", "gemma@affine4"]
+)
 def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
     """Of models that fell back while one set of prompts decided: one logit of some thousand was far, or a
     token of a prompt went to another expert. The zoo finds them right."""
@@ -93,12 +96,17 @@ def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
     assert checked(model, model_type) == Verdict(Batching())
 
 
+@pytest.mark.parametrize("weights", ["bfloat16", "float16", "affine4"])
+def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
+    """One set of prompts is enough: of two, one hid it."""
+    model, model_type = build(f"rwkv7@{weights}")
+    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
+
+
 def test_rounding_that_logits_do_not_show_is_none_either() -> None:
     """Packed embeddings hand on bfloat16, and float32 norms make float32 logits of it."""
     model = random_model("qwen3")
-    nn.quantize(
-        model, 32, 4, mode="mxfp4", class_predicate=lambda _, module: isinstance(module, nn.Embedding)
-    )
+    quantize(model, 32, 4, mode="mxfp4", class_predicate=lambda _, module: isinstance(module, Embedding))
 
     def widened(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
         return logits.astype(mx.float32)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.quantized import QuantizedEmbedding, quantize
 from mlx.utils import tree_unflatten
 
 
@@ -69,7 +70,7 @@ def convert(model: Any, weights: str) -> None:
     match WEIGHTS[weights]:
         case Packed() as packed:
             model.set_dtype(mx.bfloat16)
-            nn.quantize(
+            quantize(
                 model,
                 packed.group_size,
                 packed.bits,
@@ -103,9 +104,9 @@ def compute_in_float32(model: Any) -> None:
     have the type of what they are multiplied with. Embeddings decide that type, so they are unpacked."""
     unpacked = []
     for path, module in model.named_modules():
-        if isinstance(module, nn.QuantizedEmbedding):
+        if isinstance(module, QuantizedEmbedding):
             packed = (module.weight, module.scales, module.biases)
-            plain = nn.Embedding(*module.weight.shape)
+            plain = Embedding(*module.weight.shape)
             plain.weight = mx.dequantize(*packed, module.group_size, module.bits, module.mode)
             unpacked.append((path, plain))
     model.update_modules(tree_unflatten(unpacked))
