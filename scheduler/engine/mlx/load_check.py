@@ -178,8 +178,7 @@ class _Check:
             differences.append(_difference(token, logits - mx.logsumexp(logits)) / scale)
         worst = max(differences) if self._exact else median(differences)
         if not worst <= tolerance:  # NaN is a difference.
-            reason = f"log-probabilities differ by {worst:.2g} of the largest logit"
-            raise _Differs(reason)
+            raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
 
     def _alone(self, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[mx.array]:
         """(vocabulary,) The logits before each token of the answer."""

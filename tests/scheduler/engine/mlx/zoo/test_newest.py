@@ -86,7 +86,7 @@ def test_a_test_that_fails_has_one_line() -> None:
         ("", "nothing was written"),
     ],
 )
-def test_of_what_a_program_wrote_the_error_is_told(text: str, line: str) -> None:
+def test_of_what_a_program_wrote_the_error_is_printed(text: str, line: str) -> None:
     """pip writes notices after it."""
     assert last_line(text).startswith(line)
 
