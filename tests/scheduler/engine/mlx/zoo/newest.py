@@ -95,7 +95,15 @@ def _ran(command: Sequence[str | Path], folder: Path = ROOT) -> subprocess.Compl
 
 def newest(python: Path, package: str) -> str:
     """The newest release that the configured registry has for this machine. Raises NoEnvironment."""
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--dry-run",
+    ]
     found = _ran([*command, "--ignore-installed", "--no-deps", "--report", "-", package])
     if found.returncode:
         raise NoEnvironment(last_line(found.stderr))
@@ -109,7 +117,7 @@ def make(folder: Path, wanted: Requirements, mlx_lm: str, mlx: str | None) -> Pa
     (folder / "constraints.txt").write_text("\n".join(wanted.constraints) + "\n")
     backend = "" if sys.platform == "darwin" else "[cpu]"
     releases = [f"mlx-lm=={mlx_lm}", f"mlx{backend}" + (f"=={mlx}" if mlx else "")]
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pinned = _ran([*install, "-c", folder / "constraints.txt", *wanted.others, *releases])
     if pinned.returncode:
         print(f"does not fit the constraints, tried without: {last_line(pinned.stderr)}")
@@ -172,7 +180,7 @@ def _modules(python: Path) -> Iterator[str]:
 def _contracts(python: Path, folder: Path) -> Iterator[str]:
     report = folder / "contracts.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "--continue-on-collection-errors"]
+    command: list[str | Path] = [python, "-m", "pytest", "-q", "--continue-on-collection-errors"]
     command += [f"--junitxml={report}", "-k", f"not {THE_PIN}"]
     done = _ran([*command, *CONTRACTS])
     if done.returncode and not report.exists():

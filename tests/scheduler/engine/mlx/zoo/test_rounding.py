@@ -11,9 +11,8 @@ import mlx.core as mx
 import msgspec
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import create_causal_mask, make_prompt_cache
 
-from scheduler.engine.mlx.kv import batch_rows
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from tests.contracts.journal import GREEDY, request
 from tests.scheduler.engine.mlx.reuse import checked
@@ -40,9 +39,8 @@ def test_a_batch_is_within_rounding_of_the_model_alone(name: str) -> None:
 def _padding_seen(rows: Any, tokens: int, return_array: bool = False, **kwargs: Any) -> mx.array:
     """Every padded row sees the last column of its padding."""
     left_padding = mx.maximum(rows._geometry.left_padding - 1, 0)
-    return batch_rows.create_causal_mask(
-        tokens, offset=rows._private.end, left_padding=left_padding, **kwargs
-    )
+    mask: mx.array = create_causal_mask(tokens, offset=rows._private.end, left_padding=left_padding, **kwargs)
+    return mask
 
 
 def _shifted(offsets: Callable[[Any], mx.array]) -> property:
@@ -112,7 +110,7 @@ def test_another_token_is_allowed_only_next_to_the_best(alone: tuple[Rule, Answe
     rule, answer = alone
     (scores,) = logprobs_alone(rule.model, _PROMPT, answer.tokens[:1])
     best = float(scores.max())
-    order = [int(token) for token in mx.argsort(-scores).tolist()]  # type: ignore[union-attr]
+    order: list[int] = mx.argsort(-scores).tolist()  # type: ignore[assignment]
     far = next(token for token in order if best - float(scores[token]) > 2 * FAR * rule.error)
     asked = msgspec.structs.replace(_ASKED, max_tokens=1)
     for token, wrong in ((order[0], False), (far, True)):
