@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 import pytest
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.quantized import quantize
 
 from scheduler.engine.mlx import load_check, loading
 from scheduler.engine.mlx.batching import ONE_ROW, Batching, Fallback
@@ -118,6 +120,45 @@ def test_padding_is_found_in_16_bits() -> None:
     model, model_type = build("nemotron_h")
     model.set_dtype(mx.bfloat16)
     assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
+
+
+@pytest.mark.parametrize(
+    "name", ["exaone@affine4", "exaone_moe@affine4", "bailing_moe@affine4", "gemma@affine4"]
+)
+def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
+    """Of models that fell back while one set of prompts decided: one logit of some thousand was far, or a
+    token of a prompt went to another expert. The zoo finds them right."""
+    model, model_type = build(name)
+    assert checked(model, model_type) == Verdict(Batching())
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "float16", "affine4"])
+def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
+    """One set of prompts is enough: of two, one hid it."""
+    model, model_type = build(f"rwkv7@{weights}")
+    assert checked(model, model_type).batching.fallbacks == ("equal_chunks",)
+
+
+def test_rounding_that_logits_do_not_show_is_none_either() -> None:
+    """Packed embeddings hand on bfloat16, and float32 norms make float32 logits of it."""
+    model = random_model("qwen3")
+    quantize(model, 32, 4, mode="mxfp4", class_predicate=lambda _, module: isinstance(module, Embedding))
+
+    def widened(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        return logits.astype(mx.float32)
+
+    assert checked(_Faulty(model, widened), "qwen3") == Verdict(Batching())
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "affine4", "mxfp4"])
+def test_a_fault_is_found_in_any_weights(weights: str) -> None:
+    """Rounding hides no fault: all rows but the first have their logits in reverse."""
+    model, model_type = build(f"qwen3@{weights}")
+
+    def fault(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
+        return mx.concatenate([logits[:1], logits[1:, :, ::-1]])
+
+    assert checked(_Faulty(model, fault), model_type).batching == ONE_ROW
 
 
 def test_a_model_that_fails_alone_as_well_is_refused() -> None:

@@ -26,6 +26,7 @@ from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, rounding
+from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 
 CHUNK = 24
@@ -146,8 +147,10 @@ _PREFIX = words(_PREFIX_TOKENS, 1000)
 class Trial:
     """One model in all scenes, mended, held to what mlx-lm's own says."""
 
-    def __init__(self, model: Any, model_type: str) -> None:
+    def __init__(self, model: Any, model_type: str, exact: Any = None) -> None:
+        """`exact`: for a model that is not in float32, the same weights in float32."""
         self._model, self._type = mend(copy.deepcopy(model)), model_type
+        self._rule = None if exact is None else Rule(model, exact)
         self._alone, self._ask = Alone(model), _Questions()
         self._batching = Batching()
         self._answers: list[Answer] = []
@@ -160,13 +163,14 @@ class Trial:
             self._batching = checked(self._model, self._type).batching
         except ModelUnusable as unusable:
             return Verdict({"load": f"refused: {unusable}"})
-        scenes = {name: self._played(scene) for name, scene in _SCENES.items()}
+        scenes = {name: self.played(name) for name in _SCENES}
         distinct = len({token for answer in self._answers for token in answer.tokens})
         return Verdict(scenes, distinct, self._largest, self._batching.fallbacks)
 
-    def _played(self, scene: Callable[[Trial], Iterator[str | None]]) -> str:
+    def played(self, scene: str) -> str:
+        """What this scene shows, with all of the batch unless `verdict` found less."""
         try:
-            return next((wrong for wrong in scene(self) if wrong is not None), "right")
+            return next((wrong for wrong in _SCENES[scene](self) if wrong is not None), "right")
         except Exception as error:  # A model raises whatever it raises.
             return f"raises {type(error).__name__}: {str(error)[:90]}".replace("\n", " ")
 
@@ -176,6 +180,11 @@ class Trial:
             yield wrong and f"{wrong}; prompt of {len(submit.prompt)}"
 
     def _difference(self, found: Answer, submit: Submit) -> str | None:
+        if self._rule is not None:
+            self._answers.append(found)
+            wrong = self._rule.difference(found, submit)
+            self._largest = self._rule.largest
+            return wrong
         expected = self._alone.answer(submit)
         self._answers.append(expected)
         self._largest = max(self._largest, rounding(found, expected))
@@ -187,6 +196,8 @@ class Trial:
     def cuts(self) -> Iterator[str | None]:
         """mlx-lm itself, reading one prompt in pieces and as a whole."""
         submit = self._ask(words(130, 7))
+        if self._rule is not None:
+            return  # Asked of the float32 model.
         yield difference(self._alone.answer(submit, CHUNK), self._alone.answer(submit))
 
     def alone(self) -> Iterator[str | None]:
@@ -244,7 +255,7 @@ class Trial:
         assert self._warm is not None, "there was no cold burst"
         submits = []
         for at, before in enumerate((self._cold[0], self._cold[3], self._cold[4])):
-            said = [*before.prompt, *self._alone.answer(before).tokens]
+            said = [*before.prompt, *self._warm.heard[before.request_id].tokens]
             submits.append(self._ask(said + words(7 + at, 40 + at), boundaries=(len(said),)))
         self._warm.run({0: submits})
         yield from self._compared(self._warm, submits)
@@ -275,7 +286,7 @@ class Trial:
             yield wrong and f"{wrong}; {len(out.tokens)} before the kill"
 
 
-_SCENES = {
+_SCENES: dict[str, Callable[[Trial], Iterator[str | None]]] = {
     "cuts": Trial.cuts,
     "alone": Trial.alone,
     "joins": Trial.joins,
