@@ -6,8 +6,9 @@ the test shares nothing: for it the run is fully masked, and the others' private
 
 What rounding makes of a difference depends on the model: with 4-bit weights a last bit of one layer was a
 tenth of the largest logit, in float16 a few thousandths. So the tolerance is the model's own: how far its
-logits move when each cached key and value is rounded another way. In-place attention measured 0.4 to 1.6 of
-that, a run of which one token is masked wrongly 7 times and more (four layers, random weights).
+logits move when each cached key and value is rounded another way. The median of three prompts measured at
+most 1.1 times that in place, and 5.6 times and more where one token of a run was left out (nine families of
+four layers, in 16 and 4 bits).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
@@ -25,49 +27,82 @@ _PREFIX = [3, 5, 7, 11, 13, 17]
 _SHORT_PREFIX = [3, 5, 7, 11]
 _RESTS = ([2, 19, 4], [23, 6, 29], [8, 31, 10])
 _SHARING_ROWS = 2
+_OTHER_WORDS = (0, 32, 64)
+"""Added to each token. Rounding may send a token to another expert, which changes its logits much: where not
+all is float32, a difference counts if it shows for two of these. A fault of the module does."""
+_MAJORITY = 2
 _SHARING = "prefixes in place"
 _LEAST_TOLERANCE = 1e-3
 """Fraction of the largest logit: the effect of another order of summation in float32."""
-_TOLERANCE = 4.0
-"""How many times the model's own rounding."""
-_ROUNDINGS = 4
+_TOLERANCE = 3.0
+"""How many times the model's own rounding, where not all is float32. What is less and wrong differs in
+`load_check.py`, where prefixes in place run for real."""
+_ROUNDINGS = 3
 _RESOLUTION = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
+_COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
+"""Types of 16-bit parameters, and of packed ones."""
+
+
+def computes_in_float32(model: Any) -> bool:
+    """Whether rounding is float32's all the way. The logits' type does not say: some models convert them, and
+    float32 weights beside packed embeddings widen what was rounded before."""
+    flat: Any = tree_flatten(model.parameters())
+    return not any(value.dtype in _COARSE for _, value in flat)
 
 
 def sharing_fault(model: Any) -> str | None:
     """Why rows cannot share in place. None: two rows behind one prefix, and a third beside them, get the same
     logits in prefill and in decode with copies and in place."""
-    try:
-        apart, together = _logits(model, in_place=False), _logits(model, in_place=True)
-        mx.eval(apart, together)
-    except Exception as error:  # Models raise many types for a cache that they do not expect.
-        return f"{_SHARING}: {type(error).__name__}: {error}"
+    exact = computes_in_float32(model)
+    needed = 1 if exact else _MAJORITY
+    faults: list[str] = []
+    for tried, words in enumerate(_OTHER_WORDS, 1):
+        try:
+            fault = _fault(model, words, exact)
+        except Exception as error:  # Models raise many types for a cache that they do not expect.
+            return f"{_SHARING}: {type(error).__name__}: {error}"
+        faults += [] if fault is None else [fault]
+        if needed in (len(faults), tried - len(faults)):
+            break
+    return faults[0] if len(faults) == needed else None
+
+
+def _fault(model: Any, words: int, exact: bool) -> str | None:
+    """Of prompts that are moved by `words`."""
+    long, short = (_after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX))
+    apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
+    mx.eval(apart, together)
     scale = max(float(mx.max(mx.abs(apart))), 1e-6)
     difference = _difference(apart, together)
     if difference <= _LEAST_TOLERANCE * scale:
         return None
-    rounding = max(_difference(apart, _logits(model, False, number)) for number in range(1, _ROUNDINGS + 1))
-    if not difference <= _TOLERANCE * rounding:  # NaN is a difference.
-        return (
-            f"{_SHARING}: logits differ by {difference:.3g} of {scale:.3g}, of which rounding {rounding:.3g}"
-        )
-    return None
+    rounding = 0.0
+    for seed in () if exact else range(1, _ROUNDINGS + 1):
+        rounded = _logits(model, words, long, short, in_place=False, seed=seed)
+        rounding = max(rounding, _difference(apart, rounded))
+    if difference <= _TOLERANCE * rounding:  # NaN is a difference.
+        return None
+    by = f", and by {rounding:.3g} from rounding" if rounding else ""
+    return f"{_SHARING}: logits differ by {difference:.3g} of {scale:.3g}{by}"
 
 
 def _difference(some: mx.array, others: mx.array) -> float:
     """Of the row that differs most, at its median position: rounding may send a token to another expert,
-    which changes one position much, and a wrong mask all that follow."""
+    which changes one position much, and a wrong mask all that follow. NaN if anything is not finite."""
     by_position = mx.max(mx.abs(some.astype(mx.float32) - others.astype(mx.float32)), axis=-1)
     middle = mx.sort(by_position, axis=1)[:, by_position.shape[1] // 2]
-    return float(mx.max(middle)) + 0.0 * float(mx.sum(by_position))  # NaN and infinity at any position count.
+    return float(mx.max(middle)) + 0.0 * float(mx.sum(by_position))
 
 
-def _logits(model: Any, in_place: bool, rounding: int = 0) -> mx.array:
-    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token. `rounding`: a seed by
-    which the prefixes' keys and values are rounded another way; 0: as they are."""
-    long, short = (_rounded(_after(model, prefix), rounding) for prefix in (_PREFIX, _SHORT_PREFIX))
-    batch = [_merged(*layers, in_place) for layers in zip(long, short, strict=True)]
-    rests = mx.array(_RESTS)
+def _logits(
+    model: Any, words: int, long: list[Any], short: list[Any], in_place: bool, seed: int = 0
+) -> mx.array:
+    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token. `long`, `short`: caches
+    with the prefixes, of which batches take copies. `seed`: by which they are rounded another way; 0: as they
+    are."""
+    keys = mx.random.split(mx.random.key(seed), len(long)) if seed else [None] * len(long)
+    batch = [_merged(*layers, in_place) for layers in zip(long, short, keys, strict=True)]
+    rests = mx.array(_RESTS) + words
     chunk = model(rests[:, :-1], cache=batch)
     token = model(rests[:, -1:], cache=batch)
     return mx.concatenate([chunk, token], axis=1)
@@ -79,25 +114,10 @@ def _after(model: Any, prefix: list[int]) -> list[Any]:
     return caches
 
 
-def _rounded(layers: list[Any], seed: int) -> list[Any]:
-    """Move each key and value by up to one unit in its last place."""
-    keys = mx.random.split(mx.random.key(seed), 2 * len(layers))
-    for place, layer in enumerate(layers if seed else ()):
-        if type(layer) is KVCache:
-            layer.keys = _moved(layer.keys, keys[2 * place])
-            layer.values = _moved(layer.values, keys[2 * place + 1])
-    return layers
-
-
-def _moved(array: mx.array, key: mx.array) -> mx.array:
-    by = _RESOLUTION.get(array.dtype, 0.0) * mx.random.uniform(-1.0, 1.0, array.shape, key=key)
-    return (array.astype(mx.float32) * (1.0 + by)).astype(array.dtype)
-
-
-def _merged(long: Any, short: Any, in_place: bool) -> Any:
+def _merged(long: Any, short: Any, key: mx.array | None, in_place: bool) -> Any:
     if type(long) is not KVCache:
         return long.merge([*[long] * _SHARING_ROWS, short])
-    path, beside = _path(long, _PREFIX), _path(short, _SHORT_PREFIX)
+    path, beside = _path(long, _PREFIX, key), _path(short, _SHORT_PREFIX, key)
     start = _start(path, ()) if in_place else _start((), path)
     return start.merge([*[start] * _SHARING_ROWS, _start((), beside)])
 
@@ -106,6 +126,15 @@ def _start(shared: Path, copied: Path) -> RowStart:
     return RowStart(0, BatchGeometry((shared,), (0,)), copied, 0)
 
 
-def _path(layer: KVCache, prefix: list[int]) -> Path:
+def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
     """Each layer has segments of its own here, for itself alone."""
-    return (Run(KvSegment([layer.keys_and_values()], len(prefix)), len(prefix)),)
+    keys, values = (_rounded(half, key) for half in layer.keys_and_values())
+    return (Run(KvSegment([(keys, values)], len(prefix)), len(prefix)),)
+
+
+def _rounded(array: mx.array, key: mx.array | None) -> mx.array:
+    """Each number, moved by up to one unit in its last place."""
+    if key is None or array.dtype not in _RESOLUTION:
+        return array
+    by = _RESOLUTION[array.dtype] * mx.random.uniform(-1.0, 1.0, array.shape, key=key)
+    return (array.astype(mx.float32) * (1.0 + by)).astype(array.dtype)

@@ -41,7 +41,9 @@ def test_rounding_is_no_fault_and_one_token_too_few_is(
         monkeypatch.setattr(
             shared_attention,
             "_attend_run",
-            lambda queries, keys, values: attend(queries, keys[:, :, :-1], values[:, :, :-1]),
+            lambda queries, keys, values, *others: attend(
+                queries, keys[:, :, :-1], values[:, :, :-1], *others
+            ),
         )
         assert "logits differ" in str(sharing_fault(model))
 
