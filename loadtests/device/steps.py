@@ -9,7 +9,7 @@ from statistics import median
 from loadtests.device.finding import Finding, attempt
 from loadtests.device.rows import decoding, leave, words
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.group_cost import cost_in_tokens, step_times
+from scheduler.engine.mlx.group_cost import agreed_cost, cost_in_tokens, step_times
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
@@ -79,13 +79,15 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
 
 
 def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
-    times = step_times(backend.model, tokens)
-    cost = cost_in_tokens(times, tokens)
+    both = step_times(backend.model, tokens)
+    cost, (times, again) = agreed_cost(both, tokens), both
     return Finding(
         name,
         "measured",
         {
             "cost_tokens": "not measurable" if cost is None else cost,
+            "first_cost_tokens": cost_in_tokens(times, tokens) or 0,
+            "second_cost_tokens": cost_in_tokens(again, tokens) or 0,
             "default_tokens": GROUP_COST_TOKENS,
             "step_short_ms": 1000 * times.short,
             "step_copied_ms": 1000 * times.copied,

@@ -26,10 +26,13 @@ _LEAST_LONG_TOKENS = 256
 """With fewer, what copies add to a step is lost in noise."""
 _MOST_BYTES = 512 << 20
 """Of the copies: measuring must not need more memory than requests do."""
-_LEAST_ROUNDS, _MOST_ROUNDS = 4, 16
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
 """Within it, more rounds than the least are made."""
 _LEAST_COST, _MOST_COST = 64, 8192
+_AGREEMENT = 2.0
+"""How many times the lesser of two measurements the other may be. On a busy machine they differ by more, and
+what is kept would be noise."""
 
 Step = Callable[[], object]
 
@@ -46,16 +49,23 @@ def group_cost_tokens(
     model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter
 ) -> int | None:
     """Return it, within 64 to 8,192. None where nothing can be said: no layer can be shared, rows are too
-    large, the model raises, or copies of a long run cost nothing that can be measured."""
+    large, the model raises, copies of a long run cost nothing, or two measurements disagree."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))
     if tokens < _LEAST_LONG_TOKENS:
         return None
     try:
-        return cost_in_tokens(step_times(model, tokens, clock), tokens)
+        return agreed_cost(step_times(model, tokens, clock), tokens)
     except Exception:  # Models raise many types for a cache that they do not expect.
         return None
+
+
+def agreed_cost(times: tuple[Times, Times], tokens: int) -> int | None:
+    first, second = (cost_in_tokens(each, tokens) for each in times)
+    if first is None or second is None or max(first, second) > _AGREEMENT * min(first, second):
+        return None
+    return (first + second) // 2
 
 
 def cost_in_tokens(times: Times, tokens: int) -> int | None:
@@ -68,9 +78,11 @@ def cost_in_tokens(times: Times, tokens: int) -> int | None:
     return round(min(_MOST_COST, max(_LEAST_COST, group_seconds / token_seconds)))
 
 
-def step_times(model: Any, tokens: int, clock: Callable[[], float] = time.perf_counter) -> Times:
-    """Time steps in turn. The fastest of each counts, for other work on the machine can only slow a step, and
-    the first warms up."""
+def step_times(
+    model: Any, tokens: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Times, Times]:
+    """Time steps in turn, in two measurements that alternate. The fastest of each counts, for other work on
+    the machine can only slow a step; the first warms up."""
     used: list[Any] = make_prompt_cache(model)
     mx.eval(model(mx.array([[1]]), cache=used))
     layout = CacheLayout(model)
@@ -88,7 +100,7 @@ def step_times(model: Any, tokens: int, clock: Callable[[], float] = time.perf_c
             started = clock()
             step()
             own.append(clock() - started)
-    return Times(*(min(own) for own in seconds))
+    return Times(*(min(own[1::2]) for own in seconds)), Times(*(min(own[2::2]) for own in seconds))
 
 
 def _step(model: Any, layout: CacheLayout, used: Sequence[Any], tokens: int, shared_runs: int) -> Step:

@@ -15,6 +15,7 @@ from scheduler.engine.mlx.group_cost import (
     ROWS,
     SHORT_TOKENS,
     Times,
+    agreed_cost,
     cost_in_tokens,
     group_cost_tokens,
 )
@@ -53,6 +54,15 @@ def test_copies_that_cost_nothing_say_nothing() -> None:
     assert cost_in_tokens(Times(_BASE, _BASE, 2 * _BASE), LONG_TOKENS) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "agreed"), [(500, 700, 600), (700, 500, 600), (400, 900, None), (64, 8192, None)]
+)
+def test_two_measurements_must_agree(first: int, second: int, agreed: int | None) -> None:
+    """On a busy machine they do not, and the default counts; what is kept would be kept for good."""
+    assert agreed_cost((_times(first), _times(second)), LONG_TOKENS) == agreed
+    assert agreed_cost((_times(first), Times(_BASE, _BASE, _BASE)), LONG_TOKENS) is None
+
+
 class _Clock:
     """What the three steps of each round take, in turn."""
 
@@ -60,7 +70,7 @@ class _Clock:
         # `begun`, then a start and an end for each step; between rounds one look at the clock.
         self._now = 0.0
         looks = [0.0, *chain.from_iterable((0.0, seconds) for seconds in times)]
-        self._looks = chain(looks, *repeat([*looks[1:]], 3), repeat(1.0))
+        self._looks = chain(looks, *repeat([*looks[1:]], 4), repeat(1.0))
 
     def __call__(self) -> float:
         self._now += next(self._looks)
