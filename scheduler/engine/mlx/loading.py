@@ -31,7 +31,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -71,7 +71,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
-    batching, group_cost = kept.verdict.batching, kept.group_cost_tokens
+    batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     return MlxBackend(
         model,
@@ -79,7 +79,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         description,
         held,
         tier=tier,
-        group_cost_tokens=GROUP_COST_TOKENS if group_cost is None else group_cost,
+        group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
         batching=batching,
         memory_limit=limit,
