@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mlx.utils import tree_flatten
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import decoding, leave, words
+from loadtests.device.rows import decoding, fitting_tokens, leave, words
 from scheduler.engine.chunk_peak import ChunkPeak
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
@@ -26,7 +26,7 @@ _STEPS = 20
 
 def findings(backend: MlxBackend, context_tokens: int, chunks: Sequence[int], rows: int) -> Iterator[Finding]:
     """One prompt of `context_tokens`, computed in chunks of these sizes in turn; then `rows` that decode."""
-    yield from _peaks(backend, context_tokens, chunks)
+    yield from _peaks(backend, min(context_tokens, fitting_tokens(backend, 1)), chunks)
     yield attempt("pool of freed buffers", lambda: _pool(backend))
     yield attempt("steps and a row that leaves", lambda: _copies(backend, rows))
     yield attempt("buffers", lambda: _buffers(backend))

@@ -24,6 +24,14 @@ def loaded(folder: Path) -> MlxBackend:
     return loading.load(config.load_message(), lambda stage: None)
 
 
+def fitting_tokens(backend: MlxBackend, rows: int) -> int:
+    """Return how many tokens these rows may have with a quarter of the KV budget: a device that is out of
+    memory may end the process, and rows are copied when they leave."""
+    limit = backend.memory_limit
+    budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes) // 4
+    return budget_bytes // (rows * max(1, backend.row_bytes.token_bytes))
+
+
 def words(backend: MlxBackend, count: int, seed: int) -> list[int]:
     draw = random.Random(seed)
     return [draw.randrange(1, backend.describe().vocabulary) for _ in range(count)]

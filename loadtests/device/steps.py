@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from loadtests.device.finding import Finding, attempt
-from loadtests.device.rows import decoding, leave, words
+from loadtests.device.rows import decoding, fitting_tokens, leave, words
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.group_cost import agreed_cost, cost_in_tokens, step_times
+from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
@@ -79,6 +79,8 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
 
 
 def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
+    if tokens > (most := fitting_tokens(backend, ROWS)):
+        return Finding(name, "measured", detail=f"left out: there is memory for {most} tokens a row")
     both = step_times(backend.model, tokens)
     cost, (times, again) = agreed_cost(both, tokens), both
     return Finding(
