@@ -102,7 +102,7 @@ class Scheduler:
         )
         self._supervisor = Supervisor(
             launcher,
-            lambda: config.engine.load_message(events.kv_cache_share),
+            lambda: config.engine.load_message(events.bounds),
             events,
             config.supervision,
         )

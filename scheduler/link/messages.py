@@ -15,7 +15,7 @@ import msgspec
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -63,6 +63,10 @@ class Load(_Message, frozen=True, tag="load"):
     """Where verdicts of that check are kept; empty: nowhere."""
     memory_limit: float = 0.0
     """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    climb_chunks: int = 1
+    """After this many chunks of its full size the ceiling rises by a quarter."""
 
 
 class Sampling(_Message, frozen=True):
@@ -310,6 +314,8 @@ class Counters(_Message, frozen=True):
     shared_row_tokens: int = 0
     """Part of `row_tokens`: read from the prefix cache without a copy."""
     guard: MemoryState = MemoryState()
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
 
 
 class Inspection(_Message, frozen=True, tag="inspection"):

@@ -13,6 +13,7 @@ from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
+from scheduler.link.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
@@ -20,7 +21,6 @@ from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
 from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
-from tests.fakes.loopback_engine import LoopbackLauncher
 
 _T = TypeVar("_T")
 FOLDER = ModelFolder(Path("none"), vocabulary=8192, context_tokens=40960, eos_token_ids=frozenset({EOS}))
@@ -33,7 +33,7 @@ async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = 
 
 
 def make_scheduler(
-    launcher: LoopbackLauncher,
+    launcher: EngineLauncher,
     plan: ScriptedPlan | None = None,
     *,
     max_slots: int = 4,
