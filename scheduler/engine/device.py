@@ -30,6 +30,9 @@ class Traits:
     score_bytes: int = 256 << 20
     """Bound on the memory for the scores of one attention product and what is computed from them: longer
     chunks over longer runs are computed in pieces. A Mac with 8 GB has 0.8 GB left for activations."""
+    evaluation_seconds: float | None = None
+    """A chunk that takes longer is evaluated in slices (`mlx/layer_slices.py`), on a device that ends long
+    work or that draws the screen; None: at once."""
     most_buffers: int | None = None
     """Allocations that the device can hold at a time, whatever their size; None: any number."""
 

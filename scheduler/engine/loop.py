@@ -236,7 +236,7 @@ class EngineLoop:
         chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
         self._memory_watch.starting(len(chunks))
         started = self._clock()
-        result = self._backend.step(chunks)
+        result = self._backend.step(chunks, todo.predicted_seconds)
         self._meter.measure(todo, result, started, self._clock())
         self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
         self._ceiling.computed(result.computed_prefill_tokens)

@@ -49,10 +49,10 @@ class ScarceMemory:
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
         whole, steps = backend.step, iter(range(1, self.at_step))
 
-        def step(chunks: Sequence[Chunk] = ()) -> StepResult:
+        def step(chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
-            return whole(chunks)
+            return whole(chunks, predicted_seconds)
 
         setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
 

@@ -94,7 +94,7 @@ class FaultyBackend(ScriptedBackend):
             self._die()
         super().admit(sequence)
 
-    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._steps_begun += bool(self._rows)
         if self._steps_begun == self._faults.die_at_step > 0:
             self._die()
@@ -102,7 +102,7 @@ class FaultyBackend(ScriptedBackend):
             self._hang()
         if self._is_too_long(chunks):
             self._time_out()
-        return super().step(chunks)
+        return super().step(chunks, predicted_seconds)
 
     def _is_too_long(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)
