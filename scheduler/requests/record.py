@@ -72,11 +72,6 @@ class StreamRecord:
         self.state = move(self.state, event)
 
     @property
-    def deadline(self) -> float | None:
-        """When the client's own timeout ends."""
-        return deadline_of(self.prepared.request, self.arrived_at)
-
-    @property
     def uncached_tokens(self) -> int:
         """Prompt tokens that the engine computed for it."""
         return max(0, self.prefilled_tokens - self.cached_tokens)

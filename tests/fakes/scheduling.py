@@ -47,6 +47,7 @@ def make_scheduler(
     preparation: Preparation | None = None,
     tracer: Tracer | None = None,
     kv_cache_bytes: int = -1,
+    continuous: Callable[[], float] = trio.current_time,
     **intake: Any,
 ) -> Scheduler:
     """`preparation`: with another tokenizer than the byte tokenizer."""
@@ -65,7 +66,7 @@ def make_scheduler(
         recovery=recovery or RecoveryConfig(),
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
-    return Scheduler(config, preparation, launcher, in_place, tracer=tracer)
+    return Scheduler(config, preparation, launcher, in_place, tracer=tracer, continuous=continuous)
 
 
 @asynccontextmanager
