@@ -20,7 +20,7 @@ _LEAST_SECONDS = 1.0
 """Shorter differences are those between two readings of two clocks."""
 _LOOK_SECONDS = 1.0
 _MOST_SLEEPS = 64
-"""A request that is older than so many loses the time of the first."""
+"""A request that is older than these does not count the time of those before them."""
 # Apple's CLOCK_MONOTONIC_RAW is mach_continuous_time; Linux's stands still, as CLOCK_MONOTONIC does there.
 _CONTINUOUS_CLOCK = time.CLOCK_MONOTONIC_RAW if sys.platform == "darwin" else time.CLOCK_BOOTTIME
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend
+from scheduler.engine_bounds import LEAST_CHUNK_TOKENS
 from scheduler.events import Failed
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.service import Scheduler
@@ -133,6 +136,21 @@ async def test_a_crash_still_counts_against_a_request_that_was_spared(autojump_c
     await follow_all(scheduler, culprit)
     check_poisonous(culprit, 4)
     assert metal.ceilings == [WHOLE, 256, 128, 128]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(most=st.integers(LEAST_CHUNK_TOKENS, 600), length=st.integers(1, 4000))
+def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, length: int) -> None:
+    """From the smallest on, with no more deaths than there are halvings."""
+
+    async def scenario() -> None:
+        scheduler, metal = make(Faults(most_chunk_tokens=most))
+        client = Client(ask("x" * length))
+        await follow_all(scheduler, client)
+        await check_undisturbed(client, PLAN)
+        assert len(metal.ceilings) <= 1 + (WHOLE // LEAST_CHUNK_TOKENS).bit_length()
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ SOME_STEPS = 60
 
 @dataclass
 class Device:
-    """Steps in virtual time, each as large as the pace allows: `slower` times the seconds of a cool device."""
+    """Steps in virtual time, each as large as the pace allows. `slower`: times a cool device's seconds."""
 
     decode_seconds: float
     token_seconds: float

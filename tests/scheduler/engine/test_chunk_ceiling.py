@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.prefill import PrefillLimits
+from scheduler.engine.memory_guard import Allowance
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import plan
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
+from scheduler.engine.sequence import Sequence
+from tests.contracts.journal import prompt_of, request
+from tests.scheduler.engine.test_plan import state_of
 
 WHOLE = 512
 LIMITS = PrefillLimits(rows=8, chunk_tokens=WHOLE)
@@ -63,3 +71,24 @@ def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunk
         before = ceiling.tokens
     ceiling.computed(before)
     assert ceiling.tokens == whole or ceiling.tokens > before
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    tokens=st.integers(16, WHOLE),
+    memory=st.none() | st.integers(8, WHOLE),
+    lengths=st.lists(st.integers(2, 900), min_size=1, max_size=8),
+)
+def test_a_step_stays_below_both_ceilings(tokens: int, memory: int | None, lengths: list[int]) -> None:
+    """The device's and the memory guard's, padding included; the reason names the lower one."""
+    ceiling = ChunkCeiling(WHOLE, tokens)
+    waiting = [Sequence.of(request(at, prompt_of(length, at))) for at, length in enumerate(lengths)]
+    state = state_of(waiting, pace=PrefillPace(WHOLE), limits=ceiling.limits(LIMITS))
+    bounded = replace(state, chunk_ceiling=ceiling.tokens, allowance=Allowance(chunk_tokens=memory))
+    todo = plan(bounded, 0.0)
+    lowest = min(tokens, WHOLE if memory is None else memory)
+    # Beside others each row has LEAST_CHUNK_TOKENS, whatever the memory guard leaves.
+    assert padded_tokens(todo.chunks) <= max(lowest, LEAST_CHUNK_TOKENS * len(todo.chunks))
+    assert padded_tokens(todo.chunks) <= tokens
+    if lowest < WHOLE:
+        assert todo.reason == ("memory" if memory is not None and memory < tokens else "gpu_timeout")

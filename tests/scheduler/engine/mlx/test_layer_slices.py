@@ -47,7 +47,7 @@ def test_tokens_are_those_of_the_model_alone(
     assert evaluated, "nothing was sliced"
 
 
-def test_a_chunk_is_evaluated_after_every_so_many_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_is_evaluated_after_every_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest comes with the chunk's end; outside of the block the model is as it was."""
     model = model_of("qwen3")
     kind = type(model.layers[0])
