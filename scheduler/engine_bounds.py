@@ -15,8 +15,9 @@ _LEAST_SHARE = 0.25
 """With less, requests would wait and be preempted again and again for memory that another program uses."""
 LEAST_CHUNK_TOKENS = 16
 """A device that cannot compute this many prompt tokens in its time computes no prompt at all."""
-_CLIMB_CHUNKS = 32
-_MOST_CLIMB_CHUNKS = 1024
+_CLIMB_CHUNKS = 64
+_MOST_CLIMB_CHUNKS = 16384
+"""Of the smallest size: a prompt of 262,144 tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,9 @@ class EngineEvents:
         culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
         if culprit is not None and culprit.state is State.AWAITING_ENGINE:
             self._telemetry.sample(self._metrics.poisonous.inc)
-            self._stages.multiplexer.give_up(culprit, poison(culprit, death.detail or lost.cause))
+            # Without the line of stderr, which is the operator's.
+            cause = f"{death.cause.value}: {lost.cause}"
+            self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
         """Keep requests on board for the next engine; fail all after too many failed starts."""

@@ -15,7 +15,7 @@ from scheduler.engine.prefill import PrefillLimits
 from scheduler.link.messages import Load
 
 _FULL_PART = 7 / 8
-"""Rows of equal chunks leave less than a token each of the ceiling, and have eight at least (`prefill.py`)."""
+"""Rows of equal chunks leave less than a token each of the ceiling, and have at least eight (`prefill`)."""
 
 
 class ChunkCeiling:

@@ -5,9 +5,10 @@ GPU work does not finish in time, and the window server cannot draw meanwhile. S
 device between two slices, which costs a moment in which the device is idle. The tokens are the same: what is
 evaluated early is what would have been evaluated.
 
-Every model of mlx-lm has `layers`, which it calls one after the other, whatever they are (attention, states,
-experts). Their classes' `__call__` is replaced for the one model call, and only where it is to be sliced. We
-have run this on the CPU only, with a device forced to slice.
+Models have `layers`, which they call one after the other, whatever they are (attention, states, experts).
+Their classes' `__call__` is replaced for the one model call, and only where it is to be sliced. Of mlx-lm
+0.32.2's 131 modules this slices 130, with logits equal to the bit; iquestloopcoder, which reaches into its
+layers, is evaluated at once. We have run it on the CPU only, with a device forced to slice.
 """
 
 from __future__ import annotations
