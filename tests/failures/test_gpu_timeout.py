@@ -176,6 +176,6 @@ def test_a_process_that_dies_as_metal_does_is_followed_by_one_with_smaller_chunk
     assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == 64
     died = [line for line in logs if line["event"] == "engine_died"]
     assert [line["cause"] for line in died] == ["gpu_timeout"] * 3
-    assert all("SIGABRT" in line["exit"] and METAL_TIMEOUT in line["last_stderr"] for line in died)
+    assert all("SIGABRT" in line["exit"] and line["detail"] == METAL_TIMEOUT for line in died)
     lowered = [line["tokens"] for line in logs if line["event"] == "prefill_chunk_lowered"]
     assert lowered == [256, 128, 64]

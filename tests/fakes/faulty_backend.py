@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.link.messages import Retired, ScriptedPlan
 
 _FAIL_AT_TOKEN = 3
+_THREADS = 16
 
 
 class EngineDeath(BaseException):
@@ -160,7 +162,10 @@ def _kill() -> NoReturn:
 
 
 def _abort() -> NoReturn:
-    """As libc++abi: the message, and SIGABRT, at which the engine's faulthandler adds its stacks."""
+    """As libc++abi: the message, and SIGABRT, at which the engine's faulthandler adds the stacks of all
+    threads. A real engine has some: readers, grammar compilers."""
+    for _ in range(_THREADS):
+        threading.Thread(target=_sleep_forever, daemon=True).start()
     os.write(sys.stderr.fileno(), f"{METAL_TIMEOUT}\n".encode())
     os.abort()
 
