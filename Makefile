@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test zoo chaos fuzz soak monitor check constraints clean
+.PHONY: serve test zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -34,8 +34,15 @@ soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
 
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
+# Without names also many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
+	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q tests/scheduler/engine/mlx/zoo/test_meetings.py \
+	  tests/failures/test_deaths_of_models.py)
+
+# What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
+newest-mlx-lm: $(VENV)/test
+	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made

@@ -206,25 +206,30 @@ def _sendable(text: str) -> str:
 
 INTERNAL = ApiError(500, "server_error", "internal_error", "Internal server error")
 ONLY_HTTP = ApiError(
-    426, "invalid_request_error", "only_http", "responses are streamed as server-sent events to a POST"
+    426,
+    "invalid_request_error",
+    "only_http",
+    "this path has no WebSocket: send a POST, which can stream server-sent events",
 )
 NO_KEY = ApiError(
     401,
     "authentication_error",
     "missing_api_key",
-    "this server wants an API key, in the header Authorization (Bearer ...) or x-api-key",
+    "send an API key in the header Authorization (Bearer ...) or x-api-key",
 )
-WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "the API key is none of this server's")
+WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "this server does not know the API key")
 
 
 def host_not_allowed(host: str) -> ApiError:
-    message = f"this server has no name {host[:200]!r}; its operator can add one with --allowed-hosts"
+    message = f"the host {host[:200]!r} is not allowed; --allowed-hosts adds host names"
     return ApiError(403, "permission_error", "host_not_allowed", message)
 
 
 def origin_not_allowed(origin: str) -> ApiError:
-    message = f"web pages of {origin[:200]!r} may not use this server; --cors-origins allows them"
+    message = f"the origin {origin[:200]!r} is not allowed; --cors-origins adds origins"
     return ApiError(403, "permission_error", "origin_not_allowed", message)
 
 
-ADMIN_ONLY = ApiError(403, "permission_error", "admin_only", "this is for keys that are marked admin")
+ADMIN_ONLY = ApiError(
+    403, "permission_error", "admin_only", "this path needs an API key that is marked admin"
+)

@@ -39,7 +39,9 @@ class ServedModel:
         """The name that a request asks for, or the first if it names none. Raises ModelNotFound."""
         if wanted is not None and wanted not in self.names:
             served = ", ".join(repr(name) for name in self.names)
-            raise ModelNotFound(f"the model {wanted!r} is not served here; there is {served}", param="model")
+            raise ModelNotFound(
+                f"the model {wanted!r} is not served here; this server has {served}", param="model"
+            )
         name = self.name if wanted is None else wanted
         return ServedName(name, self.defaults.get(name, NEUTRAL))
 

@@ -27,6 +27,7 @@ from api.identity import Identity
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
+from api.scheduler_settings import scheduler_config
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
@@ -38,7 +39,7 @@ from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
-from scheduler.prompt import model_folder
+from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -63,6 +64,8 @@ _TOOL_CALLS = {
     "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
     "none": "none: requests with tools are refused",
 }
+_PROBES = ("/health", "/ready", "/metrics")
+"""Answered also when agents hold all connections."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
 """Within the server's reserve of descriptors."""
 
@@ -121,7 +124,7 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    config = settings.scheduler_config(model.folder.path, keys, _cache_folder(settings))
+    config = scheduler_config(settings, model.folder.path, keys, _cache_folder(settings))
     click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
@@ -159,6 +162,7 @@ async def _serve(settings: ServeSettings) -> None:
         limits,
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
+        always_answered=_PROBES,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -209,7 +213,9 @@ def _limits(settings: ServeSettings) -> Limits:
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:
     try:
-        return await trio.open_tcp_listeners(port, host=host, backlog=2048)
+        # The longest listen backlog that the kernel allows (Linux: net.core.somaxconn, 4096; macOS: 128). A
+        # client that does not fit is not reset either: it repeats its SYN after a second.
+        return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise StartupError(f"cannot listen on {host}:{port}: {error}") from error
 
@@ -233,8 +239,13 @@ def _find_model(settings: ServeSettings) -> _Model:
     if settings.model is None:
         note = "embedded: tiny, trained to try the server with; --model serves a real one"
         return _Model(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
-    path = model_folder.find(settings.model)
-    return _Model(model_folder.inspect(path), settings.model, settings.model)
+    folder = model_folder.inspect(model_folder.find(settings.model))
+    if settings.engine == "mlx":
+        # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
+        if not folder.brings_code:
+            model_types.check(folder.model_type)
+        weight_files.check(folder.path)
+    return _Model(folder, settings.model, settings.model)
 
 
 def _cache_folder(settings: ServeSettings) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scheduler.events import Prefilling, Progress, Queued
+
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -19,6 +21,15 @@ def data(payload: bytes) -> bytes:
 def comment(text: str) -> bytes:
     """Return a comment, which clients ignore; it prevents idle timeouts of proxies and clients."""
     return b": " + text.encode() + b"\n\n"
+
+
+def progress(news: Progress) -> bytes:
+    """Return a comment that says how far the request is. In OpenAI's dialects, which have no event for it."""
+    match news:
+        case Queued(ahead=ahead):
+            return comment(f"queued {ahead}")
+        case Prefilling(done=done, total=total):
+            return comment(f"prefill {done}/{total}")
 
 
 def named(event: bytes, payload: bytes) -> bytes:

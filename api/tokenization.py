@@ -33,16 +33,14 @@ class TokenizeRequest(Body):
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
     add_special_tokens: Annotated[
-        StrictBool | None, Refused("none are added, here or elsewhere", neutral=(False,))
+        StrictBool | None, Refused("the server never adds special tokens", neutral=(False,))
     ] = None
-    return_token_strs: Annotated[StrictBool | None, Refused("/detokenize returns them", neutral=(False,))] = (
-        None
-    )
+    return_token_strs: Annotated[StrictBool | None, Refused("use /detokenize", neutral=(False,))] = None
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
+            raise ValueError("send either prompt or messages")
         try:
             self.neutral()
         except ValidationError as error:

@@ -7,7 +7,7 @@ else it is refused. Only a body that has such fields costs anything: one walk of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -96,6 +96,12 @@ def _path(parts: tuple[str, ...]) -> str:
 def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of a request whose body has been read."""
     names: tuple[str, ...] = scope.get(SCOPE_KEY, ())
+    return names
+
+
+def ignore(scope: MutableMapping[str, Any], name: str) -> tuple[str, ...]:
+    """Add a known field that has no effect here. Returns all names."""
+    names = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), name}))
     return names
 
 

@@ -114,7 +114,8 @@ class Origin:
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
-    `max_tokens` None: as many as the context has room for. `stop`: strings that end the answer.
+    `max_tokens` None: as many as the context has room for; 0: the prompt is read, and the answer is empty.
+    `stop`: strings that end the answer.
     `public_id`: the id that the client sees (`chatcmpl-...`).
     """
 
@@ -150,3 +151,8 @@ class GenerationRequest:
     cache_salt: str = ""
     """Only requests with equal salts share prefixes."""
     origin: Origin = Origin()
+
+    @property
+    def only_prompt(self) -> bool:
+        """Whether nothing but its prompt is of interest: the answer is empty."""
+        return self.max_tokens == 0

@@ -181,6 +181,10 @@ class Scheduler:
         """Return the text of these ids. Raise InvalidRequest, of `field`."""
         return await self._off_loop.detokenize(token_ids, field, tenant)
 
+    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
+        """Whether the thinking budget that `request` names can be enforced; True if it names none."""
+        return self._preparation.keeps_thinking_budget(request)
+
     async def wait_ready(self) -> Ready:
         """Wait until the engine can take requests."""
         while (ready := self._supervisor.statistics().ready) is None:

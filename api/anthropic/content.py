@@ -12,7 +12,7 @@ from api import media
 from api.fields import JsonObject, Listed, Refused, WithoutEffect
 from api.openai.messages import MEDIA, Body, MediaData, MediaPart, MediaUrl, Unread
 
-_AUTOMATIC_CACHE = "what prompts have in common is found without it"
+_AUTOMATIC_CACHE = "the prefix cache finds shared prefixes by their tokens"
 
 
 class CacheControl(Body):
@@ -28,7 +28,9 @@ class _Block(Body):
 class Text(_Block):
     type: Literal["text"]
     text: str
-    citations: Annotated[Listed[Any] | None, Refused("sources are not cited", neutral=([],))] = None
+    citations: Annotated[Listed[Any] | None, Refused("the server generates no citations", neutral=([],))] = (
+        None
+    )
 
     @property
     def said(self) -> str:
@@ -95,7 +97,7 @@ class BlocksSource(Body):
     ]
 
 
-_NO_CITATIONS = Refused("sources are not cited", neutral=({"enabled": False},))
+_NO_CITATIONS = Refused("the server generates no citations", neutral=({"enabled": False},))
 
 
 class Document(_Block, MediaPart):
@@ -139,14 +141,14 @@ class Thinking(Body):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Annotated[str, WithoutEffect("thoughts are not signed")] = ""
+    signature: Annotated[str, WithoutEffect("the server does not sign thinking")] = ""
 
 
 class RedactedThinking(Body):
     """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
 
     type: Literal["redacted_thinking"]
-    data: Annotated[str, WithoutEffect("only its provider can read it")]
+    data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")]
 
 
 class ToolUse(_Block):
@@ -155,7 +157,7 @@ class ToolUse(_Block):
     name: str = Field(min_length=1)
     input: JsonObject
     caller: Annotated[
-        JsonObject | None, Refused("the model is the only caller", neutral=({"type": "direct"},))
+        JsonObject | None, Refused("only the model calls tools", neutral=({"type": "direct"},))
     ] = None
 
 
@@ -168,7 +170,7 @@ class ToolResult(_Block):
     tool_use_id: str = Field(min_length=1)
     content: Annotated[_Results | None, MEDIA] = None
     is_error: Annotated[
-        StrictBool | None, WithoutEffect("templates have no place for it; the text says it")
+        StrictBool | None, WithoutEffect("chat templates have no field for it; the result's text says it")
     ] = None
 
     @property

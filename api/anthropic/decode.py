@@ -172,6 +172,4 @@ def _only_said(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
 
 
 def _misplaced(block: ContentBlock, role: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"a {block.type} block has no place in a message of role {role!r}", param="messages"
-    )
+    return InvalidRequest(f"messages of role {role!r} cannot contain {block.type} blocks", param="messages")

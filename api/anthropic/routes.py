@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.anthropic.decode import chat_prompt, generation_request
@@ -18,6 +18,7 @@ from api.event_stream import EventStream
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openapi import STREAMED
 from api.served_model import ServedModel
+from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
 from scheduler.service import Scheduler
 
@@ -27,11 +28,14 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
     @router.post("/v1/messages", response_model=None, responses=STREAMED)
-    async def messages(body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
+    async def messages(
+        body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf, http: Request
+    ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
         decoded = await work.decode(body, lambda: generation_request(body, defaults=served.defaults))
         request = caller.asks(decoded)
+        request = name_unkept_budget(scheduler, request, http.scope, "thinking.budget_tokens")
         show_thinking = _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(scheduler, request)

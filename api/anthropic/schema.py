@@ -16,8 +16,8 @@ MAX_TOOLS = 1024
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 256
 
-_BOOKKEEPING = "the provider's own bookkeeping"
-_AUTOMATIC_CACHE = "what prompts have in common is found without it"
+_BOOKKEEPING = "used only for the provider's own accounting"
+_AUTOMATIC_CACHE = "the prefix cache finds shared prefixes by their tokens"
 
 
 class Metadata(Body):
@@ -38,24 +38,24 @@ class CustomTool(Body):
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
     strict: Annotated[StrictBool | None, STRICT] = None
     eager_input_streaming: Annotated[
-        StrictBool | None, WithoutEffect("arguments stream as the model's syntax lets them")
+        StrictBool | None, WithoutEffect("arguments always stream as soon as the model's syntax allows")
     ] = None
     defer_loading: Annotated[
         StrictBool | None,
-        Refused("there is no tool search; send the tools that are wanted", neutral=(False,)),
+        Refused("the server has no tool search: send the tools to offer", neutral=(False,)),
     ] = None
     input_examples: Annotated[
-        Listed[Any] | None, Refused("templates have no place for them; put them in the description")
+        Listed[Any] | None, Refused("chat templates have no field for them: put them into the description")
     ] = None
     allowed_callers: Annotated[
-        Listed[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
+        Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
     ] = None
 
 
 class ToolChoice(Body):
     type: Annotated[
         Literal["auto", "none", "any", "tool"],
-        Partly("that a tool must be called: where the model writes its calls as JSON"),
+        Partly("a required call needs a model that writes calls as JSON"),
     ]
     name: str | None = None
     disable_parallel_tool_use: StrictBool | None = None
@@ -63,7 +63,7 @@ class ToolChoice(Body):
     @model_validator(mode="after")
     def _names_one_tool(self) -> ToolChoice:
         if (self.type == "tool") != (self.name is not None):
-            raise ValueError("a name goes with the type 'tool', and with no other")
+            raise ValueError("type 'tool' needs a name, and no other type takes one")
         return self
 
 
@@ -123,10 +123,12 @@ class CountTokensRequest(Body):
     output_config: OutputConfig | None = None
     cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
     context_management: Annotated[
-        ContextManagement | None, WithoutEffect("only the edits that remove nothing are accepted")
+        ContextManagement | None, WithoutEffect("accepts only edits that remove nothing")
     ] = None
-    speed: Annotated[str | None, Refused("there is one speed", neutral=("standard",))] = None
-    mcp_servers: Annotated[Listed[Any] | None, Refused("this server calls no others", neutral=([],))] = None
+    speed: Annotated[str | None, Refused("the server has one speed", neutral=("standard",))] = None
+    mcp_servers: Annotated[
+        Listed[Any] | None, Refused("the server connects to no MCP servers", neutral=([],))
+    ] = None
 
     def release(self) -> None:
         self.messages.clear()
@@ -135,7 +137,9 @@ class CountTokensRequest(Body):
     def _ends_with_what_can_be_answered(self) -> CountTokensRequest:
         last = self.messages[-1]
         if last.role == "assistant" and not last.is_prefill:
-            raise ValueError("messages: the last message is the assistant's; only its text can be continued")
+            raise ValueError(
+                "messages: a last message of the assistant's must be text, which the answer continues"
+            )
         return self
 
 
@@ -155,11 +159,11 @@ class MessagesRequest(CountTokensRequest):
         | None
     ) = None
     metadata: Annotated[Metadata | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[Literal["auto", "standard_only"] | None, WithoutEffect("there is one tier")] = (
-        None
-    )
-    container: Annotated[Any, Refused("nothing is run here")] = None
-    inference_geo: Annotated[Any, Refused("this server is where it is")] = None
-    diagnostics: Annotated[Any, WithoutEffect("what came from the cache is in the usage")] = None
+    service_tier: Annotated[
+        Literal["auto", "standard_only"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
+    container: Annotated[Any, Refused("the server runs no code")] = None
+    inference_geo: Annotated[Any, Refused("the server has one location")] = None
+    diagnostics: Annotated[Any, WithoutEffect("the usage reports cached tokens")] = None
     user_profile_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     workspace_id: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None

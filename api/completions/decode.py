@@ -34,6 +34,7 @@ def generation_requests(
             top_logprobs=body.logprobs,
             prompt_logprobs=body.wanted_prompt_logprobs,
             min_tokens=body.min_tokens,
+            thinking_tokens=body.thinking_token_budget,
             priority=body.priority,
             timeout_seconds=body.timeout,
             cache_salt=body.cache_salt or "",

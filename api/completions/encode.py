@@ -16,10 +16,8 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
-    Prefilling,
     Progress,
     PromptToken,
-    Queued,
     TextDelta,
     TokenLogprobs,
     Usage,
@@ -143,11 +141,7 @@ class CompletionEncoder:
         )
 
     def progress(self, progress: Progress) -> bytes:
-        match progress:
-            case Queued(ahead=ahead):
-                return sse.comment(f"queued {ahead}")
-            case Prefilling(done=done, total=total):
-                return sse.comment(f"prefill {done}/{total}")
+        return sse.progress(progress)
 
     def finish(self, usage: Usage) -> bytes:
         """Return the usage, if requested, and the end mark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.auth import CallerOf
@@ -18,6 +18,7 @@ from api.openai.metered_stream import MeteredStream
 from api.openai.schema import StreamOptions
 from api.openapi import STREAMED
 from api.served_model import ServedModel
+from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
 from scheduler.errors import InvalidRequest
 from scheduler.service import Scheduler
@@ -27,11 +28,16 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/completions", response_model=None, responses=STREAMED)
-    async def completions(body: Validated[CompletionRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
+    async def completions(
+        body: Validated[CompletionRequest], caller: CallerOf, work: BodyWorkOf, http: Request
+    ) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
         decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
-        requests = [caller.asks(request) for request in decoded]
+        requests = [
+            name_unkept_budget(scheduler, caller.asks(request), http.scope, "thinking_token_budget")
+            for request in decoded
+        ]
         echoes = await _echoes(scheduler, body, caller.tenant)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
@@ -79,7 +85,8 @@ async def _echoes(scheduler: Scheduler, body: CompletionRequest, tenant: str) ->
         characters += each * len(echo)
         if characters > MAX_ECHO_CHARACTERS:
             raise InvalidRequest(
-                f"echo: with n, the prompts come to more than {MAX_ECHO_CHARACTERS} characters", param="echo"
+                f"echo: the prompts of all choices have more than {MAX_ECHO_CHARACTERS} characters",
+                param="echo",
             )
         echoes.extend([echo] * each)
     return echoes

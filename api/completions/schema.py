@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
 
 from api.fields import Partly, Refused, WithoutEffect, unsupported
 from api.openai.schema import MAX_THINKING_TOKENS, SamplingFields
@@ -22,16 +22,16 @@ def _prompts(value: Any) -> list[PromptItem]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        raise ValueError("it is a text, a list of texts, a list of token ids or a list of such lists")
+        raise ValueError("send a text, a list of texts, a list of token ids or a list of such lists")
     if all(_is_token(entry) for entry in value):
         return [value]
     if len(value) > MAX_PROMPTS:
-        raise ValueError(f"at most {MAX_PROMPTS} prompts go in one request")
+        raise ValueError(f"send at most {MAX_PROMPTS} prompts in one request")
     for entry in value:
         if not isinstance(entry, str) and not (
             isinstance(entry, list) and all(_is_token(token) for token in entry)
         ):
-            raise ValueError("each prompt is a text or a list of token ids")
+            raise ValueError("each prompt must be a text or a list of token ids")
     return value
 
 
@@ -47,28 +47,34 @@ class CompletionRequest(SamplingFields):
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
     # OpenAI's own default, which clients of this older API rely on.
-    max_tokens: int | None = Field(default=16, ge=1)
+    max_tokens: Annotated[int | None, Partly("0 only with echo")] = Field(default=16, ge=0)
     echo: StrictBool = False
-    logprobs: Annotated[int | None, Partly("not with echo and stream")] = Field(
+    logprobs: Annotated[int | None, Partly("not with echo: true and stream: true")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
     )
 
-    suffix: Annotated[str | None, Refused("nothing is inserted between two texts")] = None
-    best_of: Annotated[int | None, Refused("every answer that is made is given; n asks for more")] = None
+    suffix: Annotated[str | None, Refused("the server does not fill in between two texts")] = None
+    best_of: Annotated[int | None, Refused("use n: the server returns every answer that it generates")] = None
     add_special_tokens: Annotated[
-        StrictBool, Refused("a prompt is taken as it is written", neutral=(False,))
+        StrictBool, Refused("the server tokenizes the prompt as it is", neutral=(False,))
     ] = False
-    thinking_token_budget: Annotated[
-        int | None, WithoutEffect("a prompt without a template has no reasoning to tell from its answer")
-    ] = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
-    prompt_embeds: Annotated[Any, Refused("a prompt is text or token ids")] = None
+    thinking_token_budget: Annotated[int | None, WithoutEffect("a completion has no reasoning section")] = (
+        Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
+    )
+    prompt_embeds: Annotated[Any, Refused("send text or token ids")] = None
 
     @field_validator("logprobs")
     @classmethod
     def _of_whole_echoes(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("echo") and info.data.get("stream"):
-            raise unsupported("with echo and stream, the prompt's log-probabilities have no place")
+            raise unsupported("with echo: true it needs stream: false")
         return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 needs echo: true; without it the answer would be empty")
+        return self
 
     @property
     def wanted_prompt_logprobs(self) -> int | None:

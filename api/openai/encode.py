@@ -19,10 +19,8 @@ from scheduler.events import (
     Finished,
     Logprob,
     MalformedCall,
-    Prefilling,
     Progress,
     PromptScores,
-    Queued,
     ReasoningDelta,
     TextDelta,
     TokenLogprobs,
@@ -218,8 +216,4 @@ class ChunkEncoder:
         return sse.data(_json.encode(error.openai_body())) + sse.DONE
 
     def progress(self, progress: Progress) -> bytes:
-        match progress:
-            case Queued(ahead=ahead):
-                return sse.comment(f"queued {ahead}")
-            case Prefilling(done=done, total=total):
-                return sse.comment(f"prefill {done}/{total}")
+        return sse.progress(progress)

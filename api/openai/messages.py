@@ -89,16 +89,16 @@ class ContentPart(Body):
     @model_validator(mode="after")
     def _says_it_where_its_type_says(self) -> ContentPart:
         if (self.text if self.type == "text" else self.refusal) is None:
-            raise ValueError(f"a part of type {self.type!r} has a field of that name")
+            raise ValueError(f"a part of type {self.type!r} needs the field {self.type!r}")
         return self
 
 
-MEDIA = Partly("the model reads its text; what else is in it becomes a line of text (`--media`)")
+MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
 MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
 """Base64 text, of which only its description stays: the data is gone with the body's own text."""
 MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
 MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
-Unread: TypeAlias = Annotated[str | None, WithoutEffect("nobody looks at it here")]
+Unread: TypeAlias = Annotated[str | None, WithoutEffect("the server does not read it")]
 
 
 class MediaPart(Body):
@@ -241,7 +241,7 @@ class ToolCall(Body):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Annotated[int | None, WithoutEffect("the order is the list's")] = None
+    index: Annotated[int | None, WithoutEffect("the place in the list is the index")] = None
 
 
 class ChatMessage(Body):
@@ -257,17 +257,19 @@ class ChatMessage(Body):
     """vLLM's newer name for `reasoning_content`."""
     refusal: str | None = None
     # The official client adds it, as null, to every message that it parses.
-    annotations: Annotated[Listed[Any] | None, Refused("answers here have none", neutral=([],))] = None
-    audio: Annotated[Any, Refused("answers here have none")] = None
+    annotations: Annotated[Listed[Any] | None, Refused("the model writes no annotations", neutral=([],))] = (
+        None
+    )
+    audio: Annotated[Any, Refused("the model writes text only")] = None
     provider_specific_fields: Annotated[
-        JsonObject | None, WithoutEffect("litellm's notes, which it sends back with an answer")
+        JsonObject | None, WithoutEffect("litellm's own data, which it sends back with an answer")
     ] = None
-    function_call: Annotated[Any, Refused("long replaced by tool_calls")] = None
+    function_call: Annotated[Any, Refused("deprecated: use tool_calls")] = None
 
     @model_validator(mode="after")
     def _says_something(self) -> ChatMessage:
         if self.content is None and not (self.tool_calls or self.thoughts or self.refusal):
-            raise ValueError("a message needs content")
+            raise ValueError("a message needs content, tool_calls, reasoning or a refusal")
         return self
 
     @property

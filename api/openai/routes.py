@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from api.auth import CallerOf
@@ -20,6 +20,7 @@ from api.openai.metered_stream import MeteredStream
 from api.openai.schema import ChatCompletionRequest, StreamOptions
 from api.openapi import STREAMED
 from api.served_model import ServedModel
+from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
 from scheduler.service import Scheduler
 
@@ -29,11 +30,12 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
 
     @router.post("/v1/chat/completions", response_model=None, responses=STREAMED)
     async def chat_completions(
-        body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf
+        body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
         request = caller.asks(await work.decode(body, lambda: generation_request(body, served.defaults)))
+        request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(scheduler, request)

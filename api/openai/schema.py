@@ -32,9 +32,10 @@ MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 MAX_THINKING_TOKENS = 2**31 - 1
 
-_BOOKKEEPING = "the provider's own bookkeeping"
-_RETENTION = "prefixes stay as long as there is room"
-_WHOLE_CONTEXT = "the penalty counts the whole prompt and answer"
+_BOOKKEEPING = "used only for the provider's own accounting"
+_RETENTION = "the prefix cache keeps every prefix until it needs the memory"
+_WHOLE_CONTEXT = "the penalty always counts the whole context"
+_CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
 MAX_SALT_CHARACTERS = 256
 
 
@@ -53,7 +54,9 @@ transformers' `apply_chat_template`, and functions that templates call. Special 
 
 class StreamOptions(Body):
     include_usage: StrictBool = False
-    include_obfuscation: Annotated[StrictBool, Refused("nothing is padded", neutral=(False,))] = False
+    include_obfuscation: Annotated[
+        StrictBool, Refused("the server does not pad stream events", neutral=(False,))
+    ] = False
     # vLLM's: with `include_usage`, the usage so far on every chunk.
     continuous_usage_stats: StrictBool = False
 
@@ -89,41 +92,55 @@ class DecodingFields(Body):
     include_stop_str_in_output: StrictBool = False
     ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
+    # vLLM's name and values: -1 is no budget.
+    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
 
-    skip_special_tokens: Annotated[StrictBool, Refused("special tokens are no text", neutral=(True,))] = True
-    spaces_between_special_tokens: Annotated[
-        StrictBool, Refused("special tokens are no text", neutral=(True,))
+    skip_special_tokens: Annotated[
+        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
     ] = True
-    return_token_ids: Annotated[StrictBool | None, Refused("answers are text", neutral=(False,))] = None
-    return_tokens_as_token_ids: Annotated[
-        StrictBool | None, Refused("tokens are reported as text and as bytes", neutral=(False,))
+    spaces_between_special_tokens: Annotated[
+        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
+    ] = True
+    return_token_ids: Annotated[
+        StrictBool | None, Refused("the server returns text only", neutral=(False,))
     ] = None
-    use_beam_search: Annotated[StrictBool | None, Refused("there is no beam search", neutral=(False,))] = None
-    length_penalty: Annotated[float | None, Refused("there is no beam search", neutral=(1, 1.0))] = None
-    bad_words: Annotated[Listed[str] | None, Refused("logit_bias keeps tokens out", neutral=([],))] = None
-    allowed_token_ids: Annotated[Listed[int] | None, Refused("a grammar says what may come")] = None
-    truncate_prompt_tokens: Annotated[int | None, Refused("what is too long is refused, not cut")] = None
-    logits_processors: Annotated[Any, Refused("they are programs")] = None
-    # mlx_lm.server's.
-    repetition_context_size: Annotated[
-        int | None, Partly(f"refused with a repetition_penalty: {_WHOLE_CONTEXT}")
-    ] = Field(default=None, ge=0)
-    xtc_probability: Annotated[float | None, Refused("there is no such cut-off", neutral=(0, 0.0))] = None
-    adapters: Annotated[str | None, Refused("there is one model")] = None
-    # SGLang's.
-    regex: Annotated[str | None, Refused("it is called guided_regex here")] = None
-    ebnf: Annotated[str | None, Refused("it is called guided_grammar here, and is Lark's or llama.cpp's")] = (
+    return_tokens_as_token_ids: Annotated[
+        StrictBool | None, Refused("log-probabilities name tokens by text and bytes", neutral=(False,))
+    ] = None
+    use_beam_search: Annotated[
+        StrictBool | None, Refused("the server has no beam search", neutral=(False,))
+    ] = None
+    length_penalty: Annotated[float | None, Refused("the server has no beam search", neutral=(1, 1.0))] = None
+    bad_words: Annotated[Listed[str] | None, Refused("use logit_bias to exclude tokens", neutral=([],))] = (
         None
     )
+    allowed_token_ids: Annotated[Listed[int] | None, Refused("use a grammar to restrict the answer")] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
+    ] = None
+    logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
+    # mlx_lm.server's.
+    repetition_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    xtc_probability: Annotated[float | None, Refused("XTC sampling is not implemented", neutral=(0, 0.0))] = (
+        None
+    )
+    adapters: Annotated[str | None, Refused("the server loads no LoRA adapters")] = None
+    # SGLang's.
+    regex: Annotated[str | None, Refused("use guided_regex")] = None
+    ebnf: Annotated[str | None, Refused("use guided_grammar, in Lark's or llama.cpp's syntax")] = None
 
-    @field_validator("repetition_context_size")
+    @field_validator("repetition_context_size", "presence_context_size", "frequency_context_size")
     @classmethod
     def _of_no_penalty(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("repetition_penalty") not in (None, 1.0):
+        penalty = str(info.field_name).replace("context_size", "penalty")
+        neutral = 1.0 if penalty == "repetition_penalty" else 0.0
+        if value is not None and info.data.get(penalty) not in (None, neutral):
             raise unsupported(_WHOLE_CONTEXT)
         return value
 
@@ -138,7 +155,7 @@ class SamplingFields(DecodingFields):
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    prompt_logprobs: Annotated[int | None, Partly("not with stream")] = Field(
+    prompt_logprobs: Annotated[int | None, Partly("not with stream: true")] = Field(
         default=None, ge=0, le=MAX_TOP_LOGPROBS
     )
     response_format: ResponseFormat | None = None
@@ -158,7 +175,7 @@ class SamplingFields(DecodingFields):
     @classmethod
     def _beside_whole_answers(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("stream"):
-            raise unsupported("with stream, log-probabilities of prompts have no place")
+            raise unsupported("it needs stream: false")
         return value
 
     @model_validator(mode="after")
@@ -179,46 +196,54 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    # vLLM's name and values: -1 is no budget.
-    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
 
-    store: Annotated[StrictBool | None, Refused("nothing is stored", neutral=(False,))] = None
-    modalities: Annotated[Listed[str] | None, Refused("answers are text", neutral=(["text"],))] = None
+    store: Annotated[
+        StrictBool | None, Refused("the server does not store chat completions", neutral=(False,))
+    ] = None
+    modalities: Annotated[Listed[str] | None, Refused("the model writes text only", neutral=(["text"],))] = (
+        None
+    )
     include_reasoning: Annotated[
-        StrictBool, Refused("reasoning is always returned, in a field of its own", neutral=(True,))
+        StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
     ] = True
-    echo: Annotated[StrictBool, Refused("the last message is not repeated", neutral=(False,))] = False
+    echo: Annotated[StrictBool, Refused("the answer never repeats the last message", neutral=(False,))] = (
+        False
+    )
     add_special_tokens: Annotated[
-        StrictBool, Refused("the chat template writes the special tokens", neutral=(False,))
+        StrictBool, Refused("the chat template adds the special tokens", neutral=(False,))
     ] = False
-    chat_template: Annotated[Any, Refused("templates are programs; the model's own is used")] = None
-    documents: Annotated[Any, Refused("documents belong in the messages")] = None
+    chat_template: Annotated[Any, Refused("the server uses the model's own chat template")] = None
+    documents: Annotated[Any, Refused("put documents into messages")] = None
 
     metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, WithoutEffect("there is one tier")] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
     prompt_cache_key: Annotated[
-        str | None, WithoutEffect("what prompts have in common is found without it")
+        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
     prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prediction: Annotated[Any, WithoutEffect("the answer is the same with a guess at it")] = None
-    moderation: Annotated[Any, Refused("nothing is moderated")] = None
-    verbosity: Annotated[str | None, Refused("models have no such setting", neutral=("medium",))] = None
-    web_search_options: Annotated[Any, Refused("nothing is searched here")] = None
-    audio: Annotated[Any, Refused("answers are text")] = None
-    functions: Annotated[Any, Refused("long replaced by tools")] = None
-    function_call: Annotated[Any, Refused("long replaced by tool_choice")] = None
+    prediction: Annotated[Any, WithoutEffect("a prediction does not change the answer")] = None
+    moderation: Annotated[Any, Refused("the server does not moderate content")] = None
+    verbosity: Annotated[str | None, Refused("the model has no verbosity setting", neutral=("medium",))] = (
+        None
+    )
+    web_search_options: Annotated[Any, Refused("the server has no web search")] = None
+    audio: Annotated[Any, Refused("the model writes text only")] = None
+    functions: Annotated[Any, Refused("deprecated: use tools")] = None
+    function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
     def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         for name in value or {}:
             if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
-                raise ValueError(f"{name!r} is not for requests to set")
+                raise ValueError(f"a request cannot set {name!r}")
         return value
 
     def release(self) -> None:
@@ -229,7 +254,7 @@ class ChatCompletionRequest(SamplingFields):
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
         ):
-            raise ValueError("max_tokens and max_completion_tokens differ; give one")
+            raise ValueError("max_tokens and max_completion_tokens differ: send one of them")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         if self.continue_final_message:

@@ -18,7 +18,7 @@ MAX_GRAMMAR_CHARACTERS = 256 * 1024
 MAX_WHITE_SPACE_CHARACTERS = 256
 """Of the pattern, not of what it matches."""
 
-_STRICT = "answers are always held to the schema"
+_STRICT = "a grammar always enforces the schema"
 
 
 def _read_schema(value: Any) -> Any:
@@ -28,7 +28,7 @@ def _read_schema(value: Any) -> Any:
     try:
         return json_text.decode(value.encode())
     except ValueError as error:
-        raise ValueError(f"it is a JSON schema or the text of one: {error}") from error
+        raise ValueError(f"send a JSON schema, or the JSON text of one: {error}") from error
 
 
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
@@ -51,8 +51,8 @@ class JsonObjectFormat(Body):
 
 
 class NamedSchema(Body):
-    name: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
-    description: Annotated[str | None, WithoutEffect("templates have no place for it")] = None
+    name: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
+    description: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     schema_: JsonObject | None = Field(default=None, alias="schema")
     strict: Annotated[StrictBool | None, WithoutEffect(_STRICT)] = None
 
@@ -82,17 +82,17 @@ class StructuredOutputs(Body):
     json_object: StrictBool | None = None
     disable_any_whitespace: StrictBool = False
     disable_additional_properties: Annotated[
-        StrictBool, Refused("the schema says what is allowed; additionalProperties: false", neutral=(False,))
+        StrictBool, Refused("set additionalProperties: false in the schema", neutral=(False,))
     ] = False
     whitespace_pattern: WhiteSpacePattern | None = None
-    structural_tag: Annotated[str | None, Refused("strict tools hold calls to their schemas")] = None
+    structural_tag: Annotated[str | None, Refused("use tools with strict: true")] = None
 
     def white_space(self) -> WhiteSpace | None:
         """Between the tokens of JSON. Raises ValueError where a body says both none and some."""
         if self.disable_any_whitespace:
             if self.whitespace_pattern:
                 raise ValueError(
-                    "structured_outputs: disable_any_whitespace and whitespace_pattern: give one"
+                    "structured_outputs: send disable_any_whitespace or whitespace_pattern, not both"
                 )
             return WhiteSpace("", "structured_outputs.disable_any_whitespace")
         return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
@@ -121,10 +121,10 @@ def structure(body: StructuredFields) -> Structure | None:
             asked.append(JsonText(ANY_OBJECT, place + "json_object"))
         white_space = vllm.white_space() or white_space
         if not asked:
-            raise ValueError("structured_outputs: give one of json, regex, choice, grammar and json_object")
+            raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
     asked += _of_vllm("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
     if len(asked) > 1:
-        raise ValueError(" and ".join(one.place for one in asked) + ": an answer is held to one of them")
+        raise ValueError(" and ".join(one.place for one in asked) + ": send only one of them")
     if asked and isinstance(asked[0], JsonText):
         return replace(asked[0], white_space=white_space)
     return asked[0] if asked else None

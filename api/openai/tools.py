@@ -12,7 +12,9 @@ from scheduler.request import Tool, ToolChoice
 
 MAX_TOOLS = 1024
 
-STRICT = Partly("held to it where the model writes its calls as JSON; else arguments are made to fit it")
+STRICT = Partly(
+    "a grammar enforces it where the model writes calls as JSON; else the server converts arguments to it"
+)
 
 
 class FunctionDefinition(Body):
@@ -52,13 +54,13 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         kind = value.get("type")
         if kind != "function":
-            raise unsupported(f"a choice of type {kind!r} is not known; 'function' names one tool")
+            raise unsupported(f"the type {kind!r} is unknown; 'function' names one tool")
         if isinstance(function := value.get("function"), dict):
             around = {name: given for name, given in value.items() if name != "function"}
             return {**around, **function, "type": "function"}
         return value
     if value is not None and value not in _MODES:
-        raise ValueError("it is 'auto', 'none' or 'required', or an object that names a function")
+        raise ValueError("send 'auto', 'none', 'required' or an object that names a function")
     return value
 
 
@@ -66,7 +68,7 @@ Choice: TypeAlias = Annotated[
     Literal["auto", "none", "required"] | NamedFunction,
     BeforeValidator(_named, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
 ]
-CHOICE = Partly("that a tool must be called: where the model writes its calls as JSON")
+CHOICE = Partly("a required call needs a model that writes calls as JSON")
 
 
 def neutral_choice(choice: str | NamedFunction | None) -> tuple[ToolChoice, str | None]:

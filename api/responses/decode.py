@@ -43,6 +43,7 @@ def generation_request(
         structure=flat_structure(None if body.text is None else body.text.format),
         top_logprobs=body.wanted_logprobs,
         min_tokens=body.min_tokens,
+        thinking_tokens=body.thinking_token_budget,
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",

@@ -18,9 +18,7 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
-    Prefilling,
     Progress,
-    Queued,
     TokenLogprobs,
     Usage,
 )
@@ -128,11 +126,7 @@ class ResponseEncoder:
         return place if isinstance(block, ToolCallBlock) else {**place, "content_index": 0}
 
     def progress(self, progress: Progress) -> bytes:
-        match progress:
-            case Queued(ahead=ahead):
-                return sse.comment(f"queued {ahead}")
-            case Prefilling(done=done, total=total):
-                return sse.comment(f"prefill {done}/{total}")
+        return sse.progress(progress)
 
     def finish(self, usage: Usage) -> bytes:
         assert self._end is not None, "the choice ends before the answer"

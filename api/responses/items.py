@@ -22,10 +22,11 @@ from api.openai.messages import (
 )
 
 _Status = Annotated[
-    Literal["in_progress", "completed", "incomplete"] | None, WithoutEffect("an item is what it says")
+    Literal["in_progress", "completed", "incomplete"] | None,
+    WithoutEffect("the server reads items of every status alike"),
 ]
-_OWN_ID = Annotated[str | None, WithoutEffect("items go by their place")]
-_NO_CALLERS = "the model is the only caller"
+_OWN_ID = Annotated[str | None, WithoutEffect("the server identifies items by their place in the list")]
+_NO_CALLERS = "only the model calls tools"
 
 
 class Part(Body):
@@ -34,8 +35,8 @@ class Part(Body):
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
-    annotations: Annotated[Listed[Any] | None, WithoutEffect("they are about the text, not of it")] = None
-    logprobs: Annotated[Listed[Any] | None, WithoutEffect("they are about the text, not of it")] = None
+    annotations: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
+    logprobs: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
 
     @property
     def said(self) -> str:
@@ -87,7 +88,7 @@ class Message(Body):
     id: _OWN_ID = None
     status: _Status = None
     phase: Annotated[
-        Literal["commentary", "final_answer"] | None, WithoutEffect("templates have no place for it")
+        Literal["commentary", "final_answer"] | None, WithoutEffect("chat templates have no field for it")
     ] = None
 
 
@@ -122,17 +123,19 @@ class FunctionCallOutput(Body):
     output: _Parts
     id: _OWN_ID = None
     status: _Status = None
-    name: Annotated[str | None, WithoutEffect("the call has it")] = None
-    namespace: Annotated[str | None, WithoutEffect("the call has it")] = None
+    name: Annotated[str | None, WithoutEffect("the function_call item has it")] = None
+    namespace: Annotated[str | None, WithoutEffect("the function_call item has it")] = None
     caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
 
 
 class ReasoningItem(Body):
     type: Literal["reasoning"]
     id: _OWN_ID = None
-    summary: Annotated[Listed[Part] | None, WithoutEffect("the thoughts themselves are in `content`")] = None
+    summary: Annotated[Listed[Part] | None, WithoutEffect("the reasoning itself is in `content`")] = None
     content: Listed[Part] | None = None
-    encrypted_content: Annotated[str | None, WithoutEffect("only its provider can read it")] = None
+    encrypted_content: Annotated[
+        str | None, WithoutEffect("only the provider that encrypted it can read it")
+    ] = None
     status: _Status = None
 
 

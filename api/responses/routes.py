@@ -24,6 +24,7 @@ from api.responses.schema import CreateResponse
 from api.responses.stoppable_stream import RunningResponses, StoppableStream
 from api.responses.store import ResponseStore, StoredResponse, messages_json
 from api.served_model import ServedModel
+from api.thinking_budget import name_unkept_budget
 from api.whole_answer import Block, whole_answer
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
@@ -36,7 +37,9 @@ def responses_routes(
     running = RunningResponses()
 
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
-    async def create(body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf) -> Response:
+    async def create(
+        body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
+    ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
         before = _before(store, caller.tenant, body.previous_response_id)
@@ -44,6 +47,7 @@ def responses_routes(
             work = work.also_of(sum(map(len, before.turns_json)))
         decoded, since = await work.decode(body, lambda: _decoded(body, before, served.defaults))
         request = caller.asks(decoded)
+        request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
         remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
         if body.stream:

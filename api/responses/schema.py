@@ -16,8 +16,8 @@ from api.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.responses.items import FunctionCall, TaggedItem, as_items, qualified
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
-_BOOKKEEPING = "the provider's own bookkeeping"
-_NO_SEARCH = "nothing is searched here; the model is not offered it"
+_BOOKKEEPING = "used only for the provider's own accounting"
+_NO_SEARCH = "the server has no web search, and does not offer it to the model"
 
 
 class FunctionTool(Body):
@@ -30,12 +30,12 @@ class FunctionTool(Body):
     strict: Annotated[StrictBool | None, STRICT] = None
     defer_loading: Annotated[
         StrictBool | None,
-        Refused("there is no tool search; send the tools that are wanted", neutral=(False,)),
+        Refused("the server has no tool search: send the tools to offer", neutral=(False,)),
     ] = None
     allowed_callers: Annotated[
-        Listed[str] | None, Refused("the model is the only caller", neutral=(["direct"],))
+        Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
     ] = None
-    output_schema: Annotated[JsonObject | None, WithoutEffect("templates have no place for it")] = None
+    output_schema: Annotated[JsonObject | None, WithoutEffect("chat templates have no field for it")] = None
 
     def neutral(self, place: str) -> Tool:
         """Return the neutral form. `place` is the path in the body, for errors."""
@@ -87,26 +87,30 @@ class ReasoningOptions(Body):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Annotated[
         Literal["auto", "concise", "detailed"] | None,
-        WithoutEffect("reasoning is reported in full, not summarised"),
+        WithoutEffect("the server returns reasoning in full, not summarised"),
     ] = None
     generate_summary: Annotated[
         Literal["auto", "concise", "detailed"] | None,
-        WithoutEffect("reasoning is reported in full, not summarised"),
+        WithoutEffect("the server returns reasoning in full, not summarised"),
     ] = None
     context: Annotated[
-        Literal["auto", "current_turn", "all_turns"] | None, WithoutEffect("the model's template decides")
+        Literal["auto", "current_turn", "all_turns"] | None,
+        WithoutEffect("the chat template decides what reasoning it keeps"),
     ] = None
 
 
 class TextOptions(Body):
     format: FlatFormat | None = None
     verbosity: Annotated[
-        Literal["low", "medium", "high"] | None, Refused("models have no such setting", neutral=("medium",))
+        Literal["low", "medium", "high"] | None,
+        Refused("the model has no verbosity setting", neutral=("medium",)),
     ] = None
 
 
 class StreamOptions(Body):
-    include_obfuscation: Annotated[StrictBool | None, Refused("nothing is padded", neutral=(False,))] = None
+    include_obfuscation: Annotated[
+        StrictBool | None, Refused("the server does not pad stream events", neutral=(False,))
+    ] = None
 
 
 class CreateResponse(DecodingFields):
@@ -125,7 +129,7 @@ class CreateResponse(DecodingFields):
     max_output_tokens: int | None = Field(default=None, ge=1)
     tools: Annotated[
         Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
-        Partly("functions; other tools run at their provider"),
+        Partly("functions; the server runs no tools of its own"),
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
@@ -134,37 +138,41 @@ class CreateResponse(DecodingFields):
     metadata: Annotated[dict[str, str], AtMost(16)] | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    prompt_logprobs: Annotated[
-        int | None, Refused("a response has no place for them; completions and chat completions have")
-    ] = None
+    prompt_logprobs: Annotated[int | None, Refused("use /v1/completions or /v1/chat/completions")] = None
     include: Annotated[
         Listed[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
-        Partly("log-probabilities of the text; reasoning is never encrypted"),
+        Partly("adds log-probabilities; the server never encrypts reasoning"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     client_metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, WithoutEffect("there is one tier")] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
     prompt_cache_key: Annotated[
-        str | None, WithoutEffect("what prompts have in common is found without it")
+        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
     ] = None
     prompt_cache_retention: Annotated[
-        Literal["in_memory", "24h"] | None, WithoutEffect("prefixes stay as long as there is room")
+        Literal["in_memory", "24h"] | None,
+        WithoutEffect("the prefix cache keeps every prefix until it needs the memory"),
     ] = None
-    prompt_cache_options: Annotated[Any, WithoutEffect("prefixes stay as long as there is room")] = None
+    prompt_cache_options: Annotated[
+        Any, WithoutEffect("the prefix cache keeps every prefix until it needs the memory")
+    ] = None
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
-    image: Annotated[Any, WithoutEffect("models here see no pictures")] = None
+    image: Annotated[Any, WithoutEffect("the model reads text only")] = None
     background: Annotated[
-        StrictBool | None, Refused("an answer is made while its client waits", neutral=(False,))
+        StrictBool | None,
+        Refused("the server generates an answer only while its client waits", neutral=(False,)),
     ] = None
-    conversation: Annotated[Any, Refused("previous_response_id goes on with a conversation")] = None
-    context_management: Annotated[Any, Refused("nothing is removed from a conversation")] = None
-    max_tool_calls: Annotated[int | None, Refused("there are no tools of the server's own")] = None
-    prompt: Annotated[Any, Refused("there are no stored prompts")] = None
-    moderation: Annotated[Any, Refused("nothing is moderated")] = None
+    conversation: Annotated[Any, Refused("use previous_response_id")] = None
+    context_management: Annotated[Any, Refused("the server never removes parts of a conversation")] = None
+    max_tool_calls: Annotated[int | None, Refused("the server runs no tools of its own")] = None
+    prompt: Annotated[Any, Refused("the server stores no prompts")] = None
+    moderation: Annotated[Any, Refused("the server does not moderate content")] = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
-        Refused("what is too long is refused, not cut", neutral=("disabled",)),
+        Refused("the server refuses a prompt that is too long, and never cuts it", neutral=("disabled",)),
     ] = None
 
     def release(self) -> None:
@@ -173,17 +181,17 @@ class CreateResponse(DecodingFields):
     @model_validator(mode="after")
     def _can_be_answered(self) -> CreateResponse:
         if not self.input and self.previous_response_id is None:
-            raise ValueError("input: there is nothing to answer")
+            raise ValueError("input: send input, previous_response_id or both")
         names = Counter(tool.name for tool in self.offered)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"tools: there are two of the name {twice[0]!r}")
+            raise ValueError(f"tools: two tools have the name {twice[0]!r}")
         for number, item in enumerate(self.input):
             if isinstance(item, FunctionCall):
                 try:
                     item.function()
                 except ValueError as error:
                     place = f"input.{number}.arguments"
-                    raise ValueError(f"{place}: it is not the JSON text of an object") from error
+                    raise ValueError(f"{place}: send the JSON text of an object") from error
         return self
 
     @property

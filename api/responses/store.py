@@ -48,7 +48,9 @@ def messages_json(messages: Sequence[Message]) -> bytes:
     try:
         return _encoded(messages)
     except UnicodeEncodeError as error:
-        raise InvalidRequest("input: a lone surrogate is no character", param="input") from error
+        raise InvalidRequest(
+            "input: it contains a lone surrogate, which is not a character", param="input"
+        ) from error
 
 
 def _encoded(value: Any) -> bytes:

@@ -19,6 +19,7 @@ from api.server.limits import Limits
 from api.server.outbound import ClientGone, Outbound
 from api.server.refusals import Refusal, Refused, answer
 from api.server.request_body import RequestBody
+from api.server.request_id import request_id_of
 from api.server.statistics import Tally
 
 
@@ -61,6 +62,40 @@ class Connection:
         except Refused as refused:
             self._tally.refusals[refused.refusal] += 1
             await self._say_goodbye(answer(refused, server_name=self._service.server_name))
+
+    async def refuse(self) -> None:
+        """Answer 503 to a connection over the limit, unless it asks for a path that is always answered.
+
+        A client that sends no request in time gets the same 503. The request is read before the answer where
+        it comes: a close with unread bytes would reset the connection, and a reset can overtake the answer.
+        """
+        request: h11.Request | None = None
+        try:
+            request = await self._next_request()
+            if request is None and self._inbound.ended:
+                return
+            if request is not None and self._is_always_answered(request):
+                if await self._exchange(request, is_last=True):
+                    await self._linger()
+                return
+            raise Refused(Refusal.TOO_MANY_CONNECTIONS)
+        except Refused as refused:
+            if refused.refusal is Refusal.HEADER_TIMEOUT:
+                refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
+            self._tally.refusals[refused.refusal] += 1
+            crowded = refused.refusal is Refusal.TOO_MANY_CONNECTIONS
+            response = answer(
+                refused,
+                server_name=self._service.server_name,
+                with_body=request is None or request.method != b"HEAD",
+                retry_after_seconds=self._limits.retry_after_seconds if crowded else None,
+                request_id=None if request is None else request_id_of(request.headers),
+            )
+            await self._say_goodbye(response)
+
+    def _is_always_answered(self, request: h11.Request) -> bool:
+        path = scope_of(request, None, None, {})["path"]
+        return request.method in (b"GET", b"HEAD") and path in self._service.always_answered
 
     # ---- the request's head
 
@@ -111,10 +146,12 @@ class Connection:
 
     # ---- the exchange
 
-    async def _exchange(self, request: h11.Request) -> bool:
+    async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
         """Return whether another request may follow on this connection."""
         body = RequestBody(self._parser, self._inbound, self._limits)
-        exchange = Exchange(self._service, self._parser, request, body, self._inbound, self._outbound)
+        exchange = Exchange(
+            self._service, self._parser, request, body, self._inbound, self._outbound, is_last=is_last
+        )
         self._tally.requests += 1
         self._tally.active_requests += 1
         try:
@@ -167,22 +204,6 @@ class Connection:
         await self._outbound.end()
         with trio.move_on_after(self._limits.linger_seconds):
             await self._inbound.discard()
-
-
-async def refuse_connection(
-    stream: trio.abc.HalfCloseableStream, limits: Limits, server_name: str | None
-) -> None:
-    """Answer a connection over the limit, without reading its request."""
-    refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
-    response = answer(refused, server_name=server_name, retry_after_seconds=limits.retry_after_seconds)
-    outbound = Outbound(stream, limits.linger_seconds, limits.write_piece_bytes)
-    try:
-        await outbound.write(response)
-    except ClientGone:
-        return
-    await outbound.end()
-    with trio.move_on_after(limits.linger_seconds):
-        await Inbound(stream, limits.read_ahead_bytes).discard()
 
 
 def _check_head(request: h11.Request, body_bytes: int) -> None:

@@ -95,6 +95,8 @@ class Service:
     is_draining: Callable[[], bool]
     server_name: str | None = None
     """The `server` header of every response; None sends none."""
+    always_answered: frozenset[str] = frozenset()
+    """Paths that are also answered to clients over the limit of connections."""
 
 
 class Exchange:
@@ -112,7 +114,11 @@ class Exchange:
         body: RequestBody,
         inbound: Inbound,
         outbound: Outbound,
+        *,
+        is_last: bool = False,
     ) -> None:
+        """`is_last`: the response says that the connection closes after it."""
+        self._is_last = is_last
         self._service = service
         self._parser = parser
         self._request = request
@@ -261,7 +267,7 @@ class Exchange:
             self._request,
             message["status"],
             message.get("headers", ()),
-            close=self._service.is_draining() or not self._body.arrived,
+            close=self._is_last or self._service.is_draining() or not self._body.arrived,
             server_name=self._service.server_name,
         )
         self._phase = phase

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 RESERVED_DESCRIPTORS = 64
 """Reserved for everything but clients: listeners, the engine's link and pipes (also during a restart),
-scrapers, logs, exporters. An idle server with an engine has 12 open."""
+scrapers, logs, exporters, spare descriptors. An idle server with an engine has 16 open."""
 _DARWIN_OPEN_MAX = 10240
 """macOS refuses soft limits above it, even if the hard limit is reported as infinite."""
 
@@ -55,9 +55,19 @@ class Limits:
     connections: int = 1024
     """Open connections; further ones get 503. Each costs a file descriptor and at most some 100 KiB."""
 
-    refusals: int = 64
-    """Connections over the limit that are answered 503 at the same time; further ones are closed without an
-    answer."""
+    refusals: int = 512
+    """Connections over the limit that are answered 503 at the same time; further ones wait in the listen
+    backlog until one of these ends."""
+
+    refusal_seconds: float = 1.0
+    """How long such a connection may take to send its headers; then it gets the 503 without having asked."""
+
+    least_refusal_seconds: float = 0.1
+    """What is left of that time, and of `linger_seconds`, when all of `refusals` are taken: silent clients
+    then keep nobody in the backlog for long."""
+
+    spare_descriptors: int = 4
+    """Descriptors kept for accepting when the process has no other: their connections get 503."""
 
     retry_after_seconds: int = 1
     """`Retry-After` of that 503: connections end within seconds."""
@@ -85,10 +95,27 @@ def wanted_descriptors(limits: Limits) -> int:
     return limits.connections + limits.refusals + RESERVED_DESCRIPTORS
 
 
+def refusal_limits(limits: Limits, refusing: int) -> Limits:
+    """Return the limits of a connection over the limit while `refusing` others are being refused: the more,
+    the less time it has."""
+    free = max(0.0, 1 - refusing / limits.refusals)
+    head_seconds = max(limits.least_refusal_seconds, limits.refusal_seconds * free)
+    linger_seconds = max(limits.least_refusal_seconds, limits.linger_seconds * free)
+    return replace(
+        limits,
+        header_seconds=min(limits.header_seconds, head_seconds),
+        linger_seconds=min(limits.linger_seconds, linger_seconds),
+        body_seconds=min(limits.body_seconds, limits.linger_seconds),
+        write_seconds=min(limits.write_seconds, limits.linger_seconds),
+    )
+
+
 def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
-    """Return `limits`, with no more connections than `descriptors` allow."""
+    """Return `limits`, with no more connections than `descriptors` allow: first fewer refusals at a time,
+    down to an eighth, then fewer connections."""
     if descriptors >= wanted_descriptors(limits):
         return limits
     room = descriptors - min(RESERVED_DESCRIPTORS, descriptors // 2)
-    refusals = max(1, min(limits.refusals, room // 8))
-    return replace(limits, connections=max(1, room - refusals), refusals=refusals)
+    for_refusals = min(limits.refusals, max(1, room // 8))
+    connections = max(1, min(limits.connections, room - for_refusals))
+    return replace(limits, connections=connections, refusals=max(1, min(limits.refusals, room - connections)))

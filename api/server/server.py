@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, assert_never
 
 import trio
 
 from api.server.asgi import Application, OnError
-from api.server.connection import Connection, refuse_connection
+from api.server.connection import Connection
+from api.server.descriptor_reserve import DescriptorReserve
 from api.server.exchange import Service
-from api.server.limits import Limits
-from api.server.refusals import Refusal
+from api.server.limits import Limits, refusal_limits
+from api.server.places import Place, Places
 from api.server.statistics import ServerStatistics, Tally
 
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
@@ -26,7 +28,8 @@ class Server:
 
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
     connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
-    copy of `state`.
+    copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
+    connections, too.
     """
 
     def __init__(
@@ -37,14 +40,16 @@ class Server:
         on_error: OnError,
         server_name: str | None = None,
         state: Mapping[str, Any] | None = None,
+        always_answered: Collection[str] = (),
     ) -> None:
         self._limits = limits or Limits()
         self._on_error = on_error
         self._state = dict(state or {})
-        self._service = Service(app, on_error, self.is_draining, server_name)
+        self._service = Service(app, on_error, self.is_draining, server_name, frozenset(always_answered))
         self._tally = Tally()
         self._connections: set[Connection] = set()
-        self._refusing = 0
+        self._places = Places(self._limits.connections, self._limits.refusals)
+        self._reserve = DescriptorReserve(self._limits.spare_descriptors)
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._draining = False
@@ -62,12 +67,13 @@ class Server:
         assert not self._started, "a server runs once"
         self._started = True
         try:
-            with self._serving:
+            with self._serving, self._reserve:
                 async with trio.open_nursery() as connections:
                     with self._accepting:
                         task_status.started(listeners)
-                        patient = [_PatientListener(listener, self._accept_failed) for listener in listeners]
-                        await trio.serve_listeners(self._serve, patient, handler_nursery=connections)
+                        async with trio.open_nursery() as acceptors:
+                            for listener in listeners:
+                                acceptors.start_soon(self._accept_from, listener, connections)
         finally:
             self._ended.set()
 
@@ -96,6 +102,36 @@ class Server:
     def statistics(self) -> ServerStatistics:
         return self._tally.snapshot()
 
+    # ---- accepting
+
+    async def _accept_from(
+        self, listener: trio.abc.Listener[_StreamT], connections: trio.Nursery
+    ) -> NoReturn:
+        """Accept while there are places; without one, clients wait in the listen backlog, not reset."""
+        async with listener:
+            while True:
+                await self._places.wait_free()
+                stream = await self._accept(listener)
+                # Taken before the next accept, so that the bounds are exact.
+                place = self._places.take(may_serve=self._reserve.refill())
+                connections.start_soon(self._occupy, place, stream)
+
+    async def _accept(self, listener: trio.abc.Listener[_StreamT]) -> _StreamT:
+        """Accept the next connection, with a spare descriptor if there is no other.
+
+        Without any, and after other failures, it waits for a connection to end, or a moment: accept fails at
+        once, so an immediate retry would be a busy loop.
+        """
+        while True:
+            try:
+                return await listener.accept()
+            except OSError as error:
+                self._accept_failed(error)
+                if error.errno in (errno.EMFILE, errno.ENFILE) and self._reserve.release_one():
+                    continue
+                with trio.move_on_after(_ACCEPT_RETRY_SECONDS):
+                    await self._places.wait_end()
+
     def _accept_failed(self, error: OSError) -> None:
         """Report once an episode: accept may fail ten times a second for hours."""
         self._tally.accept_failures += 1
@@ -104,13 +140,28 @@ class Server:
             self._on_error(error, "accept")
         self._accept_failed_at = now
 
-    async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Serve one connection. Raises only Cancelled; `serve_listeners` closes the stream."""
+    # ---- serving
+
+    async def _occupy(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:
         try:
-            if len(self._connections) < self._limits.connections:
-                await self._serve_connection(stream)
-            else:
-                await self._refuse_connection(stream)
+            await self._serve(place, stream)
+        finally:
+            try:
+                await trio.aclose_forcefully(stream)
+            finally:
+                # After the close: the next to be accepted needs the descriptor too.
+                self._places.give_back(place)
+
+    async def _serve(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:
+        """Serve one connection. Raises only Cancelled; the caller closes the stream."""
+        try:
+            match place:
+                case Place.SERVED:
+                    await self._serve_connection(stream)
+                case Place.REFUSED:
+                    await self._refuse_connection(stream)
+                case _:
+                    assert_never(place)
         except Exception as error:
             self._on_error(error, "connection")
         except BaseExceptionGroup as group:
@@ -132,33 +183,5 @@ class Server:
             self._connections.discard(connection)
 
     async def _refuse_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
-        self._tally.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
-        if self._refusing >= self._limits.refusals:
-            return
-        self._refusing += 1
-        try:
-            await refuse_connection(stream, self._limits, self._service.server_name)
-        finally:
-            self._refusing -= 1
-
-
-class _PatientListener(trio.abc.Listener[_StreamT], Generic[_StreamT]):
-    """Retries when accept fails, as it does without descriptors or when a client was reset meanwhile.
-
-    trio's own retry logs a traceback each time, ten a second.
-    """
-
-    def __init__(self, listener: trio.abc.Listener[_StreamT], on_failure: Callable[[OSError], None]) -> None:
-        self._listener = listener
-        self._on_failure = on_failure
-
-    async def accept(self) -> _StreamT:
-        while True:
-            try:
-                return await self._listener.accept()
-            except OSError as error:
-                self._on_failure(error)
-                await trio.sleep(_ACCEPT_RETRY_SECONDS)
-
-    async def aclose(self) -> None:
-        await self._listener.aclose()
+        limits = refusal_limits(self._limits, self._places.refused)
+        await Connection(stream, self._service, limits, self._tally, self._state).refuse()

@@ -165,6 +165,26 @@ ENGINE = Dashboard(
             ],
         ),
         Panel(
+            "Memory guard",
+            "What the engine gives up while memory is short: 1 cached prefixes, 2 large chunks, 3 admission, "
+            "4 running rows. Above 2 for long: another program takes the memory, or --memory-limit is low.",
+            "short",
+            [
+                most("penstock_memory_relief", "relief {{instance}}"),
+                rate("penstock_memory_relief_changes_total", "changes {{direction}}", "direction"),
+            ],
+            bad=3,
+        ),
+        Panel(
+            "Memory that is left",
+            "used and limit are the engine's; available is what the machine or its container can still give "
+            "(-1: unknown). Below chunk_peak, which the next prefill chunk needs, the guard gives up memory.",
+            "bytes",
+            [
+                Query("max by (instance, part) (penstock_memory_guard_bytes{@})", "{{instance}}: {{part}}"),
+            ],
+        ),
+        Panel(
             "Memory by use",
             "Weights, rows and prefixes together must fit beside everything else on the machine.",
             "bytes",

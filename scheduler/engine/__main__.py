@@ -21,6 +21,7 @@ from typing import NoReturn
 from scheduler.engine.backend import Backend
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.inbox import Inbox
+from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend
@@ -43,7 +44,12 @@ def main() -> NoReturn:
     inbox.start()
     try:
         command = _expect_load(inbox.wait())
-        backend = _make_backend(command, inbox)
+        try:
+            backend = _make_backend(command, inbox)
+        except Exception as error:
+            # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
+            # it helps.
+            _exit_with(inbox, Fault(in_one_line(error), traceback.format_exc()))
         # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
         # Here and not in `load`: only the owner of the process may decide it for the whole process.
         gc.collect()
@@ -55,10 +61,14 @@ def main() -> NoReturn:
         )
     except Exception as error:
         traceback.print_exc()
-        inbox.send(Fault(f"{type(error).__name__}: {error}"))
-        sys.stderr.flush()
-        # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
-        os._exit(1)
+        _exit_with(inbox, Fault(f"{type(error).__name__}: {error}"))
+
+
+def _exit_with(inbox: Inbox, fault: Fault) -> NoReturn:
+    inbox.send(fault)
+    sys.stderr.flush()
+    # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
+    os._exit(1)
 
 
 def _expect_load(command: ToEngine) -> Load:

@@ -13,8 +13,8 @@ from scheduler.engine.fitted_line import FittedLine
 
 _RECENT = 64
 """Chunks whose underestimate still counts."""
-_LEAST_BYTES = 1 << 20
-"""Less than this is the allocator's noise."""
+_LEAST_BYTES = 4096
+"""A page: of relative errors, a chunk that took almost nothing would outweigh all others."""
 
 
 def _factors(tokens: int, context: int) -> tuple[float, ...]:

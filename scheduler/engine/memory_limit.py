@@ -5,11 +5,11 @@ limit = weights + KV budget + pool of freed buffers + the peak of one prefill ch
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from scheduler.engine.load_failure import LoadRefused
 
 _OF_DEVICE = 0.95
 """Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory."""
@@ -24,7 +24,7 @@ MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
 
 
-class MemoryTooSmall(Exception):
+class MemoryTooSmall(LoadRefused):
     """The model cannot run within the limit."""
 
 
@@ -93,17 +93,3 @@ def recommended_bytes(device: Mapping[str, Any]) -> int:
         if size := int(device.get(key) or 0):
             return size
     return 0
-
-
-def machine_memory_bytes(root: Path = Path("/")) -> int:
-    """Return physical memory, or the container's limit if it is less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-    for name in limits:
-        try:
-            text = (root / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():  # "max": there is no limit.
-            return min(physical, int(text))
-    return physical

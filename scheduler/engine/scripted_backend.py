@@ -19,8 +19,8 @@ from scheduler.engine.device import Device, Traits
 from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease, Snapshot
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.system_memory import SystemMemory

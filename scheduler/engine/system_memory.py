@@ -48,6 +48,13 @@ def system_reader() -> SystemReader:
             return SystemMemory
 
 
+def machine_bytes(root: Path = Path("/")) -> int:
+    """Return physical memory, or the least limit of a control group around this process."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [limit for group in _groups(root) if (limit := group.limit_bytes()) is not None]
+    return min([physical, *limits])
+
+
 class LinuxMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -85,13 +92,18 @@ class _Group:
     statistics: Path
     inactive: str
 
+    def limit_bytes(self) -> int | None:
+        """Return None without a limit ("max")."""
+        limit = _read(self.limit).strip()
+        return int(limit) if limit.isdigit() and int(limit) < _LARGEST_BYTES else None
+
     def available_bytes(self) -> int | None:
         """Return None without a limit."""
-        limit, usage = _read(self.limit).strip(), _read(self.usage).strip()
-        if not limit.isdigit() or not usage.isdigit() or int(limit) >= _LARGEST_BYTES:
+        limit, usage = self.limit_bytes(), _read(self.usage).strip()
+        if limit is None or not usage.isdigit():
             return None
         reclaimable = _fields(_read(self.statistics)).get(self.inactive, 0)
-        return max(0, int(limit) - int(usage) + reclaimable)
+        return max(0, limit - int(usage) + reclaimable)
 
 
 def _groups(root: Path) -> Iterator[_Group]:

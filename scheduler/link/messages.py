@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
+from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -23,11 +24,7 @@ MAX_GRAMMAR_BYTES = 256 << 10
 took the library 3 s."""
 
 
-class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Acyclic plain data, so the garbage collector can skip the thousands made per second."""
-
-
-class ScriptedPlan(_Message, frozen=True):
+class ScriptedPlan(WireStruct, frozen=True):
     """How the scripted back end behaves; by default it takes no time and never stops an answer by itself."""
 
     step_seconds: float = 0.0
@@ -37,7 +34,7 @@ class ScriptedPlan(_Message, frozen=True):
     """The position at which a request's first stop token is emitted; 0: never."""
 
 
-class Load(_Message, frozen=True, tag="load"):
+class Load(WireStruct, frozen=True, tag="load"):
     """The first message to the engine: what to run. Answered by Loading messages, then Ready or Fault."""
 
     version: int
@@ -69,7 +66,7 @@ class Load(_Message, frozen=True, tag="load"):
     """After this many chunks of its full size the ceiling rises by a quarter."""
 
 
-class Sampling(_Message, frozen=True):
+class Sampling(WireStruct, frozen=True):
     """Sampling parameters. `temperature` 0 is greedy, and then the cut-offs have no effect.
 
     The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
@@ -89,7 +86,7 @@ class Sampling(_Message, frozen=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
-class ThinkingBudget(_Message, frozen=True):
+class ThinkingBudget(WireStruct, frozen=True):
     """How many tokens an answer may reason for, and the token ids of the marks around reasoning.
 
     What it does to an answer is a function of these fields and the answer's ids so far
@@ -116,7 +113,7 @@ class ThinkingBudget(_Message, frozen=True):
     that other marks do not have there."""
 
 
-class Submit(_Message, frozen=True, tag="submit"):
+class Submit(WireStruct, frozen=True, tag="submit"):
     """One accepted request. The parent assigns ids, which count up and are never reused."""
 
     request_id: int
@@ -149,14 +146,14 @@ class Submit(_Message, frozen=True, tag="submit"):
     without a prefix hit."""
 
 
-class Cancel(_Message, frozen=True, tag="cancel"):
+class Cancel(WireStruct, frozen=True, tag="cancel"):
     """Stop this request. It has no reply: each Submit gets exactly one Retired, which may already be on its
     way."""
 
     request_id: int
 
 
-class Inspect(_Message, frozen=True, tag="inspect"):
+class Inspect(WireStruct, frozen=True, tag="inspect"):
     """Report the content of the prefix cache; with `clear`, after evicting what no row uses. Answered by one
     Inspection with the same `query`."""
 
@@ -167,13 +164,13 @@ class Inspect(_Message, frozen=True, tag="inspect"):
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
 
 
-class Loading(_Message, frozen=True, tag="loading"):
+class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
     stage: str
 
 
-class Ready(_Message, frozen=True, tag="ready"):
+class Ready(WireStruct, frozen=True, tag="ready"):
     """The engine can take requests."""
 
     version: int
@@ -187,7 +184,7 @@ class Ready(_Message, frozen=True, tag="ready"):
     """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
 
 
-class LogprobsOut(_Message, frozen=True):
+class LogprobsOut(WireStruct, frozen=True):
     """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the chosen token,
     and of the likeliest tokens with their ids, best first. None is below -9999."""
 
@@ -195,7 +192,7 @@ class LogprobsOut(_Message, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenOut(_Message, frozen=True):
+class TokenOut(WireStruct, frozen=True):
     """One token of one row in one step; `logprobs` if its request asked for them."""
 
     request_id: int
@@ -203,7 +200,7 @@ class TokenOut(_Message, frozen=True):
     logprobs: LogprobsOut | None = None
 
 
-class PrefillOut(_Message, frozen=True):
+class PrefillOut(WireStruct, frozen=True):
     """`done` of `total` prompt tokens of this request are in its KV cache, `cached` of them by a prefix hit
     or computed for another request."""
 
@@ -213,7 +210,7 @@ class PrefillOut(_Message, frozen=True):
     cached: int = 0
 
 
-class PromptLogprobsOut(_Message, frozen=True):
+class PromptLogprobsOut(WireStruct, frozen=True):
     """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
     position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
 
@@ -225,7 +222,7 @@ class PromptLogprobsOut(_Message, frozen=True):
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
 
 
-class Retired(_Message, frozen=True):
+class Retired(WireStruct, frozen=True):
     """The engine's last message of a request: it holds nothing of it any more.
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
@@ -237,7 +234,7 @@ class Retired(_Message, frozen=True):
     detail: str = ""
 
 
-class CacheCounters(_Message, frozen=True):
+class CacheCounters(WireStruct, frozen=True):
     """Totals of the prefix cache since the engine process started; `held_*` and `disk_bytes` are current
     values."""
 
@@ -260,7 +257,7 @@ class CacheCounters(_Message, frozen=True):
     held_tokens: int = 0
 
 
-class DeviceMemory(_Message, frozen=True):
+class DeviceMemory(WireStruct, frozen=True):
     """Current state of MLX's allocator, in bytes."""
 
     active: int = 0
@@ -272,7 +269,7 @@ class DeviceMemory(_Message, frozen=True):
     """Working set that the device recommends; 0 if it has no figure (a CPU)."""
 
 
-class MemoryState(_Message, frozen=True):
+class MemoryState(WireStruct, frozen=True):
     """The last reading of the memory guard, in bytes."""
 
     relief: int = 0
@@ -288,7 +285,7 @@ class MemoryState(_Message, frozen=True):
     """Expected of the next prefill chunk."""
 
 
-class Counters(_Message, frozen=True):
+class Counters(WireStruct, frozen=True):
     """Totals since the engine process started (they only grow), and current gauges."""
 
     steps: int = 0
@@ -318,7 +315,7 @@ class Counters(_Message, frozen=True):
     """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
 
 
-class Inspection(_Message, frozen=True, tag="inspection"):
+class Inspection(WireStruct, frozen=True, tag="inspection"):
     """The reply to an Inspect. `cache` is None without a prefix cache."""
 
     query: int
@@ -328,20 +325,23 @@ class Inspection(_Message, frozen=True, tag="inspection"):
     engine: EngineReport | None = None
 
 
-class StepOutput(_Message, frozen=True, tag="step"):
+class StepOutput(WireStruct, frozen=True, tag="step"):
     """The output of one step, for all slots."""
 
     tokens: list[TokenOut]
     prefills: list[PrefillOut]
     retired: list[Retired]
     counters: Counters
-    prompt_logprobs: list[PromptLogprobsOut] = []
+    prompt_logprobs: list[PromptLogprobsOut] = msgspec.field(default_factory=list)
 
 
-class Fault(_Message, frozen=True, tag="fault"):
+class Fault(WireStruct, frozen=True, tag="fault"):
     """The engine cannot continue and is about to exit."""
 
     error: str
+    """One line."""
+    stack: str = ""
+    """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
 ToEngine: TypeAlias = Load | Submit | Cancel | Inspect

@@ -5,14 +5,10 @@ As there, the field order is the format, and PROTOCOL_VERSION is raised with any
 
 from __future__ import annotations
 
-import msgspec
+from scheduler.link.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Acyclic plain data."""
-
-
-class PrefixReport(_Report, frozen=True):
+class PrefixReport(WireStruct, frozen=True):
     """A shared prefix: its length, the number of cached continuations, its hits, and its first tokens."""
 
     tokens: int
@@ -21,7 +17,7 @@ class PrefixReport(_Report, frozen=True):
     head: list[int]
 
 
-class CacheReport(_Report, frozen=True):
+class CacheReport(WireStruct, frozen=True):
     """Content of the prefix cache, and totals since the engine started."""
 
     budget_bytes: int
@@ -42,7 +38,7 @@ class CacheReport(_Report, frozen=True):
     complaints: list[str]
 
 
-class DiskReport(_Report, frozen=True):
+class DiskReport(WireStruct, frozen=True):
     """The disk tier now, and totals since the engine started."""
 
     files: int
@@ -58,7 +54,7 @@ class DiskReport(_Report, frozen=True):
     hit_tokens: int
 
 
-class SlotReport(_Report, frozen=True):
+class SlotReport(WireStruct, frozen=True):
     """One running request in the engine. `charged_bytes`: its memory, with a reserve."""
 
     request_id: int
@@ -70,7 +66,7 @@ class SlotReport(_Report, frozen=True):
     charged_bytes: int
 
 
-class PlanReport(_Report, frozen=True):
+class PlanReport(WireStruct, frozen=True):
     """The plan of the engine's last step (`scheduler/engine/plan.py`)."""
 
     preempted: list[int]
@@ -85,7 +81,7 @@ class PlanReport(_Report, frozen=True):
     """Bound on the step while rows decode; None: no row decodes."""
 
 
-class EngineReport(_Report, frozen=True):
+class EngineReport(WireStruct, frozen=True):
     """The engine's running requests, and its measured speed."""
 
     slots: list[SlotReport]

@@ -30,6 +30,8 @@ class ModelFolder:
     model_type: str = ""
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """The content of generation_config.json, unchecked: who made the model may have written anything."""
+    brings_code: bool = False
+    """Whether it names a Python file of its own for mlx-lm to run (`model_file`)."""
 
 
 def find(model: str) -> Path:
@@ -38,9 +40,13 @@ def find(model: str) -> Path:
     Shows the hub's progress bars on standard error while it downloads. Raise StartupError if there is none.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise StartupError(f"--model: {model!r} cannot be read: {error}") from error
+    if is_folder:
         return path
-    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if exists or model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise StartupError(f"--model: {model!r} is neither a folder nor a hub id like 'owner/name'")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -58,8 +64,15 @@ def inspect(path: Path) -> ModelFolder:
         raise StartupError(f"--model: {path} holds no config.json")
     if not any(path.glob("model*.safetensors")):
         raise StartupError(f"--model: {path} holds no model*.safetensors")
-    text_config: dict[str, Any] = config | (config.get("text_config") or {})
     generation: dict[str, Any] = _read_json(path / GENERATION_CONFIG) or {}
+    try:
+        return _described(path, config, generation)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StartupError(f"--model: {path / 'config.json'} has a value of a wrong type: {error}") from error
+
+
+def _described(path: Path, config: dict[str, Any], generation: dict[str, Any]) -> ModelFolder:
+    text_config: dict[str, Any] = config | (config.get("text_config") or {})
     eos = {
         *_ids(config.get("eos_token_id")),
         *_ids(text_config.get("eos_token_id")),
@@ -72,6 +85,7 @@ def inspect(path: Path) -> ModelFolder:
         eos_token_ids=frozenset(eos),
         model_type=str(config.get("model_type", "")),
         generation_config=generation,
+        brings_code=bool(config.get("model_file")),
     )
 
 

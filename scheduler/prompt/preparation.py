@@ -41,6 +41,7 @@ class PreparedRequest:
     request: GenerationRequest
     prompt: TokenIds
     max_tokens: int
+    """At least 1: the engine reads the last token of a prompt as it computes the next one."""
     stop_token_ids: tuple[int, ...]
     opens_reasoning: bool = False
     boundaries: tuple[int, ...] = ()
@@ -139,7 +140,7 @@ class Preparation:
         return PreparedRequest(
             request=request,
             prompt=compact(prompt),
-            max_tokens=max_tokens,
+            max_tokens=max(1, max_tokens),
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
@@ -147,6 +148,10 @@ class Preparation:
             thinking=self._thinking.of(request, opens=opens_reasoning),
             prefix_blocks=block_hashes(prompt, request.cache_salt),
         )
+
+    def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
+        """Whether the budget that `request` itself names can be enforced; True if it names none."""
+        return self._thinking.keeps(request)
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Return the token ids of `prompt`, in any number. As slow as `prepare`.

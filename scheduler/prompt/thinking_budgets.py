@@ -17,7 +17,7 @@ import msgspec
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
 from scheduler.link.messages import ThinkingBudget
-from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Reasoning
+from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Prompt, Reasoning
 
 _CONTEXTS = (
     ("", ""),
@@ -64,12 +64,20 @@ class ThinkingBudgets:
     def of(self, request: GenerationRequest, *, opens: bool) -> ThinkingBudget | None:
         """None where reasoning cannot be found by token ids, or there is none. `opens`: the prompt has opened
         reasoning."""
-        if not isinstance(request.prompt, ChatPrompt):
-            return None
-        marks = self._with_tools if request.prompt.offered_tools else self._without_tools
-        if marks is None:
+        if (marks := self._of_prompt(request.prompt)) is None:
             return None
         return msgspec.structs.replace(marks, tokens=self.tokens(request), opens=opens or marks.opens)
+
+    def keeps(self, request: GenerationRequest) -> bool:
+        """Whether a budget that the request itself names can be enforced; True if it names none."""
+        named = request.thinking_tokens
+        return named in (None, UNLIMITED_THINKING) or self._of_prompt(request.prompt) is not None
+
+    def _of_prompt(self, prompt: Prompt) -> ThinkingBudget | None:
+        """Without a number of tokens."""
+        if not isinstance(prompt, ChatPrompt):
+            return None
+        return self._with_tools if prompt.offered_tools else self._without_tools
 
     def tokens(self, request: GenerationRequest) -> int | None:
         """A number in the request wins over its effort, and that over the operator's default."""

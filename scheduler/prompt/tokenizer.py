@@ -27,6 +27,7 @@ from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
 from scheduler.request import ChatPrompt
 
+_VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -95,6 +96,9 @@ class HubTokenizer:
         reasoning_parser: str = "auto",
     ) -> None:
         """Raises StartupError if the folder has no usable tokenizer."""
+        if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
+            # transformers would make an empty tokenizer without a word.
+            raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
         # PyTorch is not needed here, so neither is transformers' advice to install it.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         # Imported late: it takes a second, and scripted tests do not need it.

@@ -6,6 +6,7 @@ decides what an engine's death means for the requests on board.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,6 +55,10 @@ class EngineListener(Protocol):
 class EngineFault(Exception):
     """The engine reported why it cannot continue, or did not become ready in time."""
 
+    def __init__(self, error: str, stack: str = "") -> None:
+        super().__init__(error)
+        self.stack = stack
+
 
 class EngineNeverReady(StartupError):
     """The engine could not be started at all: the model or the installation is broken."""
@@ -79,6 +84,8 @@ class EngineLife:
     """Why its life ended."""
     death: DeathCause = DeathCause.EXIT
     reported_fault: bool = False
+    stack: str = ""
+    """The traceback of a load that failed."""
 
     def lasted(self, seconds: float) -> bool:
         """Whether it has been ready for at least `seconds`."""
@@ -143,7 +150,8 @@ class Supervisor:
             except LaunchFailed as error:
                 exit_ = self._not_launched(life, str(error))
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
-            death = conclude(life.death, (*exit_.last_stderr, life.cause), exit_.returncode)
+            last_words = (*exit_.last_stderr, *life.stack.splitlines(), life.cause)
+            death = conclude(life.death, last_words, exit_.returncode)
             self._death_cause = death.cause
             detail = "" if death.detail is None or death.detail in life.cause else f": {death.detail}"
             self._last_death = f"{life.cause}; the engine {exit_}{detail}"
@@ -151,7 +159,8 @@ class Supervisor:
             if self._slowest_load_seconds is None and (
                 life.reported_fault or self._failed_starts >= _FIRST_STARTS
             ):
-                raise EngineNeverReady(self._last_death)
+                # A reported fault is a whole sentence for the operator.
+                raise EngineNeverReady(life.cause if life.reported_fault else self._last_death + _hint(exit_))
             if life.lasted(self._config.stable_seconds):
                 backoff = self._config.backoff_first_seconds
             self._restarts += 1
@@ -196,6 +205,9 @@ class Supervisor:
             pass
         except (EngineFault, LinkError) as fault:
             life.cause, life.death, life.reported_fault = str(fault), DeathCause.FAULT, True
+            if isinstance(fault, EngineFault) and fault.stack:
+                life.stack = fault.stack
+                _log.debug("engine_load_failed", stack=life.stack)
         except trio.Cancelled:
             life.death = DeathCause.STOPPED
             raise
@@ -253,9 +265,14 @@ class Supervisor:
                     return message
                 case Loading(stage=stage):
                     self._listener.engine_loading(stage)
-                case Fault(error=error):
-                    raise EngineFault(error)
+                case Fault(error=error, stack=stack):
+                    raise EngineFault(error, stack)
                 case StepOutput() | Inspection():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)
+
+
+def _hint(exit_: Exit) -> str:
+    """What may be behind an engine's end before READY for which it gave no reason."""
+    return ": the system may lack memory for the model" if exit_.returncode == -signal.SIGKILL else ""

@@ -82,7 +82,7 @@ class StreamRecord:
         return Usage(
             len(self.prepared.prompt),
             cached_tokens=self.cached_tokens,
-            output_tokens=self.output_tokens,
+            output_tokens=0 if self.prepared.request.only_prompt else self.output_tokens,
             reasoning_tokens=self.pipeline.reasoning_tokens,
         )
 
@@ -157,13 +157,15 @@ class StreamRecord:
         is whether a stop string matched."""
         for token in tokens:
             self.count_token(token, now)
+        if self.prepared.request.only_prompt:
+            return
         for piece in self.pipeline.feed(tokens, logprobs):
             self.mailbox.put(piece)
 
     def put_stop_token(self, token: int, now: float, logprobs: LogprobsOut | None) -> None:
         """The token that ends the answer: it is counted, and is no text."""
         self.count_token(token, now)
-        if logprobs is not None:
+        if logprobs is not None and not self.prepared.request.only_prompt:
             self.end_token = self.pipeline.end_token(token, logprobs)
 
     def count_token(self, token: int, now: float) -> None:
@@ -179,7 +181,8 @@ class StreamRecord:
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
             self.mailbox.put(piece)
-        reason = self.pipeline.finish_reason(by_engine)
+        cut = self.prepared.request.only_prompt
+        reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(by_engine)
         malformed = self.pipeline.malformed_calls
         end = Finished(
             reason, self.usage, self.pipeline.stop_string, malformed, self.end_token, self.pipeline.prompt

@@ -255,10 +255,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                 {"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}
             ]
         },
-        "a tool_use block has no place in a message of role 'user'",
+        "messages of role 'user' cannot contain tool_use blocks",
     ),
     ({"tool_choice": {"type": "any"}}, "tool_choice: there are no tools to call"),
-    ({"tool_choice": {"type": "tool"}}, "tool_choice: a name goes with the type 'tool'"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice: type 'tool' needs a name"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "'tools.0.type' is not supported here: "),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: "),
     (

@@ -23,12 +23,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice", "'allowed_tools'"),
-    ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none' or 'required'"),
+    ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
     ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
-    ({"guided_json": "{"}, "guided_json", "the text of one"),
+    ({"guided_json": "{"}, "guided_json", "the JSON text of one"),
     ({"guided_choice": []}, "guided_choice", "at least 1"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, "", "guided_regex and guided_choice"),
-    ({"structured_outputs": {}}, "", "give one of"),
+    ({"structured_outputs": {}}, "", "send one of"),
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
     ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
     (
@@ -52,7 +52,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
             "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
         },
         "",
-        "give one",
+        "not both",
     ),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
@@ -66,8 +66,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logprobs": 3}, "logprobs", "boolean"),
     ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
     ({"prompt_logprobs": -1}, "prompt_logprobs", "greater than or equal to 0"),
-    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: with stream"),
-    ({"store": True}, "store", "nothing is stored"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
+    ({"store": True}, "store", "does not store"),
     ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
     ({"add_generation_prompt": False}, "", "continue_final_message"),
@@ -101,7 +101,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         (
             {"chat_template_kwargs": {name: "x"}},
             "chat_template_kwargs",
-            f"'{name}' is not for requests to set",
+            f"a request cannot set '{name}'",
         )
         for name in (
             *("chat_template", "documents", "messages", "tools", "add_generation_prompt", "return_dict"),

@@ -87,18 +87,21 @@ def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> Non
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize(("kind", "neutral"), [("repetition", 1), ("presence", 0), ("frequency", 0)])
 @trio_test
-async def test_the_window_of_a_repetition_penalty_is_refused_where_there_is_one(
-    autojump_clock: trio.testing.MockClock,
+async def test_the_window_of_a_penalty_is_refused_where_there_is_one(
+    kind: str, neutral: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """mlx_lm.server's `repetition_context_size` changes nothing without a penalty."""
-    sizes = [
-        chat(max_tokens=4, repetition_context_size=20, repetition_penalty=p) for p in (None, 1, 1.0, 1.1)
+    """mlx_lm.server's `repetition_context_size` and its kin change nothing without their penalty."""
+    penalties: list[Any] = [None, neutral, float(neutral), 1.1]
+    bodies = [
+        chat(max_tokens=4, **{f"{kind}_context_size": 20, f"{kind}_penalty": penalty})
+        for penalty in penalties
     ]
-    *neutral, refused = await post([json.dumps(body).encode() for body in sizes])
-    assert [answer.status_code for answer in neutral] == [200, 200, 200]
+    *accepted, refused = await post([json.dumps(body).encode() for body in bodies])
+    assert [answer.status_code for answer in accepted] == [200, 200, 200]
     assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "repetition_context_size"
+    assert refused.json()["error"]["param"] == f"{kind}_context_size"
 
 
 WHOLE = json.dumps(

@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.link.messages import Submit
-from tests.api.client import chat, client_of
+from tests.api.client import chat, client_of, events
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -75,6 +75,51 @@ async def test_a_harness_reads_its_continuation(said: str, autojump_clock: trio.
     assert first["logprobs"]["token_logprobs"][len(context) : -1] == pytest.approx([value(4), value(5)])
     assert first["logprobs"]["tokens"][len(context) : -1] == ["4", "."]
     assert len(second["logprobs"]["token_logprobs"]) == len(context) + 1
+
+
+@pytest.mark.parametrize("said", ["", "xyz"])
+@trio_test
+async def test_a_prompt_is_scored_without_an_answer(
+    said: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """`max_tokens` 0, as OpenAI's and vLLM's completions have it: nothing of the model's own is in it,
+    whether it would have ended at once or gone on."""
+    submits, body = await complete(said, echo=True, logprobs=1, max_tokens=0)
+    (choice,) = body["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (TEXT, "length")
+    assert [len(values) for values in choice["logprobs"].values()] == [len(TEXT.encode())] * 4
+    assert submits[0].max_tokens == 1, "the prompt's last token is read with the next one"
+    tokens = len(submits[0].prompt)
+    usage = body["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (tokens, 0, tokens)
+
+
+@trio_test
+async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.MockClock) -> None:
+    """Of each choice one chunk, and the usage counts no token of an answer."""
+    fields = {"prompt": ["ab", "c"], "n": 2, "max_tokens": 0, "echo": True, "stream": True}
+    _, response = await post("/v1/completions", "x", stream_options={"include_usage": True}, **fields)
+    *chunks, last, _ = events(response.text)
+    choices = sorted(
+        (choice for chunk in chunks for choice in chunk["choices"]), key=lambda one: one["index"]
+    )
+    assert [choice["text"] for choice in choices] == ["ab", "ab", "c", "c"]
+    assert {choice["finish_reason"] for choice in choices} == {"length"}
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 0}, {"max_tokens": 0, "echo": True, "min_tokens": 1}], ids=str
+)
+@trio_test
+async def test_an_answer_of_no_tokens_needs_an_echo(
+    fields: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """And no least number of tokens."""
+    submits, response = await post("/v1/completions", "x", prompt="a", **fields)
+    assert response.status_code == 400
+    assert "tokens" in response.json()["error"]["message"]
+    assert not submits
 
 
 @trio_test

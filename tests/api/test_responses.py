@@ -329,8 +329,8 @@ async def test_a_socket_is_refused_so_that_codex_posts_at_once(
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"input": []}, "", "nothing to answer"),
-    ({"input": None}, "", "nothing to answer"),
+    ({"input": []}, "", "send input"),
+    ({"input": None}, "", "send input"),
     ({"input": {}}, "input", "list"),
     ({"input": [{"type": "message", "role": "user"}]}, "input.0.content", "required"),
     (
@@ -343,10 +343,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[" * 100}]},
         "",
-        "input.0.arguments: it is not the JSON text of an object",
+        "input.0.arguments: send the JSON text of an object",
     ),
     ({"tools": [{"type": "file_search"}]}, "tools.0", "function"),
-    ({"tools": [*TOOLS, *TOOLS]}, "", "two of the name 'get_time'"),
+    ({"tools": [*TOOLS, *TOOLS]}, "", "two tools have the name 'get_time'"),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),
     (

@@ -8,11 +8,13 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 from trio.testing import trio_test
 
 from api.effort_tokens import by_effort
 from api.options import load
-from scheduler.answer.answer_format import AnswerFormat, Layout
+from api.unknown_fields import HEADER
+from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
 from scheduler.errors import OptionError
 from scheduler.prompt.preparation import Preparation
@@ -97,6 +99,24 @@ async def test_responses_take_an_effort(autojump_clock: trio.testing.MockClock) 
     assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
 
 
+@pytest.mark.parametrize(("budget", "tokens"), [(3, 3), (-1, 10)])
+@trio_test
+async def test_responses_take_a_number(
+    budget: int, tokens: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """vLLM's, over the effort."""
+    response = await post(
+        "/v1/responses",
+        input="hello",
+        reasoning={"effort": "low"},
+        thinking_token_budget=budget,
+        max_output_tokens=60,
+    )
+    answer = response.json()
+    assert answer["output"][0]["content"][0]["text"] == "0123456789"[:tokens]
+    assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == tokens
+
+
 @pytest.mark.parametrize(("budget", "tokens"), [(1, 1), (6, 6), (4096, 10)])
 @trio_test
 async def test_anthropic_s_budget_is_kept(
@@ -110,6 +130,48 @@ async def test_anthropic_s_budget_is_kept(
     answer = response.json()
     assert answer["content"][0]["thinking"] == "0123456789"[:tokens]
     assert answer["usage"]["output_tokens_details"]["thinking_tokens"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/chat/completions", {"messages": QUESTION, "thinking_token_budget": 4}, "thinking_token_budget"),
+        ("/v1/responses", {"input": "hello", "thinking_token_budget": 0}, "thinking_token_budget"),
+        ("/v1/completions", {"prompt": ["a", "b"], "thinking_token_budget": 4}, "thinking_token_budget"),
+        (
+            "/v1/messages",
+            {"messages": QUESTION, "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 4}},
+            "thinking.budget_tokens",
+        ),
+    ],
+    ids=["chat", "responses", "completions", "anthropic"],
+)
+@trio_test
+async def test_a_budget_that_cannot_be_kept_is_named(
+    path: str, body: dict[str, Any], name: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Of a model without marks around reasoning: among the unknown fields in the header, and in the log."""
+    with capture_logs() as logs:
+        response = await post(path, "words", PLAIN, **body, zebra=1)
+    assert response.status_code == 200, response.text
+    assert response.headers[HEADER] == ",".join(sorted((name, "zebra")))
+    lines = [line for line in logs if line["event"] == "request"]
+    assert {line["ignored"] for line in lines} == {response.headers[HEADER]}
+
+
+@pytest.mark.parametrize(
+    ("answer_format", "body"),
+    [(HERMES, {"thinking_token_budget": 4}), (PLAIN, {"thinking_token_budget": -1}), (PLAIN, {})],
+    ids=["kept", "unlimited", "the operator's"],
+)
+@trio_test
+async def test_no_other_budget_is_named(
+    answer_format: AnswerFormat, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nor one that the client did not send."""
+    response = await post("/v1/chat/completions", SAID, answer_format, messages=QUESTION, **body)
+    assert response.status_code == 200
+    assert HEADER not in response.headers
 
 
 @trio_test

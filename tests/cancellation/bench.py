@@ -18,7 +18,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogp
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
-from scheduler.telemetry.metrics import OUTCOMES
+from scheduler.telemetry.labels import OUTCOMES
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler

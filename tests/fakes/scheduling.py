@@ -48,11 +48,13 @@ def make_scheduler(
     tracer: Tracer | None = None,
     kv_cache_bytes: int = -1,
     continuous: Callable[[], float] = trio.current_time,
+    engine: EngineConfig | None = None,
     **intake: Any,
 ) -> Scheduler:
-    """`preparation`: with another tokenizer than the byte tokenizer."""
+    """`preparation`: with another tokenizer than the byte tokenizer. `engine`: not the scripted one."""
     config = SchedulerConfig(
-        engine=EngineConfig(
+        engine=engine
+        or EngineConfig(
             "scripted",
             Path("none"),
             max_slots=max_slots,

@@ -29,8 +29,8 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence

@@ -17,11 +17,10 @@ import mlx.core as mx
 from scheduler.engine.device import Traits
 from scheduler.engine.memory_limit import (
     MemoryLimit,
-    machine_memory_bytes,
     memory_limit,
     recommended_bytes,
 )
-from scheduler.engine.system_memory import SystemMemory, system_reader
+from scheduler.engine.system_memory import SystemMemory, machine_bytes, system_reader
 from scheduler.link.messages import DeviceMemory, Load
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, score_bytes=64 << 20)
@@ -95,7 +94,7 @@ def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
     return memory_limit(
         load.memory_limit,
         _device.facts(),
-        machine_memory_bytes(),
+        machine_bytes(),
         weights_bytes,
         kv_bytes,
         load.kv_cache_share,

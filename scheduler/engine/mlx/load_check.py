@@ -6,11 +6,17 @@ wrong with the next release, so a short run of each kind decides, through the re
 prefix cache. The reference is the model alone, with mlx-lm's own caches, given the same tokens; what is
 compared are log-probabilities, so a tie that falls the other way is no difference.
 
-1. Two prompts of different length together, and two short ones that join while they decode. If one differs
-   or the model raises, prefill chunks of one length are tried (`equal_chunks`), then one row at a time
-   (`one_row`).
-2. A prompt, then its next turn and two others behind the same prefix. If one differs, rows get copies of
-   their prefix (`copied_prefixes`), then no prefixes at all (`no_prefixes`).
+One scene shows it: a long prompt, a shorter one that joins while it is read, two very short ones that join
+while they decode, then the next turn of the first and two others behind its prefix. Most models are right in
+all of it. Of the others one learns
+
+1. without prefixes, whether prefill chunks of one length are needed (`equal_chunks`), or one row at a time
+   (`one_row`);
+2. with them, whether rows need copies of their prefix (`copied_prefixes`), or must do without
+   (`no_prefixes`).
+
+**Cost.** A model call reads all weights, so calls count, not tokens: 14 for the scene, 6 for its references,
+6 for `sharing_check.py`. A reference is one call on a prompt with its answer.
 
 A model that raises with one row at a time as well cannot be served: `ModelUnusable`. One that only differs
 there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
@@ -18,7 +24,7 @@ there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -29,24 +35,27 @@ from mlx_lm.models.cache import make_prompt_cache
 from scheduler.engine.backend import Backend
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
-from scheduler.engine.mlx.sharing_check import sharing_fault
+from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Retired, Sampling, StepOutput, Submit, TokenOut
+from scheduler.link.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.token_ids import compact
 
-CHECK_ROWS = 4
+CHECK_ROWS = 5
 CHECK_CHUNK_TOKENS = 16
-_ANSWER_TOKENS = 4
-_JOIN_AFTER_TURNS = 4
+_ANSWER_TOKENS = 3
+_LONG_ANSWER_TOKENS = 5
 _PREFIX_TOKENS = 24
 """More than a chunk, and than an n-gram or a convolution that a state has to remember."""
 _TOP = 5
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
-"""Fraction of the largest logit: the effect of another order of summation. In 16 bits the median position
-counts, because rounding may send a token to another expert, which changes one position much and the others
-little; a wrong mask or state changes all that follow."""
+"""Fraction of the largest logit: the effect of another order of summation. Where not all is float32 the
+median position counts, because rounding may send a token to another expert, which changes one position much
+and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
+that goes to another expert, a right model falls back: with two sets of prompts one hid a fault."""
 _MOST_TURNS = 200
+_KEPT_POSITIONS = 12
+"""Of a reference: those of its answer, and in a second turn those of the first turn's answer."""
 
 MakeBackend: TypeAlias = Callable[[Batching], Backend]
 """A back end with CHECK_ROWS slots and chunks of CHECK_CHUNK_TOKENS, that shares every prefix it can."""
@@ -58,13 +67,6 @@ class ModelUnusable(Exception):
 
 class _Differs(Exception):
     """A batch does not give what the model gives alone."""
-
-
-_ONE_ROW_BY_TYPE = {
-    "minimax_m3_vl": "sparse attention counts blocks by cache slot, which left padding shifts (by reading"
-    " mlx-lm 0.32.2; it shows only in prompts of several blocks)",
-}
-"""Model types whose fault needs longer prompts than a check at load can afford."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,10 @@ def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = Tr
 
     Raises ModelUnusable.
     """
-    if (known := _ONE_ROW_BY_TYPE.get(str(getattr(model, "model_type", "")))) is not None:
-        return Verdict(ONE_ROW, (known,))
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
     check = _Check(model, vocabulary, make)
-    return check.prefixes(check.rows(Verdict(wanted, () if sharing is None else (sharing,))))
+    return check.verdict(Verdict(wanted, () if sharing is None else (sharing,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,44 +98,109 @@ class _Fault:
         return self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What the model alone says of a text, at its last positions. `logprobs`: (positions, vocabulary), in
+    float32; `scales`: (positions), the largest logits."""
+
+    text: list[int]
+    logprobs: mx.array
+    scales: mx.array
+
+    @classmethod
+    def of(cls, text: list[int], logits: mx.array) -> _Reference:
+        """`logits`: (positions, vocabulary), of the text's last positions."""
+        logits = logits.astype(mx.float32)
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        scales = mx.maximum(mx.abs(logits).max(axis=-1), 1.0)
+        mx.eval(logprobs, scales)
+        return cls(text, logprobs, scales)
+
+    @property
+    def _start(self) -> int:
+        return len(self.text) - len(self.logprobs)
+
+    def has(self, text: list[int], start: int) -> bool:
+        """Whether it begins with this text, and has its positions from `start` on."""
+        return self._start <= start and self.text[: len(text)] == text
+
+    def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
+        """Of each token, as a fraction of the largest logit: between what was reported for it and its
+        alternatives and what is expected, and of the chosen token from the best. `start`: the position that
+        chose the first token."""
+        rows = slice(start - self._start, start - self._start + len(answer))
+        reported = [{**dict(_logprobs(token).top), token.token: _logprobs(token).chosen} for token in answer]
+        most = max(len(each) for each in reported)
+        # The last one of each is the chosen token: a shorter row repeats it.
+        ids = [
+            [*each, *[token.token] * (most - len(each))] for token, each in zip(answer, reported, strict=True)
+        ]
+        expected = self.logprobs[rows]
+        found = mx.array([[each[at] for at in row] for each, row in zip(reported, ids, strict=True)])
+        values = mx.take_along_axis(expected, mx.array(ids), axis=-1)
+        chosen = mx.array([[token.token] for token in answer])
+        behind = expected.max(axis=-1) - mx.take_along_axis(expected, chosen, axis=-1)[:, 0]
+        largest = mx.maximum(mx.abs(values - found).max(axis=-1), behind) / self.scales[rows]
+        fractions: list[float] = largest.tolist()  # type: ignore[assignment]
+        return fractions
+
+
 class _Check:
     def __init__(self, model: Any, vocabulary: int, make: MakeBackend) -> None:
         self._model = model
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
+        self._faults: dict[Batching, _Fault | None] = {}
+        self._references: list[_Reference] = []
+        self._exact = computes_in_float32(model)
 
-    def rows(self, verdict: Verdict) -> Verdict:
+    def verdict(self, wanted: Verdict) -> Verdict:
+        """`wanted` with its fallbacks."""
+        if self._fault(wanted.batching) is None:
+            return wanted
+        return self._prefixes(self._rows(wanted))
+
+    def _rows(self, verdict: Verdict) -> Verdict:
         without = replace(verdict.batching, prefixes=False, in_place=False)
         for fallback, tried in (
             (verdict.batching, without),
             (replace(verdict.batching, padded=False), replace(without, padded=False)),
             (ONE_ROW, ONE_ROW),
         ):
-            if (fault := self._fault(tried, self._joining)) is None:
+            if (fault := self._fault(tried)) is None:
                 return replace(verdict, batching=fallback)
             verdict = replace(verdict, reasons=(*verdict.reasons, str(fault)))
             if fault.raised and not tried.batched:
                 raise ModelUnusable(str(fault))
         return replace(verdict, batching=ONE_ROW)
 
-    def prefixes(self, verdict: Verdict) -> Verdict:
+    def _prefixes(self, verdict: Verdict) -> Verdict:
         """The verdict, with less of the prefix cache if need be."""
         known = verdict.batching
         if not (known.batched and known.prefixes):
             return verdict
         ladder = [known, replace(known, in_place=False)] if known.in_place else [known]
+        if known.padded:
+            # What padding leaves in a short state may show only behind it, in 16 bits (nemotron_h).
+            ladder += [replace(each, padded=False) for each in ladder]
         for tried in ladder:
-            if (fault := self._fault(tried, self._continuing)) is None:
+            if (fault := self._fault(tried)) is None:
                 return replace(verdict, batching=tried)
             verdict = replace(verdict, reasons=(*verdict.reasons, str(fault)))
         return replace(verdict, batching=replace(known, in_place=False, prefixes=False))
 
-    def _fault(self, batching: Batching, scenario: Callable[[_Run], None]) -> _Fault | None:
-        """Why the scenario failed; None: it did not."""
+    def _fault(self, batching: Batching) -> _Fault | None:
+        """Why the scene failed; None: it did not."""
+        if batching not in self._faults:
+            self._faults[batching] = self._played(batching)
+        return self._faults[batching]
+
+    def _played(self, batching: Batching) -> _Fault | None:
         try:
             run = _Run(self._make(batching))
-            scenario(run)
-            for submit in run.submits:
+            self._scene(run)
+            # Backwards: the reference of the second turn is that of the first as well.
+            for submit in reversed(run.submits):
                 self._compare(submit, run.answers[submit.request_id])
         except _Differs as differs:
             return _Fault(str(differs), raised=False)
@@ -143,102 +208,81 @@ class _Check:
             return _Fault(f"{type(error).__name__}: {error}", raised=True)
         return None
 
-    def _joining(self, run: _Run) -> None:
-        run.submit(self._prompt(41, 1))
-        run.submit(self._prompt(6, 2))
-        run.turns(_JOIN_AFTER_TURNS)
-        # Their states are shorter than an n-gram or a convolution.
-        run.submit(self._prompt(2, 3))
-        run.submit(self._prompt(1, 9))
-        run.finish()
-
-    def _continuing(self, run: _Run) -> None:
+    def _scene(self, run: _Run) -> None:
         prefix = self._prompt(_PREFIX_TOKENS, 4)
-        first = run.submit([*prefix, *self._prompt(5, 5)])
-        run.finish()
-        answer = [token.token for token in run.answers[first.request_id]]
-        run.submit([*first.prompt, *answer, *self._prompt(3, 6)])
-        run.submit([*prefix, *self._prompt(7, 7)])
-        run.submit([*prefix, *self._prompt(2, 8)])
-        run.finish()
+        (first,) = run.submit([*prefix, *self._prompt(17, 5)])
+        run.submit(self._prompt(6, 2))
+        run.until(lambda: run.answers[first.request_id] != [])
+        # Read by themselves, their states are shorter than an n-gram or a convolution. They still decode when
+        # the last ones join.
+        run.submit(self._prompt(2, 3), self._prompt(1, 9), answer_tokens=_LONG_ANSWER_TOKENS)
+        run.until(lambda: len(run.answers[first.request_id]) == _ANSWER_TOKENS)
+        said = [token.token for token in run.answers[first.request_id]]
+        second = [*first.prompt, *said, *self._prompt(3, 6)]
+        run.submit(second, [*prefix, *self._prompt(7, 7)], [*prefix, *self._prompt(2, 8)])
+        run.until(run.ended)
 
     def _prompt(self, count: int, seed: int) -> list[int]:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
         """Raises _Differs."""
-        differences: list[float] = []
-        tolerance = _TOLERANCE
-        alone = self._alone(submit.prompt.tolist(), [token.token for token in answer])
-        for token, logits in zip(answer, alone, strict=True):
-            if logits.dtype != mx.float32:
-                tolerance = _TOLERANCE_16_BIT
-            logits = logits.astype(mx.float32)
-            scale = max(1.0, float(mx.abs(logits).max()))
-            differences.append(_difference(token, logits - mx.logsumexp(logits)) / scale)
-        worst = max(differences) if tolerance == _TOLERANCE else median(differences)
-        if not worst <= tolerance:  # NaN is a difference.
+        text = [*submit.prompt, *(token.token for token in answer[:-1])]
+        differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
+        worst = max(differences) if self._exact else median(differences)
+        if not worst <= (_TOLERANCE if self._exact else _TOLERANCE_16_BIT):  # NaN is a difference.
             raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
 
-    def _alone(self, prompt: Sequence[int], answer: Sequence[int]) -> Iterator[mx.array]:
-        """(vocabulary,) The logits before each token of the answer."""
-        caches = make_prompt_cache(self._model)
-        for start in range(0, len(prompt) - 1, CHECK_CHUNK_TOKENS):
-            chunk = prompt[start : min(start + CHECK_CHUNK_TOKENS, len(prompt) - 1)]
-            self._model(mx.array([chunk]), cache=caches)
-            mx.eval([layer.state for layer in caches])
-        for token in [prompt[-1], *answer[:-1]]:
-            yield self._model(mx.array([[token]]), cache=caches)[0, -1]
-
-
-def _difference(token: TokenOut, expected: mx.array) -> float:
-    """Between what was reported for a token and its alternatives, and what is expected; also of the chosen
-    token from the best."""
-    assert token.logprobs is not None
-    reported: Mapping[int, float] = {**dict(token.logprobs.top), token.token: token.logprobs.chosen}
-    values: list[float] = expected[mx.array(list(reported))].tolist()  # type: ignore[assignment]
-    pairs = zip(values, reported.values(), strict=True)
-    return max(
-        float(expected.max()) - float(expected[token.token]),
-        *(abs(value - found) for value, found in pairs),
-    )
+    def _reference(self, text: list[int], positions: int) -> _Reference:
+        """One that has the last `positions` of this text."""
+        for known in self._references:
+            if known.has(text, len(text) - positions):
+                return known
+        logits = self._model(mx.array([text]), cache=make_prompt_cache(self._model))[0, -_KEPT_POSITIONS:]
+        found = _Reference.of(text, logits)
+        self._references.append(found)
+        return found
 
 
 class _Run:
     """A back end in a loop, and what its requests got."""
 
     def __init__(self, backend: Backend) -> None:
-        self._loop = EngineLoop(backend, CHECK_ROWS, PrefillPace(CHECK_CHUNK_TOKENS))
+        # A clock that stands still: the scene is the same on every machine.
+        pace = PrefillPace(2 * CHECK_CHUNK_TOKENS)
+        self._loop = EngineLoop(backend, CHECK_ROWS, pace, clock=lambda: 0.0)
         self.submits: list[Submit] = []
         self.answers: dict[int, list[TokenOut]] = {}
 
-    def submit(self, prompt: Iterable[int]) -> Submit:
-        number, tokens = len(self.submits) + 1, compact([*prompt])
-        submit = Submit(
-            number,
-            tokens,
-            _ANSWER_TOKENS,
-            (),
-            Sampling(temperature=0.0),
-            # Where a model with states keeps them.
-            boundaries=(_PREFIX_TOKENS,),
-            top_logprobs=_TOP,
-        )
-        self.submits.append(submit)
-        self.answers[number] = []
-        self._turn([submit])
-        return submit
+    def submit(self, *prompts: Iterable[int], answer_tokens: int = _ANSWER_TOKENS) -> list[Submit]:
+        """All in one turn."""
+        submits = [
+            Submit(
+                len(self.submits) + number,
+                compact([*prompt]),
+                answer_tokens,
+                (),
+                Sampling(temperature=0.0),
+                # Where a model with states keeps them.
+                boundaries=(_PREFIX_TOKENS,),
+                top_logprobs=_TOP,
+            )
+            for number, prompt in enumerate(prompts, 1)
+        ]
+        self.submits += submits
+        self.answers |= {submit.request_id: [] for submit in submits}
+        self._turn(submits)
+        return submits
 
-    def turns(self, count: int) -> None:
-        for _ in range(count):
-            self._turn([])
-
-    def finish(self) -> None:
+    def until(self, done: Callable[[], bool]) -> None:
         for _ in range(_MOST_TURNS):
-            if self._loop.idle:
+            if done():
                 return
             self._turn([])
         raise _Differs("requests do not end")
+
+    def ended(self) -> bool:
+        return self._loop.idle
 
     def _turn(self, commands: Sequence[Submit]) -> None:
         for frame in self._loop.turn(commands):
@@ -247,6 +291,11 @@ class _Run:
                 self.answers[token.request_id].append(token)
             for retired in frame.retired:
                 _expect_length(retired)
+
+
+def _logprobs(token: TokenOut) -> LogprobsOut:
+    assert token.logprobs is not None
+    return token.logprobs
 
 
 def _expect_length(retired: Retired) -> None:

@@ -28,6 +28,7 @@ from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
@@ -41,7 +42,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     """
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
-    model = _convert_weights(model, config, command.weights_dtype, report)
+    model = mend(_convert_weights(model, config, command.weights_dtype, report))
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
     device().limit_pool(limit.pool_bytes)
     device().limit_wired(limit.limit_bytes)
@@ -87,7 +88,7 @@ def _verdict(
     """How much of the batch is right for this model. Each reason for less is printed to stderr."""
     if command.load_check == "off":
         return Verdict(Batching())
-    kept, key = KeptVerdicts(Path(command.verdict_folder)), _verdict_key(config, command, description)
+    kept, key = KeptVerdicts(Path(command.verdict_folder)), _verdict_key(model, config, command, description)
     verdict = kept.read(key) if command.verdict_folder else None
     if verdict is None:
         verdict = _checked(model, command, description, held)
@@ -100,12 +101,12 @@ def _verdict(
     return verdict
 
 
-def _verdict_key(config: dict[str, Any], command: Load, description: Ready) -> str:
+def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:
     software = (version(name) for name in ("penstock", "mlx", "mlx-lm"))
     with_prefixes = str(command.kv_cache_bytes != 0)
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
-        *(*software, description.device, description.weights_dtype, with_prefixes),
+        *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
     )
 
 
@@ -140,6 +141,7 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
+    software = ", ".join([software, *mended_parts(model)])
     name = fingerprint(Path(load.model_folder), _dtype_names(_arrays(model)), None, software)
     try:
         return DiskTier(Path(load.kv_disk), name, load.kv_disk_bytes, lone_snapshots=not layout.has_cuttable)

@@ -13,7 +13,7 @@ that a fused kernel could replace: it has no other input than queries, keys, val
 Scores are float32 whatever the weights are, as in MLX's fused kernels: rounded to 16 bits before the softmax
 they made 3 to 10 times a fused kernel's error. MLX has no product of 16-bit matrices with a float32 answer,
 so one layer's keys are copied to float32: a shared token moves three times its bytes (by arithmetic; not
-measured on a GPU).
+measured on a GPU). Bounded scores (`softcap`) are the exception.
 
 Everything here is composed of MLX operations; we have run it on the CPU build only.
 """
@@ -76,25 +76,32 @@ def shared_attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None = None,
+    softcap: float | None = None,
 ) -> mx.array:
     """Attention of (rows, heads, length, size) queries over each row's groups and its private keys.
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
-    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss.
+    rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
+    scores, by tanh before the mask, as in gemma2; scores then have the type of `values`, as mlx-lm's own,
+    for wider ones would give other tokens than a row gets alone.
+
     The answer has the type of `values`.
     """
     dtype = values.dtype
     if dtype != mx.float32:  # Once, not for each piece.
-        keys, values = _wide(keys, values)
-        groups = [SharedGroup(*_wide(group.keys, group.values), group.rows, group.index) for group in groups]
-        queries = queries.astype(mx.float32)
-    return _attention(queries, keys, values, groups, scale, mask, sinks).astype(dtype)
+        scores = mx.float32 if softcap is None else dtype
+        groups = [
+            SharedGroup(group.keys.astype(scores), _wide(group.values), group.rows, group.index)
+            for group in groups
+        ]
+        queries, keys, values = queries.astype(scores), keys.astype(scores), _wide(values)
+    return _attention(queries, keys, values, groups, scale, mask, sinks, softcap).astype(dtype)
 
 
-def _wide(keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+def _wide(values: mx.array) -> mx.array:
     """Convert float16, which ends at 65,504: 16,384 equal weights times values of 4 exceed it, and weights
     divided by their sum first would be subnormal. bfloat16 has float32's range: its values are not copied."""
-    return keys.astype(mx.float32), values.astype(mx.float32) if values.dtype == mx.float16 else values
+    return values.astype(mx.float32) if values.dtype == mx.float16 else values
 
 
 def _attention(
@@ -105,8 +112,9 @@ def _attention(
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None,
+    softcap: float | None,
 ) -> mx.array:
-    """Attention over float32 queries and keys; the answer is float32."""
+    """Attention over queries and keys of one type; the answer is float32."""
     rows, heads, length, size = queries.shape
     longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
     piece = max(1, _most_scores() // (rows * heads * longest))
@@ -116,14 +124,14 @@ def _attention(
             span = slice(start, start + piece)
             mine = None if mask is None else mask[..., span, :]
             chosen = _after(answers[-1:], queries[:, :, span])
-            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks))
+            answers.append(_attention(chosen, keys, values, groups, scale, mine, sinks, softcap))
         return mx.concatenate(answers, axis=2)
     kv_heads = keys.shape[1]
     queries = (queries * scale).reshape(rows, kv_heads, heads // kv_heads * length, size)
-    part = _attend(queries, keys, values, mask, length)
+    part = _attend(queries, keys, values, mask, length, softcap)
     for group in groups:
         chosen = queries if group.index is None else queries[group.index]
-        found = _attend_run(chosen, group.keys, group.values)
+        found = _attend_run(chosen, group.keys, group.values, softcap)
         part = part.merge(found if group.index is None else _spread(found, group.index, part))
     if sinks is not None:
         by_query = mx.repeat(sinks.astype(mx.float32).reshape(1, heads), length, axis=-1)
@@ -142,9 +150,18 @@ def _after(done: list[mx.array], queries: mx.array) -> mx.array:
     return mx.depends(queries, done) if done else queries
 
 
-def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array | None, length: int) -> _Part:
+def _attend(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    mask: mx.array | None,
+    length: int,
+    softcap: float | None,
+) -> _Part:
     """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
     scores = queries @ keys.swapaxes(-1, -2)
+    if softcap is not None:
+        scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
     if mask is not None:
         shape = scores.shape
         scores = scores.reshape(*shape[:2], -1, length, shape[-1])
@@ -159,7 +176,7 @@ def _attend(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array 
     return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
 
 
-def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
+def _attend_run(queries: mx.array, keys: mx.array, values: mx.array, softcap: float | None) -> _Part:
     """All rows' queries against one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
@@ -167,7 +184,7 @@ def _attend_run(queries: mx.array, keys: mx.array, values: mx.array) -> _Part:
     parts: list[_Part] = []
     for start in range(0, rows * count, most_queries):
         chosen = _after([part.weighted for part in parts[-1:]], together[:, :, start : start + most_queries])
-        parts.append(_attend(chosen, keys, values, None, count))
+        parts.append(_attend(chosen, keys, values, None, count, softcap))
     whole = _joined(parts)
 
     def by_row(array: mx.array) -> mx.array:

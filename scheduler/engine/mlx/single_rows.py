@@ -21,7 +21,7 @@ from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.prefix.nodes import Lease
 from scheduler.link.messages import PromptLogprobsOut
 
 

@@ -18,7 +18,8 @@ from heapq import heapify, heappop, heappush, nlargest
 from typing import Generic, TypeAlias
 
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
-from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree, SegmentT, SnapshotT
+from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
 from scheduler.token_ids import KEY_BYTES
 

@@ -9,9 +9,11 @@ import sys
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import trio_test
 
-from api.server.limits import Limits, fit_descriptors
+from api.server.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
 from api.server.server import Server
 from tests.api.server.wire import GET, Client, Duplex, MemoryListener, echo
 
@@ -40,8 +42,24 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted:
 )
 def test_connections_fit_into_descriptors(descriptors: int, connections: int, refusals: int) -> None:
     """The server's own reserve stays free, also with every connection and refusal open."""
-    fitted = fit_descriptors(Limits(), descriptors)
+    fitted = fit_descriptors(Limits(refusals=64), descriptors)
     assert (fitted.connections, fitted.refusals) == (connections, refusals)
+
+
+@given(
+    limits=st.builds(Limits, connections=st.integers(1, 9000), refusals=st.integers(1, 9000)),
+    descriptors=st.integers(4, 20000),
+)
+@settings(derandomize=True)
+def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, descriptors: int) -> None:
+    """Refusals become fewer before connections do, down to an eighth of the room."""
+    fitted = fit_descriptors(limits, descriptors)
+    assert 1 <= fitted.connections <= limits.connections
+    assert 1 <= fitted.refusals <= limits.refusals
+    reserved = min(RESERVED_DESCRIPTORS, descriptors // 2)
+    assert fitted.connections + fitted.refusals <= descriptors - reserved
+    if fitted.connections < limits.connections:
+        assert fitted.refusals <= max(1, (descriptors - reserved) // 8)
 
 
 class Starved(MemoryListener):

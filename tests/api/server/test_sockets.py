@@ -43,7 +43,9 @@ class Port:
 
 
 @asynccontextmanager
-async def listening(app: Application, limits: Limits | None = None) -> AsyncIterator[Port]:
+async def listening(
+    app: Application, limits: Limits | None = None, *, seconds: float = 20
+) -> AsyncIterator[Port]:
     """Fail the test if the server reported an error that the test did not take out of `errors`."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     errors: list[BaseException] = []
@@ -53,7 +55,7 @@ async def listening(app: Application, limits: Limits | None = None) -> AsyncIter
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run, listeners)
         try:
-            with trio.fail_after(20):
+            with trio.fail_after(seconds):
                 yield port
         finally:
             await port.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -142,7 +142,11 @@ class Site:
 
 @asynccontextmanager
 async def serving(
-    app: Application, limits: Limits | None = None, *, server_name: str | None = None
+    app: Application,
+    limits: Limits | None = None,
+    *,
+    server_name: str | None = None,
+    always_answered: Sequence[str] = (),
 ) -> AsyncIterator[Site]:
     """Fail the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
@@ -151,6 +155,7 @@ async def serving(
         limits,
         on_error=lambda error, request: errors.append((error, request)),
         server_name=server_name,
+        always_answered=always_answered,
     )
     async with trio.open_nursery() as nursery:
         site = Site(server, MemoryListener(), nursery, errors)

@@ -123,3 +123,29 @@ def test_a_name_that_the_hub_cannot_have_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StartupError, match="cannot be downloaded"):
         find("owner/not a name")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"vocab_size": "many"},
+        {"max_position_embeddings": [1]},
+        {"max_position_embeddings": float("inf")},
+        {"eos_token_id": {"a": 1}},
+        {"eos_token_id": ["x"]},
+        {"text_config": [1]},
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"config\.json has a value of a wrong type"):
+        inspect(write(tmp_path, wrong))
+
+
+def test_a_path_that_cannot_be_looked_at_is_refused() -> None:
+    """The system refuses a name of 5,000 characters, as it does a folder that may not be read."""
+    with pytest.raises(StartupError, match="cannot be read: "):
+        find("/" + "x" * 5000)
+
+
+def test_a_model_with_code_of_its_own_is_recognised(tmp_path: Path) -> None:
+    assert inspect(write(tmp_path, {"model_file": "own.py"})).brings_code

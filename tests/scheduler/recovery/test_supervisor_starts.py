@@ -69,6 +69,28 @@ async def test_a_first_engine_that_shows_why_it_cannot_start_is_not_tried_again(
 
 
 @trio_test
+async def test_a_reported_reason_is_the_whole_message_and_its_stack_names_the_cause(
+    autojump_clock: MockClock,
+) -> None:
+    """The operator reads the engine's sentence and nothing around it. The cause of death is found in the
+    stack, since the sentence is not in the error's own words."""
+    fault = Fault("the model does not fit: buy memory", "Traceback\n  File\nMemoryError: 3 GB")
+    supervisor, heard = supervise(LivesLauncher(says(fault)))
+    with pytest.raises(EngineNeverReady) as raised:
+        await supervisor.run()
+    assert str(raised.value) == fault.error
+    assert [death.cause for death in heard.deaths] == [DeathCause.OUT_OF_MEMORY]
+
+
+@trio_test
+async def test_engines_killed_while_they_load_hint_at_memory(autojump_clock: MockClock) -> None:
+    """Linux' out-of-memory killer leaves no other trace."""
+    supervisor, _ = supervise(LivesLauncher(says(), exit_=Exit(-9)))
+    with pytest.raises(EngineNeverReady, match=r"killed by SIGKILL: the system may lack memory"):
+        await supervisor.run()
+
+
+@trio_test
 async def test_the_deadline_for_ready_is_kept_to_the_second(autojump_clock: MockClock) -> None:
     """Stages of loading do not move it."""
 

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, RowView
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
-from scheduler.engine.prefix.radix_tree import Lease
+from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.row_bytes import RowBytes, Window
 
 

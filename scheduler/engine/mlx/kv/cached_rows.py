@@ -17,8 +17,8 @@ import mlx.core as mx
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
+from scheduler.engine.prefix.nodes import Lease, Match, Node
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease, Match, Node
 from scheduler.engine.row_sharing import RowPath, runs_in_place
 from scheduler.engine.sequence import Sequence
 

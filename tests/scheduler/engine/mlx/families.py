@@ -8,6 +8,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
+from scheduler.engine.mlx.mended.mend import mend
+
 _BASE: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 32,
@@ -32,9 +34,6 @@ _MAMBA: dict[str, Any] = {
     "tie_word_embeddings": True,
     "time_step_rank": 4,
 }
-ONE_ROW = frozenset({"gemma2", "recurrent_gemma"})
-"""Families for which the check at load finds that they run one row a model call, without a prefix cache."""
-
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": _BASE | {"query_pre_attn_scalar": 16.0},
     "gemma3_text": _BASE | {"query_pre_attn_scalar": 16, "sliding_window": 16, "sliding_window_pattern": 2},
@@ -174,6 +173,7 @@ FAMILIES["qwen3_5"] = {
 
 
 def random_model(family: str, **changes: Any) -> Any:
+    """As `load` returns it: mended."""
     module = importlib.import_module(f"mlx_lm.models.{family}")
     # Also before the initial weights are drawn: mlx-lm's compiled samplers leave a state behind that
     # cannot be drawn from.
@@ -195,4 +195,4 @@ def random_model(family: str, **changes: Any) -> Any:
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
-    return model
+    return mend(model)

@@ -181,6 +181,7 @@ def test_other_kinds_of_cache_are_exact(family: str, tmp_path: Path) -> None:
     have the tokens that each has alone, in every family of models."""
     backend, model = _backend_of(family, tmp_path)
     assert backend.describe().model_type == family
+    assert "one_row" not in backend.describe().fallbacks
     generator = random.Random(5)
     submits = [
         request(at, [token % 300 for token in prompt_of(length, at)], generator.randrange(4, 25))

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.radix_tree import Lease
 from scheduler.engine.prefix.retention import Retention
 from scheduler.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES

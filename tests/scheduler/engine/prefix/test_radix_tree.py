@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.engine.prefix.radix_tree import Lease, Match, Node, RadixTree
+from scheduler.engine.prefix.nodes import Lease, Match, Node
+from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.token_ids import KEY_BYTES, compact
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from scheduler.link.messages import Cancel, Submit
-from tests.scheduler.engine.mlx.families import FAMILIES, ONE_ROW
+from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 _SHARED_PREFIX = words(40, 1)
@@ -80,7 +80,7 @@ def test_what_is_kept_is_what_would_be_computed(family: str, budget_tokens: int)
     assert edges >= 3
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - ONE_ROW))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_the_next_turn_goes_on_from_a_row_that_ended_among_others(family: str) -> None:
     """Its answer was kept when its place in the batch was about to become another's."""
     engine = engine_of(family)

@@ -18,13 +18,13 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Cancel, Inspect, ToEngine
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
-from tests.scheduler.engine.mlx.families import FAMILIES, ONE_ROW
+from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import engine_of, words
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(61, 1)]
 
-_ALL = sorted(FAMILIES.keys() - ONE_ROW)
-_PLAIN = ["deepseek_v3", "llama", "qwen3"]
+_ALL = sorted(FAMILIES)
+_PLAIN = ["deepseek_v3", "gemma2", "llama", "qwen3"]
 
 
 @pytest.mark.parametrize("family", _ALL)

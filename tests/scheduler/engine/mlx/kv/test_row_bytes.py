@@ -11,7 +11,7 @@ from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import engine_of, model_of, words
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gemma2"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("tokens", [5, 40, 300])
 def test_a_row_holds_what_is_counted_for_it(family: str, tokens: int) -> None:
     """In every kind of cache, short of a window and beyond it; mlx-lm rounds up to 256 tokens."""

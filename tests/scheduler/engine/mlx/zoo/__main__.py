@@ -16,9 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, build, names
+from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, build, build_exact, names
 from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
 from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
+from tests.scheduler.engine.mlx.zoo.weights import REFUSED, base_of, in_weights
 
 _RESULTS = Path(tempfile.gettempdir()) / f"penstock-zoo-mlx-lm-{version('mlx-lm')}.jsonl"
 _ONLY_JUDGE = "--only-judge"
@@ -27,9 +28,10 @@ _ONLY_JUDGE = "--only-judge"
 def judged(name: str) -> Verdict:
     try:
         model, model_type = build(name)
+        exact = build_exact(name) if "@" in name else None
     except Exception as error:
         return Verdict({"build": f"raises {type(error).__name__}: {error}"})
-    return Trial(model, model_type).verdict()
+    return Trial(model, model_type, exact).verdict()
 
 
 def _in_a_process(name: str, limit_seconds: float) -> Verdict:
@@ -44,14 +46,15 @@ def _in_a_process(name: str, limit_seconds: float) -> Verdict:
     return Verdict(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _known(results: Path) -> dict[str, Verdict]:
+def kept_verdicts(results: Path) -> dict[str, Verdict]:
+    """Of earlier runs, by name."""
     if not results.exists():
         return {}
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     return {line.pop("name"): Verdict(**line) for line in lines}
 
 
-def _row(name: str, verdict: Verdict) -> str:
+def table_row(name: str, verdict: Verdict) -> str:
     scenes: dict[str, list[str]] = {}
     for scene, found in verdict.scenes.items():
         if found != "right":
@@ -67,13 +70,13 @@ def unexpected(verdicts: dict[str, Verdict]) -> list[str]:
     return [
         name
         for name, verdict in verdicts.items()
-        if (verdict.outcome != "right") != (name in FAULTS)
-        or tuple(verdict.fallbacks) != FALLBACKS.get(name, ((), ""))[0]
+        if (verdict.outcome != "right") != bool({name, base_of(name)} & FAULTS.keys())
+        or tuple(verdict.fallbacks) != FALLBACKS.get(base_of(name), ((), ""))[0]
     ]
 
 
 def _check(wanted: Iterable[str], options: argparse.Namespace) -> dict[str, Verdict]:
-    verdicts = {} if options.again else _known(options.results)
+    verdicts = {} if options.again else kept_verdicts(options.results)
     if options.again:
         options.results.unlink(missing_ok=True)
     missing = [name for name in wanted if name not in verdicts]
@@ -82,7 +85,7 @@ def _check(wanted: Iterable[str], options: argparse.Namespace) -> dict[str, Verd
         verdicts[name] = verdict = _in_a_process(name, options.seconds)
         with options.results.open("a") as file:
             file.write(json.dumps({"name": name, **asdict(verdict)}) + "\n")
-        print(_row(name, verdict), file=sys.stderr, flush=True)
+        print(table_row(name, verdict), file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(one, missing))
@@ -101,10 +104,10 @@ def main(arguments: list[str]) -> int:
     if options.only_judge:
         print(json.dumps(asdict(judged(options.only_judge))))
         return 0
-    verdicts = _check(options.names or names(), options)
+    verdicts = _check(options.names or [*names(), *in_weights()], options)
     print("| module | outcome | fallbacks | largest difference | where |\n|---|---|---|---|---|")
     for name, verdict in sorted(verdicts.items()):
-        print(_row(name, verdict))
+        print(table_row(name, verdict))
     outcomes: dict[str, Any] = {}
     for verdict in verdicts.values():
         outcomes[verdict.outcome] = outcomes.get(verdict.outcome, 0) + 1
@@ -112,6 +115,7 @@ def main(arguments: list[str]) -> int:
     print(f"\n{len(verdicts)} checked: {counts}")
     if not options.names:
         print(f"not built: {', '.join(NOT_BUILT)}; no models: {', '.join(NO_MODELS)}")
+        print(f"refused by the CPU back end: {', '.join(REFUSED)}")
     surprises = unexpected(verdicts)
     if surprises:
         print(f"not as faults.py has it: {', '.join(surprises)}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import mlx_lm.models
+from mlx.utils import tree_flatten
 
 from tests.scheduler.engine.mlx.zoo import dense, recurrent, windows
 from tests.scheduler.engine.mlx.zoo.tiny import configuration, random_model
+from tests.scheduler.engine.mlx.zoo.weights import base_of, compute_in_float32, convert
 
 NO_MODELS = {
     "activations": "functions",
@@ -45,10 +49,43 @@ def names() -> list[str]:
 
 
 def module_of(name: str) -> str:
-    return name.partition("+")[0]
+    return base_of(name).partition("+")[0]
 
 
 def build(name: str, seed: int = 0) -> tuple[Any, str]:
-    """The model of this name, and the model type in its configuration."""
-    config = configuration(module_of(name), ENTRIES.get(name, {}))
-    return random_model(module_of(name), config, seed), str(config["model_type"])
+    """The model of this name, and the model type in its configuration. float32, or as behind the name's @."""
+    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}))
+    model = random_model(module_of(name), config, seed)
+    if weights := name.partition("@")[2]:
+        convert(model, weights)
+    return model, str(config["model_type"])
+
+
+def build_exact(name: str, seed: int = 0) -> Any:
+    """The same weights, computed in float32."""
+    model, _ = build(name, seed)
+    compute_in_float32(model)
+    return model
+
+
+def census() -> dict[str, str | None]:
+    """By module: why it can neither be built nor is listed; None where nothing is wrong with it."""
+    found: dict[str, str | None] = {}
+    for module in modules():
+        found[module] = None
+        for name in (name for name in names() if module_of(name) == module):
+            try:
+                build(name)
+            except Exception as error:  # Whatever a module raises that finds no name or no size for a field.
+                found[module] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found
+
+
+def write(name: str, folder: Path) -> Any:
+    """Write the model of this name as one that can be loaded, without a tokenizer. Return it."""
+    model, _ = build(name)
+    weights: Any = tree_flatten(model.parameters())
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), metadata={"format": "mlx"})
+    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}))
+    (folder / "config.json").write_text(json.dumps(config))
+    return model

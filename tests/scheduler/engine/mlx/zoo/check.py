@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
+from scheduler.engine.mlx.mended.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
-from scheduler.link.messages import PROTOCOL_VERSION, Ready, StepOutput, Submit
+from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
 from scheduler.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, rounding
+from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
 
 CHUNK = 24
@@ -48,7 +51,8 @@ class _RandomPace(PrefillPace):
 class Engine:
     """A loop over one model, whose rows share whatever they can."""
 
-    def __init__(self, model: Any, model_type: str, batching: Batching) -> None:
+    def __init__(self, model: Any, model_type: str, batching: Batching, seed: int = 4) -> None:
+        """`seed`: of the prefill budgets."""
         used = make_prompt_cache(model)
         logits = model(mx.array([[0]]), cache=used)
         held = row_bytes(used)
@@ -56,30 +60,42 @@ class Engine:
         changes = {"max_slots": _SLOTS, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
         load = load_of(Path(), kv_cache_bytes=1 << 30, **changes)
         self._backend = MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
-        self._loop = EngineLoop(self._backend, _SLOTS, _RandomPace(CHUNK))
+        pace = _RandomPace(CHUNK, generator=random.Random(seed))
+        self._loop = EngineLoop(self._backend, _SLOTS, pace)
         self.heard: dict[int, Answer] = {}
         self.running: set[int] = set()
+        self.most_rows = 0
+        self.cached_tokens = 0
 
-    def turn(self, submits: Sequence[Submit] = ()) -> None:
+    def turn(self, submits: Sequence[Submit] = (), cancels: Collection[int] = ()) -> None:
         for submit in submits:
             self.heard[submit.request_id] = Answer()
             self.running.add(submit.request_id)
-        for frame in self._loop.turn(submits):
+        for frame in self._loop.turn([*submits, *map(Cancel, cancels)]):
             assert isinstance(frame, StepOutput)
+            self.most_rows = max(self.most_rows, frame.counters.running)
+            self.cached_tokens += sum(prefill.cached for prefill in frame.prefills)
             for token in frame.tokens:
                 assert token.logprobs is not None
                 self.heard[token.request_id].tokens.append(token.token)
                 self.heard[token.request_id].logprobs.append(token.logprobs.chosen)
             for retired in frame.retired:
-                assert retired.reason == "length", retired
+                expected = "cancelled" if retired.request_id in cancels else "length"
+                assert retired.reason == expected, retired
                 self.running.remove(retired.request_id)
 
-    def run(self, arrivals: Mapping[int, Sequence[Submit]]) -> None:
-        """To the end; `arrivals` by turn."""
+    def run(
+        self, arrivals: Mapping[int, Sequence[Submit]], leaves: Mapping[int, Collection[int]] | None = None
+    ) -> None:
+        """To the end; `arrivals` and `leaves`, the ids of requests that are cancelled, by turn."""
+        leaves = leaves or {}
         for turn in range(_MOST_TURNS):
-            self.turn(arrivals.get(turn, ()))
+            self.turn(arrivals.get(turn, ()), self.running.intersection(leaves.get(turn, ())))
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
+                assert self._backend.kv_bytes() == 0
+                prefixes = self._backend.prefixes
+                assert prefixes is None or not prefixes.check_integrity()
                 return
         raise AssertionError("it never ended")
 
@@ -129,10 +145,12 @@ _PREFIX = words(_PREFIX_TOKENS, 1000)
 
 
 class Trial:
-    """One model in all scenes."""
+    """One model in all scenes, mended, held to what mlx-lm's own says."""
 
-    def __init__(self, model: Any, model_type: str) -> None:
-        self._model, self._type = model, model_type
+    def __init__(self, model: Any, model_type: str, exact: Any = None) -> None:
+        """`exact`: for a model that is not in float32, the same weights in float32."""
+        self._model, self._type = mend(copy.deepcopy(model)), model_type
+        self._rule = None if exact is None else Rule(model, exact)
         self._alone, self._ask = Alone(model), _Questions()
         self._batching = Batching()
         self._answers: list[Answer] = []
@@ -145,13 +163,14 @@ class Trial:
             self._batching = checked(self._model, self._type).batching
         except ModelUnusable as unusable:
             return Verdict({"load": f"refused: {unusable}"})
-        scenes = {name: self._played(scene) for name, scene in _SCENES.items()}
+        scenes = {name: self.played(name) for name in _SCENES}
         distinct = len({token for answer in self._answers for token in answer.tokens})
         return Verdict(scenes, distinct, self._largest, self._batching.fallbacks)
 
-    def _played(self, scene: Callable[[Trial], Iterator[str | None]]) -> str:
+    def played(self, scene: str) -> str:
+        """What this scene shows, with all of the batch unless `verdict` found less."""
         try:
-            return next((wrong for wrong in scene(self) if wrong is not None), "right")
+            return next((wrong for wrong in _SCENES[scene](self) if wrong is not None), "right")
         except Exception as error:  # A model raises whatever it raises.
             return f"raises {type(error).__name__}: {str(error)[:90]}".replace("\n", " ")
 
@@ -161,6 +180,11 @@ class Trial:
             yield wrong and f"{wrong}; prompt of {len(submit.prompt)}"
 
     def _difference(self, found: Answer, submit: Submit) -> str | None:
+        if self._rule is not None:
+            self._answers.append(found)
+            wrong = self._rule.difference(found, submit)
+            self._largest = self._rule.largest
+            return wrong
         expected = self._alone.answer(submit)
         self._answers.append(expected)
         self._largest = max(self._largest, rounding(found, expected))
@@ -172,6 +196,8 @@ class Trial:
     def cuts(self) -> Iterator[str | None]:
         """mlx-lm itself, reading one prompt in pieces and as a whole."""
         submit = self._ask(words(130, 7))
+        if self._rule is not None:
+            return  # Asked of the float32 model.
         yield difference(self._alone.answer(submit, CHUNK), self._alone.answer(submit))
 
     def alone(self) -> Iterator[str | None]:
@@ -229,7 +255,7 @@ class Trial:
         assert self._warm is not None, "there was no cold burst"
         submits = []
         for at, before in enumerate((self._cold[0], self._cold[3], self._cold[4])):
-            said = [*before.prompt, *self._alone.answer(before).tokens]
+            said = [*before.prompt, *self._warm.heard[before.request_id].tokens]
             submits.append(self._ask(said + words(7 + at, 40 + at), boundaries=(len(said),)))
         self._warm.run({0: submits})
         yield from self._compared(self._warm, submits)
@@ -260,7 +286,7 @@ class Trial:
             yield wrong and f"{wrong}; {len(out.tokens)} before the kill"
 
 
-_SCENES = {
+_SCENES: dict[str, Callable[[Trial], Iterator[str | None]]] = {
     "cuts": Trial.cuts,
     "alone": Trial.alone,
     "joins": Trial.joins,

@@ -35,6 +35,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {"rope_scaling": YARN, "topk_method": "greedy", "num_key_value_heads": 2},
     "deepseek_v3": {"num_key_value_heads": 2},
+    "deepseek_v3+dense": {"num_key_value_heads": 2, "n_routed_experts": None},
     "gptj": {"n_positions": 4096},
     "hunyuan": {
         "use_mixed_mlp_moe": True,

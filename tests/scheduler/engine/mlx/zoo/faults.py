@@ -7,6 +7,7 @@ file of its own because entries leave it as faults are mended, and nothing else 
 from __future__ import annotations
 
 FAULTS: dict[str, str] = {
+    "gpt_oss@nvfp4": "rounding sends a token to another expert: 1.7 where the rule allows 1.5",
     "phi3small": "mlx-lm itself: its mask of sparse blocks is misaligned where a prompt is cut",
     "plamo3": "mlx-lm itself masks window + 1 tokens over a ring of window: a prompt's cuts show",
 }
@@ -15,34 +16,31 @@ FAULTS: dict[str, str] = {
 _MASK_ONLY = "windowed layers have `KVCache`: the window is in the mask only, which sees no shared tokens"
 _MLA = "MLA adds part of its scores before attention is called"
 _OTHER_ATTENTION = "attention does not go through `scaled_dot_product_attention` alone"
-_OWN_CACHE = "the model's own kind of cache has no `merge`"
+_OTHER_CACHE = "layers read the cache of another layer"
 _PADDED_STATE = "padding runs through the recurrent state"
 
 FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
-    "afm7": (("one_row",), "layers read the cache of another layer, and their mask is of one row"),
+    "afm7": (("copied_prefixes",), _OTHER_CACHE),
     "baichuan_m1": (("equal_chunks",), _PADDED_STATE),
     "bailing_hybrid": (("copied_prefixes",), _MLA),
     "bailing_moe_linear": (("equal_chunks",), _PADDED_STATE),
     "bailing_moe_v3": (("copied_prefixes",), _MLA),
     "deepseek_v3": (("copied_prefixes",), _MLA),
-    "deepseek_v41": (("one_row",), _OWN_CACHE),
-    "gemma2": (("one_row",), "attention takes no mask per row"),
-    "gemma3n": (("copied_prefixes",), "layers read the cache of another layer"),
+    "deepseek_v3+dense": (("copied_prefixes",), _MLA),
+    "deepseek_v41": (("one_row",), "the model's own kind of cache has no `merge`"),
+    "gemma3n": (("copied_prefixes",), _OTHER_CACHE),
     "gemma4": (("copied_prefixes",), _OTHER_ATTENTION),
     "gemma4_text": (("copied_prefixes",), _OTHER_ATTENTION),
     "gemma4_text+experts": (("copied_prefixes",), _OTHER_ATTENTION),
     "glm4_moe_lite": (("copied_prefixes",), _MLA),
-    "gpt_bigcode": (("one_row",), "position ids are of one row"),
     "iquestloopcoder": (("copied_prefixes",), _OTHER_ATTENTION),
     "jamba": (("equal_chunks",), _PADDED_STATE),
     "kimi_k25": (("copied_prefixes",), _MLA),
     "kimi_k3": (("copied_prefixes",), _MLA),
     "kimi_linear": (("copied_prefixes",), _MLA),
     "kimi_vl": (("copied_prefixes",), _MLA),
-    "llama4": (("one_row",), _OWN_CACHE),
-    "longcat_flash_ngram": (("one_row",), "a prompt shorter than the n-gram leaves a narrower state"),
+    "llama4": (("copied_prefixes",), "attention chunks are in the mask only, which sees no shared tokens"),
     "mamba": (("equal_chunks",), _PADDED_STATE),
-    "minimax_m3_vl": (("one_row",), "sparse blocks are counted by cache slot"),
     "mistral3+llama": (("copied_prefixes",), _MASK_ONLY),
     "mistral3+windows": (("copied_prefixes",), _MASK_ONLY),
     "mistral4": (("copied_prefixes",), _MLA),
@@ -54,7 +52,6 @@ FALLBACKS: dict[str, tuple[tuple[str, ...], str]] = {
     "pixtral+windows": (("copied_prefixes",), _MASK_ONLY),
     "plamo2": (("copied_prefixes",), _OTHER_ATTENTION),
     "plamo3": (("one_row",), "differs with each cut of a prompt"),
-    "recurrent_gemma": (("one_row",), "scales the first token of a row without a state"),
     "rwkv7": (("equal_chunks",), _PADDED_STATE),
 }
-"""What the check at load finds for mlx-lm 0.32.2, and why; nothing for all others."""
+"""What the check at load finds for mlx-lm 0.32.2, mended, and why; nothing for all others."""

@@ -71,7 +71,11 @@ ENTRIES: dict[str, dict[str, Any]] = {
     },
     "gemma4": {"text_config": Text("gemma4_text", _GEMMA4)},
     "llama4": {
-        "text_config": Text("llama4", {"interleave_moe_layer_step": 2, "num_experts_per_tok": 1}, "TextArgs")
+        "text_config": Text(
+            "llama4",
+            {"interleave_moe_layer_step": 2, "num_experts_per_tok": 1, "floor_scale": 16},
+            "TextArgs",
+        )
     },
     "minimax_m3_vl": {
         "text_config": Text(

@@ -1,0 +1,49 @@
+"""Replaces those parts of a model that mlx-lm 0.32.2 wrote for one row by subclasses that know each row.
+
+A part keeps its weights and gets another class, so mlx-lm's own classes stay as they are, and a model that
+was not mended is still mlx-lm's: `tests/scheduler/engine/mlx/mended/` finds the faults in it, and fails on
+the day that a release has none. The check at load judges the mended model, as it judges every other.
+
+A file of its own because its neighbours mend one module of mlx-lm each, and know nothing of one another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.engine.mlx.mended.afm7 import RowOffsets
+from scheduler.engine.mlx.mended.gemma2 import SoftcapAttention
+from scheduler.engine.mlx.mended.gpt_bigcode import RowPositions
+from scheduler.engine.mlx.mended.llama4 import RowChunks, RowTemperatures, WholeCaches
+from scheduler.engine.mlx.mended.longcat_flash_ngram import RowNgrams
+from scheduler.engine.mlx.mended.minimax_m3_vl import RowBlocks
+from scheduler.engine.mlx.mended.recurrent_gemma import RecurrentModel, RowRecurrence
+
+_OURS: tuple[type[Any], ...] = (
+    RecurrentModel,
+    RowBlocks,
+    RowChunks,
+    RowNgrams,
+    RowOffsets,
+    RowPositions,
+    RowRecurrence,
+    RowTemperatures,
+    SoftcapAttention,
+    WholeCaches,
+)
+_CLASSES = {ours.__bases__[0]: ours for ours in _OURS}
+"""By mlx-lm's class. By the exact type, for a subclass of a later release may have mended itself."""
+
+
+def mend(model: Any) -> Any:
+    """Return the same model; its caches are to be made afterwards, for some models get others."""
+    for _, part in model.named_modules():
+        if (ours := _CLASSES.get(type(part))) is not None:
+            part.__class__ = ours
+    return model
+
+
+def mended_parts(model: Any) -> tuple[str, ...]:
+    """Names of our classes in this model, for the keys of what is kept of it between starts: verdicts, and
+    states on disk, which another class would not understand."""
+    return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in _OURS}))

@@ -1,0 +1,150 @@
+"""Random company: requests join, leave and follow one another, and each gets the tokens that
+mlx-lm gives it alone, greedy or with a seed.
+
+A few schedules of each kind of cache here; with `ZOO=whole`, as in `make zoo`, many.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.mlx.batching import Batching
+from scheduler.link.messages import Sampling, Submit
+from tests.contracts.journal import GREEDY, request
+from tests.scheduler.engine.mlx.reuse import checked
+from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
+from tests.scheduler.engine.mlx.zoo.census import build
+from tests.scheduler.engine.mlx.zoo.check import Engine, words
+from tests.scheduler.engine.mlx.zoo.kinds import KINDS
+
+_EXAMPLES = 200 if os.environ.get("ZOO") == "whole" else 5
+_MOST_TOKENS = 9
+_STEM = words(70, 900)
+"""Longer than the windows and attention chunks of the zoo."""
+_PREFIXES: tuple[list[int], ...] = ([], _STEM, _STEM[:45] + words(40, 901), _STEM + words(26, 902))
+_SEEDED = msgspec.structs.replace(GREEDY, temperature=0.8, seed=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request, and when it comes and leaves."""
+
+    after_turns: int
+    """Since the visit before it."""
+    prefix: int
+    rest_tokens: int
+    rest_seed: int
+    """With few of them, prompts come back."""
+    answer_tokens: int
+    sampling: Sampling
+    at_boundary: bool
+    """Whether the end of the prefix is known to be one."""
+    stays_turns: int | None
+    """Until it is cancelled."""
+
+    def submit(self, request_id: int) -> Submit:
+        prefix = _PREFIXES[self.prefix]
+        submit = request(
+            request_id,
+            prefix + words(self.rest_tokens, self.rest_seed),
+            self.answer_tokens,
+            sampling=self.sampling,
+        )
+        boundaries = (len(prefix),) if prefix and self.at_boundary else ()
+        return msgspec.structs.replace(submit, top_logprobs=0, boundaries=boundaries)
+
+
+_VISITS = st.lists(
+    st.builds(
+        Visit,
+        after_turns=st.integers(0, 4),
+        prefix=st.sampled_from([1, 2, 3, 0]),
+        # Shorter and longer than a chunk, a window, a convolution.
+        rest_tokens=st.one_of(st.integers(1, 4), st.integers(5, 60)),
+        rest_seed=st.integers(0, 1),
+        answer_tokens=st.integers(3, _MOST_TOKENS),
+        sampling=st.sampled_from([GREEDY, _SEEDED]),
+        at_boundary=st.booleans(),
+        stays_turns=st.one_of(st.none(), st.none(), st.integers(0, 12)),
+    ),
+    min_size=5,
+    max_size=8,
+)
+
+
+class Kind:
+    """One model, its oracle, and what the engines over it have shown so far."""
+
+    def __init__(self, name: str) -> None:
+        self._model, self._type = build(name)
+        self._alone = Alone(self._model)
+        self.batching: Batching = checked(self._model, self._type).batching
+        self.most_rows = 0
+        self.cached_tokens = 0
+
+    def check(self, visits: list[Visit], seed: int) -> None:
+        engine = Engine(self._model, self._type, self.batching, seed)
+        arrivals: dict[int, list[Submit]] = {}
+        leaves: dict[int, list[int]] = {}
+        turn = 0
+        for number, visit in enumerate(visits):
+            turn += visit.after_turns
+            arrivals.setdefault(turn, []).append(visit.submit(number))
+            if visit.stays_turns is not None:
+                leaves.setdefault(turn + visit.stays_turns, []).append(number)
+        engine.run(arrivals, leaves)
+        left = {number for those in leaves.values() for number in those}
+        for submit in (submit for those in arrivals.values() for submit in those):
+            found = engine.heard[submit.request_id]
+            tokens = len(found.tokens) if submit.request_id in left else submit.max_tokens
+            wrong = difference(found, self._expected(submit, tokens))
+            assert wrong is None, (submit.request_id, wrong)
+        self.most_rows = max(self.most_rows, engine.most_rows)
+        self.cached_tokens += engine.cached_tokens
+
+    def _expected(self, submit: Submit, tokens: int) -> Answer:
+        whole = self._alone.answer(msgspec.structs.replace(submit, max_tokens=_MOST_TOKENS))
+        return Answer(whole.tokens[:tokens], whole.logprobs[:tokens], whole.leads[:tokens])
+
+
+@pytest.mark.timeout(60 + 10 * _EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
+def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
+    """Random lengths, prefixes, joins and leaves in random prefill budgets. They do meet, and they do find
+    prefixes, where the model may have any."""
+    kind = Kind(name)
+
+    @settings(max_examples=_EXAMPLES, derandomize=True, deadline=None, database=None)
+    @given(visits=_VISITS, seed=st.integers(0, 1 << 16))
+    def meet(visits: list[Visit], seed: int) -> None:
+        kind.check(visits, seed)
+
+    meet()
+    assert kind.most_rows > 2
+    assert (kind.cached_tokens > 0) == kind.batching.prefixes
+
+
+@pytest.mark.parametrize("wrong", ["token", "probability"])
+def test_a_wrong_answer_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were one token of a row another, or a little likelier, the driver would say so."""
+    kind = Kind("qwen3")
+    heard = Engine.turn
+
+    def spoilt(engine: Engine, *arguments: Any) -> None:
+        heard(engine, *arguments)
+        answer = engine.heard.get(1)
+        if answer is not None and len(answer.tokens) == 3:
+            answer.tokens[1] += wrong == "token"
+            answer.logprobs[1] += 0.01 * (wrong == "probability")
+
+    monkeypatch.setattr(Engine, "turn", spoilt)
+    visits = [Visit(at, 1, 5 + at, 0, 6, GREEDY, True, None) for at in range(3)]
+    with pytest.raises(AssertionError, match=f"wrong {'tokens' if wrong == 'token' else 'logits'}: token 1"):
+        kind.check(visits, 3)
