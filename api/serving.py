@@ -44,6 +44,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
+from scheduler.system_sleep import continuous_seconds
 from scheduler.telemetry import logging
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
@@ -138,6 +139,7 @@ async def _serve(settings: ServeSettings) -> None:
         metrics=_metrics(settings, served.name),
         model_name=served.name,
         tracer=tracer,
+        continuous=continuous_seconds,
     )
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())

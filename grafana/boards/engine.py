@@ -45,7 +45,7 @@ ENGINE = Dashboard(
         Panel(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
-            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. hung: it made no "
+            "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. hung: it made no "
             "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
             "engine_died in the log has its last words.",
             "short",
@@ -124,7 +124,8 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Prompt tokens in a step",
-            "The mean, and the largest steps. Small chunks with a long queue: decoding rows leave no time.",
+            "The mean, and the largest steps. Small chunks with a long queue: decoding rows leave no time. "
+            "A lower ceiling: the device timed out.",
             "short",
             [
                 share(
@@ -133,6 +134,9 @@ ENGINE = Dashboard(
                     "mean",
                 ),
                 *quantiles("penstock_engine_step_prefill_tokens", 0.95),
+                Query(
+                    "min by (instance) (penstock_prefill_chunk_ceiling_tokens{@})", "{{instance}}: ceiling"
+                ),
             ],
         ),
         Panel(

@@ -53,7 +53,7 @@ def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> It
     while done + max(sizes) <= context_tokens:
         size = sizes[number % len(sizes)]
         expected = peak.needed_bytes(size, done)
-        taken = _transient_bytes(lambda: backend.step([Chunk(1, size)]))  # noqa: B023  # Called at once.
+        taken = _transient_bytes(lambda: backend.step([Chunk(1, size)], predicted_seconds=0.0))  # noqa: B023  # Called at once.
         peak.observe(size, done, taken)
         most_pool = max(most_pool, device().memory().cached)
         learned = number >= _LEARNING_CHUNKS

@@ -134,8 +134,9 @@ class Backend(Protocol):
         """Return the tokens that are already sampled, and compute nothing."""
         ...
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
-        """Compute these chunks, then one token of each row whose prompt is complete.
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+        """Compute these chunks, then one token of each row whose prompt is complete. `predicted_seconds`: of
+        the whole step; None: not known.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
         "failed"; an exception from here means that the whole batch is lost.

@@ -15,6 +15,7 @@ import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.cache_report import CacheWatch
+from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
@@ -46,7 +47,9 @@ class EngineLoop:
         max_slots: int,
         pace: PrefillPace,
         clock: Callable[[], float] = time.perf_counter,
+        ceiling: ChunkCeiling | None = None,
     ) -> None:
+        """`ceiling` None: no device timeout has lowered it."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -66,6 +69,7 @@ class EngineLoop:
             backend.memory_limit,
             pace.most_tokens,
         )
+        self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
         self._admissions = 0
         self._last_plan = StepPlan()
 
@@ -146,10 +150,11 @@ class EngineLoop:
             cached_tokens=self._cached_tokens,
             memory=self._memory(),
             pace=self._pace,
-            limits=backend.limits,
+            limits=self._ceiling.limits(backend.limits),
             has_pending=backend.has_pending,
             admissions=self._admissions,
             allowance=allowance,
+            chunk_ceiling=self._ceiling.tokens,
         )
         self._last_plan = plan(state, now)
         return self._last_plan
@@ -231,9 +236,10 @@ class EngineLoop:
         chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
         self._memory_watch.starting(len(chunks))
         started = self._clock()
-        result = self._backend.step(chunks)
+        result = self._backend.step(chunks, todo.predicted_seconds)
         self._meter.measure(todo, result, started, self._clock())
         self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
+        self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
@@ -300,6 +306,7 @@ class EngineLoop:
             row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
             guard=self._memory_watch.state,
+            chunk_ceiling=self._ceiling.tokens,
         )
 
 

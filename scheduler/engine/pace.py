@@ -33,10 +33,12 @@ def _chunk(tokens: int, context: int) -> tuple[float, ...]:
     return tokens / 64, tokens * context / (1 << 18), 1.0
 
 
-BudgetReason: TypeAlias = Literal["no_decode", "unknown_speed", "within_target", "least_tokens", "memory"]
+BudgetReason: TypeAlias = Literal[
+    "no_decode", "unknown_speed", "within_target", "least_tokens", "memory", "gpu_timeout"
+]
 """What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
-the ITL target; the floor of LEAST_TOKENS, if the target leaves less; or what memory allows
-(`memory_guard.py`)."""
+the ITL target; the floor of LEAST_TOKENS, if the target leaves less; what memory allows
+(`memory_guard.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class EngineState:
     admissions: int = 0
     allowance: Allowance = field(default_factory=Allowance)
     """What memory allows this step."""
+    chunk_ceiling: int | None = None
+    """Of this step's prompt tokens, after a device timeout; None: no lower than configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     decoding = len(admissions.rows) - len(prompts)
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
-    budget = _allowed(budget, state.allowance)
+    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
     chunks = share(prompts, state.begun, budget.tokens, state.limits)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
@@ -125,10 +127,13 @@ def plan(state: EngineState, now: float) -> StepPlan:
     )
 
 
-def _allowed(budget: PrefillBudget, allowance: Allowance) -> PrefillBudget:
-    if allowance.chunk_tokens is None or allowance.chunk_tokens >= budget.tokens:
-        return budget
-    return replace(budget, tokens=allowance.chunk_tokens, reason="memory")
+def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
+    """Return the budget under both ceilings; the reason is the lowest of the three."""
+    if ceiling_tokens is not None and ceiling_tokens < budget.tokens:
+        budget = replace(budget, tokens=ceiling_tokens, reason="gpu_timeout")
+    if memory_tokens is not None and memory_tokens < budget.tokens:
+        budget = replace(budget, tokens=memory_tokens, reason="memory")
+    return budget
 
 
 def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:

@@ -242,7 +242,7 @@ class ScriptedBackend:
     def emit_pending(self) -> StepResult:
         return StepResult()
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
         if self._plan.step_seconds:

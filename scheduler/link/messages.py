@@ -16,7 +16,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -60,6 +60,10 @@ class Load(WireStruct, frozen=True, tag="load"):
     """Where verdicts of that check are kept; empty: nowhere."""
     memory_limit: float = 0.0
     """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    climb_chunks: int = 1
+    """After this many chunks of its full size the ceiling rises by a quarter."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -307,6 +311,8 @@ class Counters(WireStruct, frozen=True):
     shared_row_tokens: int = 0
     """Part of `row_tokens`: read from the prefix cache without a copy."""
     guard: MemoryState = MemoryState()
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

@@ -187,6 +187,9 @@ class Metrics:
             "Share of the KV budget in use; lowered when an engine runs out of memory.",
         )
         self.kv_cache_share.set(1)
+        self.chunk_ceiling = self._gauge(
+            "penstock_prefill_chunk_ceiling_tokens", "Most prompt tokens a step; halved by a device timeout."
+        )
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = self._counter("penstock_engine_deaths", "Engine processes that ended.")
         self.engine_restarts = self._counter(

@@ -66,10 +66,10 @@ class _Observed(FaultyBackend):
         super().remove(request_id)
         self._left(request_id)
 
-    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(chunks)
+        result = super().step(chunks, predicted_seconds)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

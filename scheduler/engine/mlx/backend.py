@@ -24,6 +24,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
+from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.plan import Restorable
@@ -226,12 +227,13 @@ class MlxBackend:
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         if self._regrouping:
             self._regroup()
         sizes = self._sizes(chunks)
         started = time.perf_counter()
-        prompt_logprobs = tuple(self._batch.prefill(sizes))
+        with slices(self.model, predicted_seconds, device().traits.evaluation_seconds):
+            prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._progress(row) for row in sizes]
         if self._regrouping:

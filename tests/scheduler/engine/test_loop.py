@@ -67,9 +67,9 @@ class _Watched(FaultyBackend):
         super().remove(request_id)
         self.rows.remove(request_id)
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._stepped = set(self.rows)
-        result = super().step(chunks)
+        result = super().step(chunks, predicted_seconds)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 

@@ -33,9 +33,9 @@ class _Metered(ScriptedBackend):
     most_bytes = 0
     """The most that was held at the peak of any step."""
 
-    def step(self, chunks: Many[Chunk] = ()) -> StepResult:
+    def step(self, chunks: Many[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         before = self.held_bytes()
-        result = super().step(chunks)
+        result = super().step(chunks, predicted_seconds)
         transient = _ACTIVATION_BYTES * result.computed_prefill_tokens
         self.fake.transient_bytes = transient
         self.fake.pool_bytes = max(self.fake.pool_bytes, transient)
