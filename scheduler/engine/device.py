@@ -27,9 +27,9 @@ class Traits:
     NumPy computes penalties, cut-offs and random numbers, too."""
     wide_weights: bool = False
     """16-bit and packed weights have no fast path, so `--weights-dtype auto` is float32."""
-    score_bytes: int = 256 << 20
-    """Bound on the memory for the scores of one attention product and what is computed from them: longer
-    chunks over longer runs are computed in pieces. A Mac with 8 GB has 0.8 GB left for activations."""
+    most_score_bytes: int = 1 << 30
+    """Bound on the memory for the scores of one attention product and what is computed from them, where the
+    memory limit allows as much: longer chunks over longer runs are computed in pieces."""
     evaluation_seconds: float | None = None
     """A chunk that takes longer is evaluated in slices (`mlx/layer_slices.py`), on a device that ends long
     work or that draws the screen; None: at once."""
@@ -62,6 +62,10 @@ class Device(Protocol):
 
     def limit_pool(self, most_bytes: int) -> None:
         """Keep no more than this in freed buffers, from now on."""
+        ...
+
+    def limit_scores(self, most_bytes: int) -> None:
+        """Compute attention in pieces with no more scores than this, or less as the device's traits say."""
         ...
 
     def limit_wired(self, most_bytes: int) -> None:

@@ -340,7 +340,8 @@ class StepMeter:
         # The scripted back end reports seconds that a virtual clock did not count.
         prefill_seconds = min(result.prefill_seconds, seconds)
         self.pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, plan.context_tokens)
-        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows)
+        # The first step that runs ahead waits for nothing: its seconds are those of building a graph.
+        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if result.tokens else 0)
         self.steps += 1
         self.busy_seconds += seconds
         self.model_seconds += min(result.model_seconds, seconds)

@@ -22,6 +22,10 @@ _POOL = 0.05
 """Fraction of the limit that freed buffers may take: enough to reuse a chunk's activations. Without a bound
 MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
+_SCORES = 1 / 64
+"""Fraction of the limit that the scores of one attention product may take: 85 MB of 8 GB of unified memory, a
+gigabyte of a large GPU, where smaller pieces would leave it idle."""
+_LEAST_SCORE_BYTES, _MOST_SCORE_BYTES = 32 << 20, 1 << 30
 
 
 class MemoryTooSmall(LoadRefused):
@@ -39,6 +43,11 @@ class MemoryLimit:
     kv_bytes: int | None = None
     share: float = 1.0
     """Of the KV budget: less than 1 after an engine ran out of memory."""
+
+    @property
+    def score_bytes(self) -> int:
+        """Of one piece of an attention product."""
+        return max(_LEAST_SCORE_BYTES, min(_MOST_SCORE_BYTES, int(self.limit_bytes * _SCORES)))
 
     @property
     def first_peak_bytes(self) -> int:

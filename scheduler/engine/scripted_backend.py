@@ -103,6 +103,9 @@ class ScriptedDevice:
     def clear_pool(self) -> None:
         pass
 
+    def limit_scores(self, most_bytes: int) -> None:
+        return
+
     def limit_pool(self, most_bytes: int) -> None:
         pass
 

@@ -31,6 +31,7 @@ from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
@@ -70,13 +71,13 @@ class MlxBackend:
         batching: Batching = _ALL,
         memory_limit: MemoryLimit | None = None,
     ) -> None:
-        """`batching`: what the check at load found to be right for this model. `memory_limit` None: as the
-        load says."""
+        """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
+        this model. `memory_limit` None: as the load says."""
+        self.model = model
         self._description = description
         self._row_bytes = row_bytes
         self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)
         self._grammars = grammars or Grammars(None)
-        self._model = model
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = None
@@ -84,6 +85,7 @@ class MlxBackend:
             self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
         in_place = self._prefixes is not None and batching.in_place
         self._layout = layout
+        self.group_cost_tokens = group_cost_tokens
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
         self._disk: PrefixDisk | None = None
@@ -230,7 +232,7 @@ class MlxBackend:
             self._regroup()
         sizes = self._sizes(chunks)
         started = time.perf_counter()
-        with slices(self._model, predicted_seconds, device().traits.evaluation_seconds):
+        with slices(self.model, predicted_seconds, device().traits.evaluation_seconds):
             prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._progress(row) for row in sizes]
@@ -321,4 +323,9 @@ def _prefix_cache(
         return None
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
     budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
-    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock)
+    buffers = None
+    if (most := device().traits.most_buffers) is not None:
+        buffers = BufferBound(
+            most // 2, *layout.arrays
+        )  # The rows, the weights and a step's graph have half.
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)

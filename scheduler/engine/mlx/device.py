@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +24,7 @@ from scheduler.engine.memory_limit import (
 from scheduler.engine.system_memory import SystemMemory, machine_bytes, system_reader
 from scheduler.link.messages import DeviceMemory, Load
 
-X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, score_bytes=64 << 20)
+X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
 """Score pieces close to the sizes of caches, because several operations pass over them."""
 ARM = Traits("cpu", wide_weights=True)
 METAL = Traits("metal", evaluation_seconds=2.0, most_buffers=499_000)
@@ -32,10 +33,16 @@ The number of buffers is Metal's (`resource_limit` in MLX's device_info, where i
 CUDA = Traits("cuda")
 
 
+_FIRST_SCORE_BYTES = 256 << 20
+"""Before a model is loaded, when the memory limit is not known."""
+
+
 def _detected() -> Traits:
     if mx.default_device() == mx.cpu:
         return X86 if platform.machine() in ("x86_64", "AMD64") else ARM
-    return METAL if mx.metal.is_available() else CUDA
+    if not mx.metal.is_available():
+        return CUDA
+    return replace(METAL, most_buffers=int(mx.device_info().get("resource_limit") or METAL.most_buffers or 0))
 
 
 class MlxDevice:
@@ -43,6 +50,7 @@ class MlxDevice:
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
+        self._score_bytes = _FIRST_SCORE_BYTES
         self._system = system_reader()
         self._recommended_bytes = recommended_bytes(self.facts())
 
@@ -50,6 +58,11 @@ class MlxDevice:
     def facts() -> dict[str, Any]:
         """MLX's device_info(): names and sizes differ between back ends."""
         return dict(mx.device_info())
+
+    @property
+    def score_bytes(self) -> int:
+        """Bound on the scores of one piece of an attention product."""
+        return min(self._score_bytes, self.traits.most_score_bytes)
 
     @property
     def name(self) -> str:
@@ -74,6 +87,9 @@ class MlxDevice:
 
     def limit_pool(self, most_bytes: int) -> None:
         mx.set_cache_limit(most_bytes)
+
+    def limit_scores(self, most_bytes: int) -> None:
+        self._score_bytes = most_bytes
 
     def limit_wired(self, most_bytes: int) -> None:
         if self.traits.kind == "metal":  # Elsewhere MLX raises, or does nothing.

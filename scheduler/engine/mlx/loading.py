@@ -25,11 +25,13 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
-from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, verdict_key
+from scheduler.engine.mlx.group_cost import group_cost_tokens
+from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -46,6 +48,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
     device().limit_pool(limit.pool_bytes)
     device().limit_wired(limit.limit_bytes)
+    device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report)
     report("running one token")
     cache = make_prompt_cache(model)
@@ -63,12 +66,12 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
     del cache, logits
     report("checking the batch")
-    verdict = _verdict(model, config, command, description, held)
+    kept = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
-    batching = verdict.batching
+    batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     return MlxBackend(
         model,
@@ -76,29 +79,35 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         description,
         held,
         tier=tier,
+        group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
         batching=batching,
         memory_limit=limit,
     )
 
 
-def _verdict(
-    model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes
-) -> Verdict:
-    """How much of the batch is right for this model. Each reason for less is printed to stderr."""
+def _verdict(model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes) -> Kept:
+    """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
+    is printed to stderr."""
     if command.load_check == "off":
-        return Verdict(Batching())
-    kept, key = KeptVerdicts(Path(command.verdict_folder)), _verdict_key(model, config, command, description)
-    verdict = kept.read(key) if command.verdict_folder else None
-    if verdict is None:
+        return Kept(Verdict(Batching()))
+    folder, key = (
+        KeptVerdicts(Path(command.verdict_folder)),
+        _verdict_key(model, config, command, description),
+    )
+    kept = folder.read(key) if command.verdict_folder else None
+    if kept is None:
         verdict = _checked(model, command, description, held)
+        cost = group_cost_tokens(model, held) if verdict.batching.in_place else None
+        kept = Kept(verdict, cost)
         if command.verdict_folder:
-            kept.write(key, verdict)
+            folder.write(key, kept)
+    verdict = kept.verdict
     for reason in verdict.reasons:
         print(f"a check at load failed: {reason}", file=sys.stderr)
     if fallbacks := verdict.batching.fallbacks:
         print(f"the model runs with {' and '.join(fallbacks)}", file=sys.stderr)
-    return verdict
+    return kept
 
 
 def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:

@@ -141,7 +141,7 @@ def _attention(
 
 
 def _most_scores() -> int:
-    return device().traits.score_bytes // _SCORE_BYTES
+    return device().score_bytes // _SCORE_BYTES
 
 
 def _after(done: list[mx.array], queries: mx.array) -> mx.array:

@@ -6,13 +6,12 @@ computes in float32 and rounds its answer once; we may round a part's sum and it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import pytest
 
 from scheduler.engine.device import Traits
-from scheduler.engine.mlx import shared_attention as module
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 
@@ -136,7 +135,7 @@ def test_a_part_that_is_masked_as_a_whole_counts_nothing(
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
 def test_pieces_of_a_long_chunk_fit_a_bound_in_bytes(
-    dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: mx.Dtype,
 ) -> None:
     """What MLX's allocator counts above what is held is the bound and the float32 copies of keys and values.
     It walks a graph breadth first: pieces that did not wait for each other took six to nine times as much.
@@ -146,11 +145,11 @@ def test_pieces_of_a_long_chunk_fit_a_bound_in_bytes(
     mx.eval(whole)
     bound = 4 << 20
     copies = 2 * 4 * (case.run_keys.size + case.keys.size)
-    monkeypatch.setattr(module, "_PIECE_BYTES", bound)
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    pieces = case.answer()
-    mx.eval(pieces)
+    with forced(replace(METAL, most_score_bytes=bound)):
+        pieces = case.answer()
+        mx.eval(pieces)
     assert mx.get_peak_memory() - before < bound + copies + 4 * whole.nbytes
     assert _rms(pieces.astype(mx.float32) - whole.astype(mx.float32)) < 1e-3 * _rms(whole)
