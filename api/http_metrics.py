@@ -8,7 +8,8 @@ from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.server.statistics import ServerStatistics
-from scheduler.telemetry.metrics import METHODS, OTHER, Metrics
+from scheduler.telemetry.labels import METHODS, OTHER
+from scheduler.telemetry.metrics import Metrics
 
 _CLIENT_LEFT = "499"
 

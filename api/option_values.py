@@ -56,6 +56,20 @@ def byte_count(text: Any) -> Any:
 Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
 
 
+def memory_amount(text: Any) -> Any:
+    """`24GiB`, or a share up to 1; `auto` is 0."""
+    if not isinstance(text, str):
+        return text
+    try:
+        share = float(text)
+    except ValueError:
+        return max(0, byte_count(text))
+    return share if share <= 1 else byte_count(text)
+
+
+MemoryAmount: TypeAlias = Annotated[float, BeforeValidator(memory_amount)]
+
+
 def checked_host_names(text: Any) -> Any:
     for name in between_commas(text if isinstance(text, str) else None):
         if name != EVERY and host_name(name) is None:

@@ -27,6 +27,7 @@ from api.identity import Identity
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.options import ENVIRONMENT_PREFIX
 from api.responses.store import ResponseStore
+from api.scheduler_settings import scheduler_config
 from api.served_model import ServedModel
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
@@ -43,6 +44,7 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
+from scheduler.system_sleep import continuous_seconds
 from scheduler.telemetry import logging
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
@@ -122,7 +124,7 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    config = settings.scheduler_config(model.folder.path, keys, _cache_folder(settings))
+    config = scheduler_config(settings, model.folder.path, keys, _cache_folder(settings))
     click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
@@ -137,6 +139,7 @@ async def _serve(settings: ServeSettings) -> None:
         metrics=_metrics(settings, served.name),
         model_name=served.name,
         tracer=tracer,
+        continuous=continuous_seconds,
     )
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())

@@ -17,6 +17,7 @@ from api.media import Policy
 from api.model_defaults import DefaultSettings, Thinking
 from api.option_values import (
     Bytes,
+    MemoryAmount,
     between_commas,
     checked_host_names,
     default_of,
@@ -28,15 +29,7 @@ from api.option_values import (
 )
 from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
-from scheduler.config import (
-    EngineConfig,
-    FairnessConfig,
-    IntakeConfig,
-    RecoveryConfig,
-    SchedulerConfig,
-    SupervisionConfig,
-    ThinkingConfig,
-)
+from scheduler.config import ThinkingConfig
 from scheduler.link.messages import ScriptedPlan
 
 
@@ -238,6 +231,15 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
+    memory_limit: MemoryAmount = _option(
+        "Prefix cache",
+        "All that the engine may use, weights included: bytes (24GiB) or a share of the device's memory"
+        " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one.",
+        0.0,
+        "gpu_memory_utilization",
+        ge=0,
+    )
+
     cache_sharing: Literal["auto", "all", "tenant"] = _option(
         "Prefix cache",
         "Prefix cache isolation: all requests share prefixes, or only those of one tenant. auto: tenant where"
@@ -352,45 +354,4 @@ class ServeSettings(BaseModel):
             presence_penalty=self.default_presence_penalty,
             frequency_penalty=self.default_frequency_penalty,
             thinking=None if self.default_thinking == "auto" else self.default_thinking,
-        )
-
-    def _cache_sharing(self, keys: ApiKeys) -> Literal["all", "tenant"]:
-        """Choose the default. If tenants shared prefixes, `usage.cached_tokens` would let one tenant test
-        what another's prompt contains."""
-        if self.cache_sharing != "auto":
-            return self.cache_sharing
-        return "tenant" if self.tenant_header or len(keys.tenants) > 1 else "all"
-
-    def scheduler_config(self, model_folder: Path, keys: ApiKeys, cache_folder: Path) -> SchedulerConfig:
-        return SchedulerConfig(
-            cache_sharing=self._cache_sharing(keys),
-            engine=EngineConfig(
-                backend=self.engine,
-                model_folder=model_folder,
-                max_slots=self.max_slots,
-                prefill_chunk_tokens=self.prefill_chunk_tokens,
-                itl_target_ms=self.itl_target_ms,
-                weights_dtype=self.weights_dtype,
-                scripted=self.scripted,
-                kv_cache_bytes=self.kv_cache_bytes,
-                kv_disk=self.kv_disk,
-                kv_disk_bytes=self.kv_disk_bytes,
-                load_check=self.load_check,
-                verdict_folder=cache_folder / "load-checks",
-            ),
-            supervision=SupervisionConfig(ready_seconds=self.ready_seconds),
-            intake=IntakeConfig(
-                max_queue=self.max_queue,
-                max_queued_tokens=self.max_queued_tokens or None,
-                max_queue_per_tenant=self.max_queue_per_tenant or None,
-                queue_seconds=self.queue_seconds or None,
-                max_running_seconds=self.max_running_seconds or None,
-                fairness=FairnessConfig(aging_seconds=self.priority_aging_seconds),
-            ),
-            stall_seconds=self.stall_seconds,
-            recovery=RecoveryConfig(
-                max_request_deaths=self.max_request_deaths,
-                max_engine_deaths=self.max_engine_deaths,
-                death_window_seconds=self.death_window_seconds,
-            ),
         )

@@ -21,6 +21,7 @@ from loadtests import scenario as scenarios
 from loadtests.canvas import PlotsMissing
 from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
+from loadtests.device.commands import device
 from loadtests.driver import Progress, default_client
 from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
@@ -305,6 +306,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 
 bench.add_command(chaos)
+bench.add_command(device)
 bench.add_command(fuzz)
 bench.add_command(long_soak)
 

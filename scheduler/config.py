@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from scheduler.engine_bounds import EngineBounds
 from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
 
 
@@ -32,8 +33,12 @@ class EngineConfig:
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
     load_check: Literal["auto", "off"] = "auto"
     verdict_folder: Path | None = None
+    memory_limit: float = 0.0
+    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
 
-    def load_message(self, kv_cache_share: float = 1.0) -> Load:
+    def load_message(self, bounds: EngineBounds | None = None) -> Load:
+        """`bounds` None: those of a first engine."""
+        bounds = bounds or self.first_bounds
         return Load(
             version=PROTOCOL_VERSION,
             backend=self.backend,
@@ -47,10 +52,18 @@ class EngineConfig:
             kv_disk="" if self.kv_disk is None else str(self.kv_disk),
             kv_disk_bytes=self.kv_disk_bytes,
             itl_target_ms=self.itl_target_ms,
-            kv_cache_share=kv_cache_share,
+            kv_cache_share=bounds.kv_cache_share,
             load_check=self.load_check,
             verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
+            memory_limit=self.memory_limit,
+            chunk_ceiling=bounds.chunk_tokens,
+            climb_chunks=bounds.climb_chunks,
         )
+
+    @property
+    def first_bounds(self) -> EngineBounds:
+        """What engines may use before one has died."""
+        return EngineBounds(self.prefill_chunk_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 import trio
@@ -10,9 +11,10 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.errors import EngineLost, SchedulerError, Unavailable
 from scheduler.link.messages import Inspection, Ready, StepOutput, ToEngine
-from scheduler.recovery.death import CrashLoopBreaker, Death, lowered_share
-from scheduler.recovery.poison import count_death, poison
+from scheduler.recovery.death import CrashLoopBreaker, Death
+from scheduler.recovery.poison import count_death, culprit_of, poison, spare
 from scheduler.requests.lifecycle import State
+from scheduler.requests.record import StreamRecord
 from scheduler.stages import Stages
 from scheduler.statistics import DeathCause, EngineStatistics
 from scheduler.telemetry import observation
@@ -44,6 +46,15 @@ class EngineSender:
             self._send(message)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An engine's end as the link saw it, and the requests on board."""
+
+    cause: str
+    on_board: Sequence[StreamRecord]
+    suspects: Sequence[StreamRecord]
+
+
 class EngineEvents:
     """`pump` dispatches to the engine while it has room; `fail_queued` fails every queued request."""
 
@@ -72,8 +83,11 @@ class EngineEvents:
         self._telemetry = Containment(metrics)
         self._totals = EngineTotals(metrics)
         self._breaker = CrashLoopBreaker(config.recovery)
-        self.kv_cache_share = 1.0
-        """The share of the KV budget that the next engine may use."""
+        self.bounds = config.engine.first_bounds
+        """What the next engine may use; while one runs, its ceiling as it climbs."""
+        metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
+        self._lost: _Lost | None = None
+        """The last engine's end, until its cause is known."""
         self.budget_inspected = False
         """Whether this engine's KV budget was inspected."""
 
@@ -100,6 +114,7 @@ class EngineEvents:
         now = trio.current_time()
         self._stages.stall.stepped(output, now)
         self._telemetry.run("engine_totals", self._totals.take, output.counters)
+        self._follow_ceiling(output.counters.chunk_ceiling)
         self._stages.multiplexer.route(output)
         for record in self._stages.multiplexer:
             if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
@@ -131,14 +146,45 @@ class EngineEvents:
 
     def engine_died(self, death: Death) -> None:
         self._telemetry.sample(observation.observe_death, self._metrics, death.cause)
-        if death.cause is DeathCause.OUT_OF_MEMORY and not self._engine().failed_starts:
-            self.kv_cache_share = lowered_share(self.kv_cache_share)
-            self._telemetry.sample(self._metrics.kv_cache_share.set, self.kv_cache_share)
-            _log.warning("kv_budget_lowered", share=self.kv_cache_share, reason=death.detail)
+        timed_out = death.cause is DeathCause.GPU_TIMEOUT
+        if self._lost is not None and timed_out and not self.bounds.smallest_chunk:
+            spare(self._lost.on_board)
+        # A load that fails has used none of its bounds.
+        if not self._engine().failed_starts:
+            self._lower_bounds(death)
+        self._judge(death)
+
+    def _lower_bounds(self, death: Death) -> None:
+        before, self.bounds = self.bounds, self.bounds.after(death.cause)
+        if (share := self.bounds.kv_cache_share) != before.kv_cache_share:
+            self._telemetry.sample(self._metrics.kv_cache_share.set, share)
+            _log.warning("kv_budget_lowered", share=share, reason=death.detail)
+        if (tokens := self.bounds.chunk_tokens) != before.chunk_tokens:
+            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            _log.warning("prefill_chunk_lowered", tokens=tokens, reason=death.detail)
+
+    def _follow_ceiling(self, tokens: int) -> None:
+        """The engine has tried chunks of this size, and lives: the next timeout halves it."""
+        if tokens and tokens != self.bounds.chunk_tokens:
+            self.bounds = self.bounds.climbed(tokens)
+            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            _log.info("prefill_chunk_raised", tokens=tokens)
+
+    def _judge(self, death: Death) -> None:
+        """Fail a culprit. Not before the cause is known: what the device's watchdog ended may be its
+        chunk's."""
+        lost, self._lost = self._lost, None
+        if lost is None:
+            return
+        culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
+        if culprit is not None and culprit.state is State.AWAITING_ENGINE:
+            self._telemetry.sample(self._metrics.poisonous.inc)
+            # Without the line of stderr, which is the operator's.
+            cause = f"{death.cause.value}: {lost.cause}"
+            self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
 
     def _recover(self, cause: str, engine: EngineStatistics) -> None:
-        """Keep requests on board for the next engine, except a culprit; fail all after too many failed
-        starts."""
+        """Keep requests on board for the next engine; fail all after too many failed starts."""
         if engine.death_cause is DeathCause.STOPPED:
             self._stages.multiplexer.lose_all()
             return
@@ -146,11 +192,8 @@ class EngineEvents:
         on_board = [
             record for record in self._stages.multiplexer if record.state is not State.AWAITING_ENGINE
         ]
-        culprit = count_death(on_board, self._config.recovery.max_request_deaths)
+        self._lost = _Lost(cause, on_board, count_death(on_board))
         self._stages.multiplexer.lose_all()
-        if culprit is not None and culprit.state is State.AWAITING_ENGINE:
-            self._telemetry.sample(self._metrics.poisonous.inc)
-            self._stages.multiplexer.give_up(culprit, poison(culprit, cause))
         self._breaker.died(now)
         if (reason := self._breaker.reason(now)) is not None:
             self._stages.admission.block(reason)

@@ -35,6 +35,7 @@ from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.stages import Stages
+from scheduler.system_sleep import SleepTime, SleepWatch
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
@@ -54,7 +55,9 @@ class Scheduler:
         metrics: Metrics | None = None,
         model_name: str = "",
         tracer: Tracer | None = None,
+        continuous: Callable[[], float] = trio.current_time,
     ) -> None:
+        """`continuous`: a clock that goes on while the machine sleeps."""
         self.metrics = metrics or Metrics()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
@@ -73,7 +76,9 @@ class Scheduler:
         self._multiplexer = Multiplexer(self._sender.send, self._retire, samples, trio.current_time)
         credits = config.engine.max_slots + config.intake.lookahead
         self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits, config.engine.max_slots)
-        self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds)
+        sleep = SleepTime()
+        self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
+        self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         self._stall = StallWatch(
             config.stall_seconds,
             self._multiplexer,
@@ -102,7 +107,7 @@ class Scheduler:
         )
         self._supervisor = Supervisor(
             launcher,
-            lambda: config.engine.load_message(events.kv_cache_share),
+            lambda: config.engine.load_message(events.bounds),
             events,
             config.supervision,
         )
@@ -118,6 +123,7 @@ class Scheduler:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expiry.run)
                 nursery.start_soon(self._stall.run)
+                nursery.start_soon(self._sleep_watch.run)
                 try:
                     await self._supervisor.run()
                 except EngineNeverReady as error:
@@ -232,6 +238,11 @@ class Scheduler:
             self._retire(record)
         else:
             self._multiplexer.expire(record, error)
+
+    def _woke(self, now: float) -> None:
+        """The machine slept. The engine's process may wake later than this one, its device later still."""
+        self._stall.woke(now)
+        self._expiry.woke()
 
     def _fail_queued(self, error: SchedulerError) -> None:
         for record in self._queue.remove_all(trio.current_time()):

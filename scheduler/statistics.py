@@ -124,7 +124,8 @@ class RunningStatistics:
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share`: the share of the KV budget that engines may use, lowered when
-    one runs out of memory. `departures_per_second` (of a full engine) is None until it is measured, and
+    one runs out of memory. `prefill_chunk_ceiling`: of a step's prompt tokens, halved when the device times
+    out, and climbing back. `departures_per_second` (of a full engine) is None until it is measured, and
     `last_step_seconds` (age of the last step) until the first step."""
 
     draining: bool
@@ -132,6 +133,7 @@ class SchedulerReport:
     departures_per_second: float | None
     last_step_seconds: float | None
     kv_cache_share: float
+    prefill_chunk_ceiling: int
     engine_bound_requests: int
     queue: QueueStatistics
     running: tuple[RunningStatistics, ...]

@@ -45,7 +45,7 @@ ENGINE = Dashboard(
         Panel(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
-            "of buffers, whatever their size. gpu_timeout: smaller --prefill-chunk-tokens. hung: it made no "
+            "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. hung: it made no "
             "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
             "engine_died in the log has its last words.",
             "short",
@@ -124,7 +124,8 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Prompt tokens in a step",
-            "The mean, and the largest steps. Small chunks with a long queue: decoding rows leave no time.",
+            "The mean, and the largest steps. Small chunks with a long queue: decoding rows leave no time. "
+            "A lower ceiling: the device timed out.",
             "short",
             [
                 share(
@@ -133,6 +134,9 @@ ENGINE = Dashboard(
                     "mean",
                 ),
                 *quantiles("penstock_engine_step_prefill_tokens", 0.95),
+                Query(
+                    "min by (instance) (penstock_prefill_chunk_ceiling_tokens{@})", "{{instance}}: ceiling"
+                ),
             ],
         ),
         Panel(
@@ -158,6 +162,26 @@ ENGINE = Dashboard(
                 most("penstock_device_cached_bytes", "cached {{instance}}"),
                 most("penstock_device_peak_bytes", "peak {{instance}}"),
                 most("penstock_device_recommended_bytes", "recommended {{instance}}"),
+            ],
+        ),
+        Panel(
+            "Memory guard",
+            "What the engine gives up while memory is short: 1 cached prefixes, 2 large chunks, 3 admission, "
+            "4 running rows. Above 2 for long: another program takes the memory, or --memory-limit is low.",
+            "short",
+            [
+                most("penstock_memory_relief", "relief {{instance}}"),
+                rate("penstock_memory_relief_changes_total", "changes {{direction}}", "direction"),
+            ],
+            bad=3,
+        ),
+        Panel(
+            "Memory that is left",
+            "used and limit are the engine's; available is what the machine or its container can still give "
+            "(-1: unknown). Below chunk_peak, which the next prefill chunk needs, the guard gives up memory.",
+            "bytes",
+            [
+                Query("max by (instance, part) (penstock_memory_guard_bytes{@})", "{{instance}}: {{part}}"),
             ],
         ),
         Panel(

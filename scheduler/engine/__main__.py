@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
@@ -55,7 +56,7 @@ def main() -> NoReturn:
         gc.freeze()
         inbox.send(backend.describe())
         _run(
-            EngineLoop(backend, command.max_slots, _pace(command), kv_cache_share=command.kv_cache_share),
+            EngineLoop(backend, command.max_slots, _pace(command), ceiling=ChunkCeiling.of(command)),
             inbox,
         )
     except Exception as error:

@@ -11,7 +11,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -19,7 +21,6 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
-    DeviceMemory,
     PrefillOut,
     PromptLogprobsOut,
     Ready,
@@ -133,8 +134,9 @@ class Backend(Protocol):
         """Return the tokens that are already sampled, and compute nothing."""
         ...
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
-        """Compute these chunks, then one token of each row whose prompt is complete.
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+        """Compute these chunks, then one token of each row whose prompt is complete. `predicted_seconds`: of
+        the whole step; None: not known.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
         "failed"; an exception from here means that the whole batch is lost.
@@ -154,6 +156,10 @@ class Backend(Protocol):
         """Bytes of KV cache held by all rows; 0 when there are none."""
         ...
 
-    def memory(self) -> DeviceMemory:
-        """What the device's allocator holds. Called in every step, so it must be cheap."""
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def memory_limit(self) -> MemoryLimit:
+        """All that it may use, as loaded."""
         ...

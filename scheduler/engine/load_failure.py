@@ -12,6 +12,10 @@ _MAX_CHARACTERS = 600
 """Of the error's own words: mlx-lm lists every missing parameter."""
 
 
+class LoadRefused(Exception):
+    """The model is not served, for the reason in these words, which say what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A kind of error, by the text `Type: message`, and the sentence that it becomes."""
@@ -56,6 +60,8 @@ _KNOWN = (
 
 def in_one_line(error: BaseException) -> str:
     """Return the line: what it means, the error's own words, what to do."""
+    if isinstance(error, LoadRefused):
+        return str(error)
     said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     words = said if len(said) <= _MAX_CHARACTERS else said[: _MAX_CHARACTERS - 3] + "..."
     known = next((known for known in _KNOWN if known.mark.search(said)), None)

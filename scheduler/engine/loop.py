@@ -15,7 +15,9 @@ import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.cache_report import CacheWatch
+from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
+from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
@@ -45,12 +47,12 @@ class EngineLoop:
         max_slots: int,
         pace: PrefillPace,
         clock: Callable[[], float] = time.perf_counter,
-        kv_cache_share: float = 1.0,
+        ceiling: ChunkCeiling | None = None,
     ) -> None:
+        """`ceiling` None: no device timeout has lowered it."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
-        self._kv_cache_share = kv_cache_share
         self._slots = Slots(max_slots)
         # Arrival order; a dict, because a cancel must find its request without a scan.
         self._waiting: dict[int, Sequence] = {}
@@ -60,6 +62,14 @@ class EngineLoop:
         self._background = False
         self._row_bytes = backend.row_bytes
         self._meter = StepMeter(pace)
+        self._memory_watch = MemoryWatch(
+            backend.device,
+            backend.prefixes,
+            backend.kv_bytes,
+            backend.memory_limit,
+            pace.most_tokens,
+        )
+        self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
         self._admissions = 0
         self._last_plan = StepPlan()
 
@@ -129,6 +139,8 @@ class EngineLoop:
         if self.idle:
             return StepPlan()
         backend = self._backend
+        now = self._clock()
+        allowance = self._memory_watch.allowance(now)
         state = EngineState(
             waiting=self._ready(),
             running=list(self._slots),
@@ -138,11 +150,13 @@ class EngineLoop:
             cached_tokens=self._cached_tokens,
             memory=self._memory(),
             pace=self._pace,
-            limits=backend.limits,
+            limits=self._ceiling.limits(backend.limits),
             has_pending=backend.has_pending,
             admissions=self._admissions,
+            allowance=allowance,
+            chunk_ceiling=self._ceiling.tokens,
         )
-        self._last_plan = plan(state, self._clock())
+        self._last_plan = plan(state, now)
         return self._last_plan
 
     def _ready(self) -> list[Sequence]:
@@ -166,7 +180,7 @@ class EngineLoop:
             self._row_bytes,
             prefixes.nbytes,
             prefixes.pinned_bytes,
-            self._kv_cache_share,
+            self._memory_watch.whole_bytes,
         )
 
     def _cached_tokens(self, sequence: Sequence) -> int:
@@ -220,9 +234,12 @@ class EngineLoop:
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         # A sequence may have been refused when it was admitted.
         chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
+        self._memory_watch.starting(len(chunks))
         started = self._clock()
-        result = self._backend.step(chunks)
+        result = self._backend.step(chunks, todo.predicted_seconds)
         self._meter.measure(todo, result, started, self._clock())
+        self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
+        self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
@@ -284,10 +301,12 @@ class EngineLoop:
             cache=self._watch.counters(),
             model_seconds=meter.model_seconds,
             between_seconds=meter.between_seconds,
-            memory=self._backend.memory(),
+            memory=self._memory_watch.memory(),
             preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
             row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
+            guard=self._memory_watch.state,
+            chunk_ceiling=self._ceiling.tokens,
         )
 
 
@@ -321,7 +340,8 @@ class StepMeter:
         # The scripted back end reports seconds that a virtual clock did not count.
         prefill_seconds = min(result.prefill_seconds, seconds)
         self.pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, plan.context_tokens)
-        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows)
+        # The first step that runs ahead waits for nothing: its seconds are those of building a graph.
+        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if result.tokens else 0)
         self.steps += 1
         self.busy_seconds += seconds
         self.model_seconds += min(result.model_seconds, seconds)

@@ -7,12 +7,9 @@ reserves nothing and preempts more, SGLang reserves a clipped share as here).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
@@ -23,12 +20,6 @@ GROWTH_TOKENS = 512
 MOST_PREEMPTIONS = 3
 """Preemptions of one sequence (healthy vLLM traces show up to 4, inference-sim#963); then it keeps its
 slot."""
-_OF_DEVICE = 0.85
-"""Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory; the
-rest is for activations."""
-_OF_MACHINE = 0.4
-"""Fraction of the memory of a machine that also runs everything else, such as the parent process."""
-_LEAST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -37,15 +28,15 @@ class Memory:
 
     `kept_bytes`: everything in the prefix cache. `count_pinned_bytes`: the part of it that running rows lease
     and that cannot be evicted; a walk over all leases, so it is called at most once a plan and only if the
-    plan depends on it. `share`: `budget_bytes` as a fraction of the operator's value, less than 1 after an
-    engine ran out of memory.
+    plan depends on it. `whole_bytes`: the budget of an engine that gives up nothing (under memory pressure,
+    or after one ran out of memory); None: this one does not.
     """
 
     budget_bytes: int
     row_bytes: RowBytes
     kept_bytes: int
     count_pinned_bytes: Callable[[], int]
-    share: float = 1.0
+    whole_bytes: int | None = None
 
     @cached_property
     def pinned_bytes(self) -> int:
@@ -56,9 +47,9 @@ class Memory:
         # Without the answer so far: a resumed request was accepted before.
         prompt_tokens = sequence.asked_tokens
         needed = self.row_bytes.held(prompt_tokens)
-        # Against the whole budget, under which it may have been accepted: alone it runs even with a smaller
-        # share.
-        if needed <= (whole_bytes := round(self.budget_bytes / self.share)):
+        # Against the whole budget, under which it may have been accepted: alone it runs even with less.
+        whole_bytes = self.budget_bytes if self.whole_bytes is None else self.whole_bytes
+        if needed <= whole_bytes:
             return None
         return (
             f"the prompt's {prompt_tokens} tokens need {needed} bytes of KV cache,"
@@ -111,38 +102,3 @@ def charged_bytes(sequence: Sequence, row_bytes: RowBytes, in_place_tokens: int 
     still = min(sequence.submit.max_tokens - sequence.generated_tokens + sequence.new_tokens, GROWTH_TOKENS)
     answer = max(still, sequence.new_tokens + 1)
     return row_bytes.held(sequence.prompt_tokens + answer, in_place)
-
-
-def default_budget_bytes(device: Mapping[str, Any], weights_bytes: int, memory_bytes: int) -> int:
-    """Return the budget if the operator sets none. `device`: MLX's device_info() with the weights on the
-    device; `memory_bytes`: the machine's. Metal's recommendation, or CUDA's total and free memory, bounds the
-    budget (we have run neither); on a CPU the machine's memory does."""
-    recommended = recommended_bytes(device)
-    room = int(recommended * _OF_DEVICE) if recommended else int(memory_bytes * _OF_MACHINE)
-    budget = room - weights_bytes
-    if (free := device.get("free_memory")) is not None:
-        budget = min(budget, int(int(free) * _OF_DEVICE))
-    return max(_LEAST_BYTES, budget)
-
-
-def recommended_bytes(device: Mapping[str, Any]) -> int:
-    """Return the recommended bound on memory of the device; 0 if MLX does not report it. Metal has a
-    recommendation, CUDA only the device's total (`total_memory`)."""
-    for key in ("max_recommended_working_set_size", "memory_size", "total_memory"):
-        if size := int(device.get(key) or 0):
-            return size
-    return 0
-
-
-def machine_memory_bytes(root: Path = Path("/")) -> int:
-    """Return physical memory, or the container's limit if it is less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-    for name in limits:
-        try:
-            text = (root / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():  # "max": there is no limit.
-            return min(physical, int(text))
-    return physical

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from scheduler.engine.memory import Memory, left_in_place
+from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
@@ -53,6 +54,10 @@ class EngineState:
     limits: PrefillLimits
     has_pending: bool = False
     admissions: int = 0
+    allowance: Allowance = field(default_factory=Allowance)
+    """What memory allows this step."""
+    chunk_ceiling: int | None = None
+    """Of this step's prompt tokens, after a device timeout; None: no lower than configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     decoding = len(admissions.rows) - len(prompts)
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
+    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
     chunks = share(prompts, state.begun, budget.tokens, state.limits)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
@@ -119,6 +125,15 @@ def plan(state: EngineState, now: float) -> StepPlan:
         target_seconds=budget.target_seconds if chunks else None,
         context_tokens=context,
     )
+
+
+def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
+    """Return the budget under both ceilings; the reason is the lowest of the three."""
+    if ceiling_tokens is not None and ceiling_tokens < budget.tokens:
+        budget = replace(budget, tokens=ceiling_tokens, reason="gpu_timeout")
+    if memory_tokens is not None and memory_tokens < budget.tokens:
+        budget = replace(budget, tokens=memory_tokens, reason="memory")
+    return budget
 
 
 def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:
@@ -162,7 +177,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
     restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
     for sequence in state.waiting:
-        if len(found.admit) == free_slots:
+        if len(found.admit) == free_slots or (rows and not state.allowance.admits):
             break
         known = 0
         if restorable != "never" and not sequence.unscored:

@@ -16,7 +16,22 @@ Runs: TypeAlias = Sequence[tuple[int, int]]
 
 GROUP_COST_TOKENS = 512
 """The cost of one more group in a step, in tokens of keys and values that it must save: its operations in
-every layer (measured with the 13M model on a CPU, where they weigh most)."""
+every layer. Measured with the 13M model on a CPU; an engine measures its own at load (`mlx/group_cost.py`),
+and this one counts where it cannot."""
+
+
+_MOST_COPIES = 1 / 128
+"""Fraction of the KV budget that copies may take of one run, whatever time they save: the tokens that a group
+must save are those that would be in memory once more."""
+
+
+def bounded_cost(measured_tokens: int | None, token_bytes: int, kv_budget_bytes: int) -> int:
+    """Return the cost of a group by which to decide, in tokens. None: not measured. Sharing is about memory,
+    too: a GPU that reads quickly would copy a prefix of 8,000 tokens, a gigabyte of a large model's."""
+    if measured_tokens is None:
+        return GROUP_COST_TOKENS
+    most = int(kv_budget_bytes * _MOST_COPIES) // max(1, token_bytes)
+    return min(measured_tokens, max(GROUP_COST_TOKENS, most))
 
 
 @dataclass(frozen=True, slots=True)

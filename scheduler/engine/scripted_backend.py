@@ -15,12 +15,15 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from scheduler.engine.backend import StepResult, check_logprobs
+from scheduler.engine.device import Device, Traits
+from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -77,6 +80,39 @@ class ScriptedRun:
         return ScriptedRun(at), ScriptedRun(self.tokens - at)
 
 
+class ScriptedDevice:
+    """A device without limits, whose memory is what the back end holds."""
+
+    traits = Traits("cpu")
+
+    def __init__(self, held_bytes: Callable[[], int]) -> None:
+        self._held_bytes = held_bytes
+        self._peak_bytes = 0
+
+    def memory(self) -> DeviceMemory:
+        active = self._held_bytes()
+        self._peak_bytes = max(self._peak_bytes, active)
+        return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)
+
+    def system(self) -> SystemMemory:
+        return SystemMemory()
+
+    def restart_peak(self) -> None:
+        self._peak_bytes = 0
+
+    def clear_pool(self) -> None:
+        pass
+
+    def limit_scores(self, most_bytes: int) -> None:
+        return
+
+    def limit_pool(self, most_bytes: int) -> None:
+        pass
+
+    def limit_wired(self, most_bytes: int) -> None:
+        pass
+
+
 @dataclass(slots=True)
 class _Row:
     sequence: Sequence
@@ -95,6 +131,8 @@ class ScriptedBackend:
         kv_cache_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
         kv_cache_share: float = 1.0,
+        device: Device | None = None,
+        memory_limit_bytes: int = 0,
     ) -> None:
         self._plan = plan
         self._sleep = sleep
@@ -104,7 +142,8 @@ class ScriptedBackend:
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
-        self._peak_bytes = 0
+        self._device = device or ScriptedDevice(self.held_bytes)
+        self._memory_limit = MemoryLimit(memory_limit_bytes, kv_bytes=whole_bytes, share=kv_cache_share)
 
     def describe(self) -> Ready:
         return Ready(
@@ -203,7 +242,7 @@ class ScriptedBackend:
     def emit_pending(self) -> StepResult:
         return StepResult()
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
         if self._plan.step_seconds:
@@ -305,8 +344,14 @@ class ScriptedBackend:
         rows = [row.sequence for row in self._rows.values()]
         return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
-    def memory(self) -> DeviceMemory:
-        """Return fixed figures in place of a device's, for tests."""
-        active = self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
-        self._peak_bytes = max(self._peak_bytes, active)
-        return DeviceMemory(active, 0, self._peak_bytes, _DEVICE_BYTES)
+    def held_bytes(self) -> int:
+        """Bytes of rows and cached prefixes."""
+        return self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def memory_limit(self) -> MemoryLimit:
+        return self._memory_limit

@@ -1,6 +1,7 @@
 """The deadline of each request: the earliest limit that applies to its state.
 
-Pure: `now` is an argument. `expiry.py` waits for the next one.
+Pure: `now` is an argument. `expiry.py` waits for the next one. The time that the machine sleeps counts: the
+heap is in continuous time (`scheduler/system_sleep.py`), all times outside are trio's clock.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import Enum, auto
 from scheduler.config import IntakeConfig
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
+from scheduler.system_sleep import SleepTime
 
 
 class Limit(Enum):
@@ -29,8 +31,10 @@ class Deadlines:
     """A heap and a table. Forgotten and replaced entries stay in the heap until they reach the top, or until
     they are half of it."""
 
-    def __init__(self, config: IntakeConfig) -> None:
+    def __init__(self, config: IntakeConfig, sleep: SleepTime | None = None) -> None:
+        """`sleep` None: the machine never sleeps."""
         self._config = config
+        self._sleep = sleep or SleepTime()
         self._heap: list[tuple[float, int]] = []
         self._watched: dict[int, tuple[float, Limit, StreamRecord]] = {}
 
@@ -52,12 +56,17 @@ class Deadlines:
             self._heap = [(at, request_id) for request_id, (at, _, _) in self._watched.items()]
             heapq.heapify(self._heap)
 
+    def woke(self) -> None:
+        """A sleep was noticed. What came after it and before now was watched as if it had slept, too."""
+        for _, _, record in list(self._watched.values()):
+            self.watch(record)
+
     @property
     def next_at(self) -> float:
-        """Infinity if nothing is watched."""
+        """If the machine does not sleep. Infinity if nothing is watched."""
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
+        return self._heap[0][0] - self._sleep.total_seconds if self._heap else math.inf
 
     def take_expired(self, now: float) -> list[tuple[StreamRecord, Limit]]:
         """Return requests whose deadline has passed; they are no longer watched."""
@@ -74,11 +83,16 @@ class Deadlines:
 
     def _limits(self, record: StreamRecord) -> list[tuple[float, Limit]]:
         limits = []
-        if record.deadline is not None:
-            limits.append((record.deadline, Limit.REQUEST))
+        timeout = record.prepared.request.timeout_seconds
+        if timeout is not None:
+            limits.append((self._after(record.arrived_at, timeout), Limit.REQUEST))
         if record.state is State.QUEUED:
             if self._config.queue_seconds is not None:
-                limits.append((record.queued_at + self._config.queue_seconds, Limit.QUEUE))
+                limits.append((self._after(record.queued_at, self._config.queue_seconds), Limit.QUEUE))
         elif self._config.max_running_seconds is not None and record.started_at is not None:
-            limits.append((record.started_at + self._config.max_running_seconds, Limit.RUNNING))
+            limits.append((self._after(record.started_at, self._config.max_running_seconds), Limit.RUNNING))
         return limits
+
+    def _after(self, start: float, seconds: float) -> float:
+        """Return when they will have passed, in continuous time."""
+        return start + seconds + self._sleep.before(start)

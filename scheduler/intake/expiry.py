@@ -10,6 +10,7 @@ from scheduler.config import IntakeConfig
 from scheduler.errors import DeadlineExceeded, QueueTimeout
 from scheduler.intake.deadlines import Deadlines, Limit
 from scheduler.requests.record import StreamRecord
+from scheduler.system_sleep import SleepTime
 
 
 class Expiry:
@@ -20,11 +21,12 @@ class Expiry:
         config: IntakeConfig,
         on_expired: Callable[[StreamRecord, DeadlineExceeded], None],
         retry_seconds: Callable[[float], float],
+        sleep: SleepTime | None = None,
     ) -> None:
         self._config = config
         self._on_expired = on_expired
         self._retry_seconds = retry_seconds
-        self._deadlines = Deadlines(config)
+        self._deadlines = Deadlines(config, sleep)
         self._sleeps_until = 0.0
         self._earlier = trio.Event()
 
@@ -41,6 +43,11 @@ class Expiry:
     def forget(self, record: StreamRecord) -> None:
         """A request has retired."""
         self._deadlines.forget(record)
+
+    def woke(self) -> None:
+        """The machine slept: deadlines are nearer than they were."""
+        self._deadlines.woke()
+        self._earlier.set()
 
     async def run(self) -> None:
         """Never returns by itself."""

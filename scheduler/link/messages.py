@@ -16,7 +16,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 15
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -58,6 +58,12 @@ class Load(WireStruct, frozen=True, tag="load"):
     """Whether to check at load how much of the batch is right for the model."""
     verdict_folder: str = ""
     """Where verdicts of that check are kept; empty: nowhere."""
+    memory_limit: float = 0.0
+    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    climb_chunks: int = 1
+    """After this many chunks of its full size the ceiling rises by a quarter."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -263,6 +269,22 @@ class DeviceMemory(WireStruct, frozen=True):
     """Working set that the device recommends; 0 if it has no figure (a CPU)."""
 
 
+class MemoryState(WireStruct, frozen=True):
+    """The last reading of the memory guard, in bytes."""
+
+    relief: int = 0
+    """What is given up (`scheduler/engine/memory_guard.py`: Relief); 0: nothing."""
+    used: int = 0
+    limit: int = 0
+    """0: none."""
+    available: int = -1
+    """What the system or container can still give; -1: unknown."""
+    pressure: int = 0
+    """The system's: 0 normal, 1 warning, 2 critical."""
+    chunk_peak: int = 0
+    """Expected of the next prefill chunk."""
+
+
 class Counters(WireStruct, frozen=True):
     """Totals since the engine process started (they only grow), and current gauges."""
 
@@ -288,6 +310,9 @@ class Counters(WireStruct, frozen=True):
     """Tokens of running rows; shared ones count once per row."""
     shared_row_tokens: int = 0
     """Part of `row_tokens`: read from the prefix cache without a copy."""
+    guard: MemoryState = MemoryState()
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

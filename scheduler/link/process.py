@@ -22,8 +22,9 @@ import trio
 from scheduler.link.channel import Channel
 
 _log = structlog.get_logger("engine")
-_STDERR_LINES_KEPT = 64
-"""Enough for a deep traceback with its header, which is needed to find the exception line."""
+_STDERR_LINES_KEPT = 400
+"""Enough for a deep traceback with its header, which is needed to find the exception line, and for the stacks
+of all threads that faulthandler writes behind a device's last words: six lines for one that waits."""
 _DUMP_SECONDS = 1.0
 """Time for a hung engine to write its stacks."""
 _LAST_WORDS_SECONDS = 1.0

@@ -37,7 +37,10 @@ _MARKS = (
     ),
     (
         DeathCause.GPU_TIMEOUT,
-        re.compile(rf"{_METAL}(?:Timeout|Hang|ImpactingInteractivity)|Caused GPU (?:Timeout|Hang) Error"),
+        re.compile(
+            rf"{_METAL}(?:Timeout|Hang|ImpactingInteractivity)|Caused GPU (?:Timeout|Hang) Error"
+            r"|cudaErrorLaunchTimeout|the launch timed out and was terminated"
+        ),
     ),
     (DeathCause.GPU_ERROR, re.compile(rf"{_METAL}|\[METAL\] Command buffer|cudaError\w+")),
 )
@@ -78,16 +81,6 @@ def _last_exception(lines: Sequence[str]) -> str | None:
     if not starts:
         return None
     return next((line.strip() for line in lines[starts[-1] + 1 :] if line[:1] not in ("", " ")), None)
-
-
-_SHARE_STEP = 0.8
-_LEAST_SHARE = 0.25
-"""With less, requests would wait and be preempted again and again for memory that another program uses."""
-
-
-def lowered_share(share: float) -> float:
-    """Return the share of the KV budget for the next engine, after one ran out of memory with `share`."""
-    return max(_LEAST_SHARE, share * _SHARE_STEP)
 
 
 class CrashLoopBreaker:

@@ -5,33 +5,56 @@ all trusted requests resume together on the next engine. The others are suspects
 engine does so in its prefill or, when resumed, at the same token again. Suspects resume one at a time, each
 once the one before it is trusted. So a death has one culprit, and the other requests lose only time. A
 culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the last time as the only one.
+
+A death because the device timed out is nobody's while the next engine can have smaller prefill chunks: those
+on board keep their suspicion, and the death does not count. That is so a bounded number of times for one
+request: chunks climb back, and its prompt may be what no chunk gets through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scheduler.errors import PoisonousRequest
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 
+_MOST_SPARED_DEATHS = 12
+"""More than there are halvings between the largest usual chunk, of 8,192 tokens, and the smallest."""
 
-def count_death(on_board: Iterable[StreamRecord], limit: int) -> StreamRecord | None:
-    """Count the death in every record. Return the only suspect if it has reached `limit` deaths."""
+
+def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
+    """Count the death in every record. Return the suspects."""
     suspects = []
     for record in on_board:
         record.suspect = not record.trusted
-        record.deaths = record.deaths + 1 if record.suspect else 1
         if record.suspect:
+            record.deaths += 1
             suspects.append(record)
-    # With two suspects neither fails: one of them is innocent.
+        else:
+            record.deaths, record.spared_deaths = 1, 0
+    return suspects
+
+
+def spare(on_board: Iterable[StreamRecord]) -> None:
+    """Take back that the death counted, as often as a request may be spared: the device timed out, and the
+    next engine has smaller chunks."""
+    for record in on_board:
+        if record.spared_deaths < _MOST_SPARED_DEATHS:
+            record.spared_deaths += 1
+            record.deaths -= 1
+
+
+def culprit_of(suspects: Sequence[StreamRecord], limit: int) -> StreamRecord | None:
+    """Return the only suspect if it has reached `limit` deaths. Of two neither fails: one is innocent."""
     return suspects[0] if len(suspects) == 1 and suspects[0].deaths >= limit else None
 
 
 def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
     """Return the culprit's final error."""
+    deaths = record.deaths + record.spared_deaths
     return PoisonousRequest(
-        f"the engine died {record.deaths} times with request {record.prepared.request.public_id} on board,"
+        f"the engine died {deaths} times with request {record.prepared.request.public_id} on board,"
         f" the last time ({cause}) as the only suspect: do not resend it unchanged"
     )
 

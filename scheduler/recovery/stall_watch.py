@@ -56,7 +56,7 @@ class StallWatch:
         self._up = False
 
     def woke(self, now: float) -> None:
-        """Work arrived at an idle engine: the silence until now was no stall."""
+        """Work arrived at an idle engine, or the machine slept: the silence until now was no stall."""
         self._progressed_at = now
 
     def stepped(self, output: StepOutput, now: float) -> None:

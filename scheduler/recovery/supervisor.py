@@ -68,6 +68,10 @@ _FIRST_STARTS = 3
 """Attempts for a first engine that dies without a reason before READY; one that reports a reason gets one."""
 
 
+_LOGGED_LINES = 64
+"""Of stderr's end, beside the cause: each line is in the log already."""
+
+
 @dataclass(slots=True)
 class EngineLife:
     """One engine process, from start to end. Times are trio's clock."""
@@ -168,7 +172,7 @@ class Supervisor:
                 exit=str(exit_),
                 restarts=self._restarts,
                 restart_in_seconds=backoff,
-                last_stderr=exit_.last_stderr,
+                last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
             )
             await trio.sleep(backoff)
             backoff = min(backoff * 2, self._config.backoff_limit_seconds)

@@ -53,6 +53,8 @@ class StreamRecord:
     """When its engine died; None once the next one has sent a token."""
     deaths: int = 0
     """Engines that died with it on board, since it was last trusted."""
+    spared_deaths: int = 0
+    """Further ones, which do not count against it (`recovery/poison.py`)."""
     suspect: bool = False
     """Whether it may have caused the last of these deaths."""
     dispatched_at: float | None = None
@@ -68,11 +70,6 @@ class StreamRecord:
 
     def move(self, event: Event) -> None:
         self.state = move(self.state, event)
-
-    @property
-    def deadline(self) -> float | None:
-        """When the client's own timeout ends."""
-        return deadline_of(self.prepared.request, self.arrived_at)
 
     @property
     def uncached_tokens(self) -> int:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from scheduler.link.messages import CacheCounters, Counters, DeviceMemory
-from scheduler.telemetry.metrics import ENGINE_PARTS, STEPS, Metrics
+import structlog
+
+from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
+from scheduler.telemetry.metrics import Metrics
+
+_log = structlog.get_logger("engine")
 
 
 class EngineTotals:
@@ -32,6 +37,8 @@ class EngineTotals:
             self._take_cache(now.cache, last.cache)
         if now.memory != last.memory:
             self._take_memory(now.memory)
+        if now.guard != last.guard:
+            self._take_guard(now.guard, last.guard)
 
     def _take_steps(self, now: Counters, last: Counters) -> None:
         """Usually one step. An engine sends no output while it prefills again for resumed requests: those
@@ -56,6 +63,26 @@ class EngineTotals:
         self._metrics.device_cached.set(now.cached)
         self._metrics.device_peak.set(now.peak)
         self._metrics.device_recommended.set(now.recommended)
+
+    def _take_guard(self, now: MemoryState, last: MemoryState) -> None:
+        metrics = self._metrics
+        read = (now.used, now.limit, now.available, now.chunk_peak)
+        for part, count in zip(MEMORY_PARTS, read, strict=True):
+            metrics.memory_guard.labels(part).set(count)
+        if now.relief == last.relief:
+            return
+        metrics.memory_relief.set(now.relief)
+        metrics.memory_relief_changes.labels(DIRECTIONS[now.relief < last.relief]).inc()
+        _log.warning(
+            "memory_relief",
+            level=RELIEF_LEVELS[now.relief],
+            before=RELIEF_LEVELS[last.relief],
+            used_bytes=now.used,
+            limit_bytes=now.limit,
+            available_bytes=now.available,
+            pressure=now.pressure,
+            chunk_peak_bytes=now.chunk_peak,
+        )
 
     def _take_cache(self, now: CacheCounters, last: CacheCounters) -> None:
         metrics = self._metrics
@@ -85,3 +112,4 @@ class EngineTotals:
         ):
             gauge.set(0)
         self._take_memory(DeviceMemory())
+        metrics.memory_relief.set(0)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from scheduler.statistics import DeathCause
+from scheduler.telemetry import labels as label_values
 
 # `_created` samples, which nothing here uses, would be a third of the exposition.
 disable_created_metrics()
@@ -38,29 +38,6 @@ STEP_TOKENS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """A step without decoding rows, or without prefill, is a bucket of its own."""
 CANCEL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-STARTS = ("cold", "warm", "resumed")
-"""How an answer started. Warm: at least half of the prompt was a prefix hit. Resumed: an engine died before
-the first token."""
-BANDS = ("urgent", "normal", "background")
-"""Priorities below, at and above 0: three values, where 21 would be mostly empty."""
-STATES = ("submitted", "prefilling", "decoding", "awaiting_engine", "cancelling")
-EVICTIONS = ("budget", "superseded", "cleared")
-STEPS = ("decode", "mixed", "prefill")
-"""A step by what it computed: tokens of answers, prompts, or both."""
-ENGINE_PARTS = ("model", "bookkeeping", "between")
-"""Where the engine's time goes: mlx-lm's step, our work around it within a step, and the time between two
-steps while rows wait. The last two are overhead (an upper bound on a GPU, which computes meanwhile)."""
-OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
-RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
-REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
-HTTP_REFUSALS = (
-    *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),
-    *("unsupported_protocol", "body_timeout", "body_too_large", "internal_error", "write_timeout"),
-)
-OTHER = "other"
-"""The label of tenants that the operator did not name, of unknown routes, and so on."""
-TELEMETRY_PARTS = ("samples", "log", "recent", "tracer", "engine_totals")
-METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")
 LONG_GAP_SECONDS = 0.5
 """Only gaps at least this long get an exemplar: one for every token would cost too much."""
 
@@ -77,14 +54,14 @@ class Metrics:
             "Requests by their one terminal outcome.",
             "outcome",
         )
-        for outcome in OUTCOMES:
+        for outcome in label_values.OUTCOMES:
             self.requests.labels(outcome)
         self.rejections = self._counter(
             "penstock_rejections",
             'Requests refused before they were queued, by reason; each is also an outcome "rejected".',
             "reason",
         )
-        for reason in REJECTIONS:
+        for reason in label_values.REJECTIONS:
             self.rejections.labels(reason)
         self.build = self._gauge(
             "penstock_build_info",
@@ -118,7 +95,7 @@ class Metrics:
             "Requests and connections that the HTTP server refused, by reason.",
             "reason",
         )
-        for reason in HTTP_REFUSALS:
+        for reason in label_values.HTTP_REFUSALS:
             self.http_refusals.labels(reason)
         self.accept_failures = self._counter(
             "penstock_http_accept_failures", "Failed accept calls, mostly for lack of file descriptors."
@@ -152,7 +129,7 @@ class Metrics:
             "penstock_service_gap_tokens",
             "Largest difference of attained service between two waiting tenants of one priority.",
         )
-        for band in BANDS:
+        for band in label_values.BANDS:
             for gauge in (self.band_queued, self.band_tokens, self.band_oldest):
                 gauge.labels(band)
         self.prompt_tokens = self._counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
@@ -170,7 +147,7 @@ class Metrics:
         self.tenant_oldest = self._gauge(
             "penstock_tenant_oldest_queued_seconds", "Wait of the oldest of those requests.", "tenant"
         )
-        for tenant in (*self.tenants, OTHER):
+        for tenant in (*self.tenants, label_values.OTHER):
             for one in (self.tenant_prefill, self.tenant_output, self.tenant_queued, self.tenant_oldest):
                 one.labels(tenant)
 
@@ -183,7 +160,7 @@ class Metrics:
         self.by_state = self._gauge(
             "penstock_engine_state_requests", "Requests that the engine holds, by state.", "state"
         )
-        for state in STATES:
+        for state in label_values.STATES:
             self.by_state.labels(state)
         self.stalled_seconds = self._gauge(
             "penstock_stalled_seconds", "Time since the last step while the engine has work; else 0."
@@ -210,6 +187,9 @@ class Metrics:
             "Share of the KV budget in use; lowered when an engine runs out of memory.",
         )
         self.kv_cache_share.set(1)
+        self.chunk_ceiling = self._gauge(
+            "penstock_prefill_chunk_ceiling_tokens", "Most prompt tokens a step; halved by a device timeout."
+        )
         self.engine_up = self._gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.engine_deaths = self._counter("penstock_engine_deaths", "Engine processes that ended.")
         self.engine_restarts = self._counter(
@@ -217,7 +197,7 @@ class Metrics:
             "Engine deaths by cause, from stderr and the exit status.",
             "cause",
         )
-        for cause in RESTART_CAUSES:
+        for cause in label_values.RESTART_CAUSES:
             self.engine_restarts.labels(cause)
         self.resumed = self._counter(
             "penstock_resumed_requests", "Times that a request was resumed on another engine."
@@ -230,7 +210,7 @@ class Metrics:
             "Exceptions in telemetry: each lost a sample, a log line or a span.",
             "part",
         )
-        for part in TELEMETRY_PARTS:
+        for part in label_values.TELEMETRY_PARTS:
             self.telemetry_failures.labels(part)
         self.late_tokens = self._counter(
             "penstock_late_tokens",
@@ -264,9 +244,9 @@ class Metrics:
             "Seconds with work on board: in the model, in bookkeeping, between steps.",
             "part",
         )
-        for kind in STEPS:
+        for kind in label_values.STEPS:
             self.step_seconds.labels(kind)
-        for part in ENGINE_PARTS:
+        for part in label_values.ENGINE_PARTS:
             self.engine_seconds.labels(part)
         self.device_active = self._gauge(
             "penstock_device_active_bytes", "Bytes of live arrays in MLX's allocator."
@@ -277,6 +257,24 @@ class Metrics:
         self.device_peak = self._gauge(
             "penstock_device_peak_bytes", "Peak of active bytes since the engine started."
         )
+        self.memory_relief = self._gauge(
+            "penstock_memory_relief",
+            "What the engine gives up for lack of memory, and what came before: 1 cached prefixes, 2 large"
+            " chunks, 3 admission, 4 running rows.",
+        )
+        self.memory_relief_changes = self._counter(
+            "penstock_memory_relief_changes", "Changes of that level.", "direction"
+        )
+        for direction in label_values.DIRECTIONS:
+            self.memory_relief_changes.labels(direction)
+        self.memory_guard = self._gauge(
+            "penstock_memory_guard_bytes",
+            "The memory guard's last reading: used by the engine, its limit, what the system can still give,"
+            " and the expected peak of a prefill chunk; -1: unknown.",
+            "part",
+        )
+        for part in label_values.MEMORY_PARTS:
+            self.memory_guard.labels(part)
         self.device_recommended = self._gauge(
             "penstock_device_recommended_bytes",
             "Working set that the device recommends; 0 if it has no figure (a CPU).",
@@ -297,7 +295,7 @@ class Metrics:
             "Evicted tokens: for lack of room, superseded by a session's newer turn, or cleared.",
             "reason",
         )
-        for reason in EVICTIONS:
+        for reason in label_values.EVICTIONS:
             self.prefix_evicted_tokens.labels(reason)
         self.prefix_complaints = self._counter(
             "penstock_prefix_integrity_complaints", "Faults found by the prefix cache's integrity check."
@@ -325,7 +323,7 @@ class Metrics:
             TTFT_SECONDS,
             "start",
         )
-        for start in STARTS:
+        for start in label_values.STARTS:
             self.ttft.labels(start)
         self.itl = self._histogram(
             "penstock_inter_token_seconds", "Time between two tokens of one request (ITL).", ITL_SECONDS
@@ -371,7 +369,7 @@ class Metrics:
         )
 
     def tenant_label(self, tenant: str) -> str:
-        return tenant if tenant in self.tenants else OTHER
+        return tenant if tenant in self.tenants else label_values.OTHER
 
     def describe_build(self, labels: Mapping[str, str]) -> None:
         self.build.clear()

@@ -20,7 +20,8 @@ from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause, FlowStatistics
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import BANDS, LONG_GAP_SECONDS, OTHER, STATES, Metrics
+from scheduler.telemetry.labels import BANDS, OTHER, STATES
+from scheduler.telemetry.metrics import LONG_GAP_SECONDS, Metrics
 
 EXEMPLAR_CHARACTERS = 100
 """OpenMetrics allows 128 for an exemplar's labels, names included."""

@@ -9,7 +9,7 @@ from trio.testing import trio_test
 from api.http_metrics import ServerMetrics
 from api.server.refusals import Refusal
 from api.server.statistics import Tally
-from scheduler.telemetry.metrics import HTTP_REFUSALS
+from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher

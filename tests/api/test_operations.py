@@ -109,6 +109,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
             "departures_per_second": None,
             "last_step_seconds": None,
             "kv_cache_share": 1.0,
+            "prefill_chunk_ceiling": 512,
             "engine_bound_requests": 1,
             "queue": {
                 "requests": 0,

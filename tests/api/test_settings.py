@@ -13,6 +13,7 @@ from api.api_keys import ApiKeys, load_keys
 from api.command_line import penstock
 from api.model_defaults import DefaultSettings
 from api.options import Option, load, options, refuse_unknown_variables
+from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
 from api.serving import engine_environment
 from api.settings import ServeSettings
@@ -45,7 +46,7 @@ def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
     """`cached_tokens` would let one tenant discover another's prompt, token by token."""
     settings = load(given)
     found = ApiKeys() if keys is None else load_keys(keys, None)
-    assert settings.scheduler_config(Path("none"), found, Path("cache")).cache_sharing == sharing
+    assert scheduler_config(settings, Path("none"), found, Path("cache")).cache_sharing == sharing
 
 
 @pytest.mark.parametrize("name", [",", " , ", ""])

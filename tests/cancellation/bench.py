@@ -18,7 +18,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogp
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
-from scheduler.telemetry.metrics import OUTCOMES
+from scheduler.telemetry.labels import OUTCOMES
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler
@@ -66,10 +66,10 @@ class _Observed(FaultyBackend):
         super().remove(request_id)
         self._left(request_id)
 
-    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(chunks)
+        result = super().step(chunks, predicted_seconds)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

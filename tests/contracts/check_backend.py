@@ -330,7 +330,7 @@ def check_memory_holds_the_rows(make: MakeBackend) -> None:
     journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
     journal.step()
     journal.step()
-    memory = backend.memory()
+    memory = backend.device.memory()
     assert 0 < backend.kv_bytes() <= memory.active <= memory.peak
     assert memory.cached >= 0 <= memory.recommended
     journal.finish()

@@ -51,7 +51,7 @@ class Served:
             with error:
                 return error.code, json.loads(error.read())
 
-    def post(self, **fields: Any) -> tuple[int, Any]:
+    def post(self, *, timeout_seconds: float = 60, **fields: Any) -> tuple[int, Any]:
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **fields}
         request = Request(
             self.url + "/v1/chat/completions",
@@ -59,7 +59,7 @@ class Served:
             {"content-type": "application/json"},
         )
         try:
-            with urlopen(request, timeout=60) as answer:
+            with urlopen(request, timeout=timeout_seconds) as answer:
                 return answer.status, json.loads(answer.read())
         except HTTPError as error:
             with error:

@@ -115,6 +115,14 @@ def test_the_stack_of_a_failed_load_is_logged_at_debug_level(tmp_path: Path) -> 
     assert "load_weights" in stacks[0]["stack"]
 
 
+def test_weights_beyond_the_memory_limit_are_one_line_with_the_numbers() -> None:
+    status, lines = serve("--memory-limit", "70MB")
+    assert (status, len(lines)) == (1, 1)
+    assert "the weights take 0.01 GB" in lines[0]
+    assert "the limit is 0.07 GB" in lines[0]
+    assert "--memory-limit" in lines[0]
+
+
 def test_a_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

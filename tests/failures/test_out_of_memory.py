@@ -12,8 +12,8 @@ from trio.testing import MockClock, trio_test
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engine_bounds import lowered_share
 from scheduler.link.messages import Load, ScriptedPlan
-from scheduler.recovery.death import lowered_share
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
@@ -49,10 +49,10 @@ class ScarceMemory:
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
         whole, steps = backend.step, iter(range(1, self.at_step))
 
-        def step(chunks: Sequence[Chunk] = ()) -> StepResult:
+        def step(chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
-            return whole(chunks)
+            return whole(chunks, predicted_seconds)
 
         setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
 

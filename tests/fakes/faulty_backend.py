@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +23,21 @@ from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.link.messages import Retired, ScriptedPlan
 
 _FAIL_AT_TOKEN = 3
+_THREADS = 16
 
 
 class EngineDeath(BaseException):
     """The engine ends here, as if killed. Not an Exception: no handler may survive it."""
+
+
+METAL_TIMEOUT = (
+    "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer"
+    " execution failed: Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)."
+)
+
+
+class EngineTimeout(EngineDeath):
+    """Metal's watchdog ended the process: only `METAL_TIMEOUT` is left, on its stderr."""
 
 
 class EngineHang(BaseException):
@@ -43,13 +56,17 @@ class Faults:
     """Any request whose prompt contains this token fails alone, at its third token."""
     die_token: int = -1
     """The engine dies when it admits a request whose prompt contains this token."""
+    most_chunk_tokens: int = 0
+    """A step with more prompt tokens takes longer than Metal's watchdog allows; 0: it allows all."""
+    timeout_token: int = -1
+    """So does any chunk of a request whose prompt contains this token."""
 
 
 HEALTHY = Faults()
 
 
 class FaultyBackend(ScriptedBackend):
-    """`die` and `hang` do not return."""
+    """`die`, `hang` and `time_out` do not return."""
 
     def __init__(
         self,
@@ -59,12 +76,14 @@ class FaultyBackend(ScriptedBackend):
         *,
         die: Callable[[], NoReturn] | None = None,
         hang: Callable[[], NoReturn] | None = None,
+        time_out: Callable[[], NoReturn] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(plan, sleep, **options)
         self._faults = faults
         self._die = die or _raise_death
         self._hang = hang or _raise_hang
+        self._time_out = time_out or _raise_timeout
         self._steps_begun = 0
 
     def check(self, sequence: engine.Sequence) -> None:
@@ -77,13 +96,22 @@ class FaultyBackend(ScriptedBackend):
             self._die()
         super().admit(sequence)
 
-    def step(self, chunks: Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._steps_begun += bool(self._rows)
         if self._steps_begun == self._faults.die_at_step > 0:
             self._die()
         if self._steps_begun == self._faults.hang_at_step > 0:
             self._hang()
-        return super().step(chunks)
+        if self._is_too_long(chunks):
+            self._time_out()
+        return super().step(chunks, predicted_seconds)
+
+    def _is_too_long(self, chunks: Sequence[Chunk]) -> bool:
+        tokens = sum(chunk.tokens for chunk in chunks)
+        if 0 < self._faults.most_chunk_tokens < tokens:
+            return True
+        prompts = (self._rows[chunk.request_id].sequence.tokens for chunk in chunks)
+        return any(self._faults.timeout_token in prompt for prompt in prompts)
 
     def _ended(self, row: _Row, token: int) -> Retired | None:
         sequence = row.sequence
@@ -111,7 +139,7 @@ def install(faults: Faults) -> None:
     """Before `scheduler.engine.__main__` imports the name ScriptedBackend."""
 
     def make(plan: ScriptedPlan, **options: Any) -> FaultyBackend:
-        return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, **options)
+        return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, time_out=_abort, **options)
 
     setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
 
@@ -124,9 +152,22 @@ def _raise_hang() -> NoReturn:
     raise EngineHang
 
 
+def _raise_timeout() -> NoReturn:
+    raise EngineTimeout
+
+
 def _kill() -> NoReturn:
     while True:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _abort() -> NoReturn:
+    """As libc++abi: the message, and SIGABRT, at which the engine's faulthandler adds the stacks of all
+    threads. A real engine has some: readers, grammar compilers."""
+    for _ in range(_THREADS):
+        threading.Thread(target=_sleep_forever, daemon=True).start()
+    os.write(sys.stderr.fileno(), f"{METAL_TIMEOUT}\n".encode())
+    os.abort()
 
 
 def _sleep_forever() -> NoReturn:

@@ -3,20 +3,29 @@ clock. Only the process is missing; `tests/scheduler/link/test_process.py` tests
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
-from contextlib import suppress
 
 import trio
 import trio.testing
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import Fault, Load, ToEngine
 from scheduler.link.process import Exit, Session
-from tests.fakes.faulty_backend import HEALTHY, EngineDeath, EngineHang, Faults, FaultyBackend
+from tests.fakes.faulty_backend import (
+    HEALTHY,
+    METAL_TIMEOUT,
+    EngineDeath,
+    EngineHang,
+    EngineTimeout,
+    Faults,
+    FaultyBackend,
+)
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -45,6 +54,7 @@ class LoopbackLauncher:
         self._make_backend = make_backend
         self._running: trio.CancelScope | None = None
         self._last_stderr: tuple[str, ...] = ()
+        self._returncode = 0
         self.starts = 0
         self.loop: EngineLoop | None = None
         self.backend: Backend | None = None
@@ -56,7 +66,7 @@ class LoopbackLauncher:
 
     async def run(self, session: Session) -> Exit:
         self.starts += 1
-        self._last_stderr = ()
+        self._last_stderr, self._returncode = (), -signal.SIGKILL
         ours, theirs = trio.testing.memory_stream_pair()
         channel = Channel(ours)
         async with trio.open_nursery() as nursery:
@@ -66,15 +76,19 @@ class LoopbackLauncher:
                 await session(channel)
             finally:
                 nursery.cancel_scope.cancel()
-        return Exit(1 if self._last_stderr else -9, self._last_stderr)
+        return Exit(self._returncode, self._last_stderr)
 
     async def _engine(self, link: trio.abc.Stream) -> None:
         with trio.CancelScope() as self._running:
             async with trio.open_nursery() as nursery:
                 shell = _Shell(link)
                 nursery.start_soon(shell.read)
-                with suppress(EngineDeath):
+                try:
                     await self._live(shell)
+                except EngineTimeout:
+                    self._last_stderr, self._returncode = (METAL_TIMEOUT,), -signal.SIGABRT
+                except EngineDeath:
+                    pass
                 nursery.cancel_scope.cancel()
         # Not under the cancelled scope: the parent sees a death by this close.
         await trio.aclose_forcefully(link)
@@ -92,7 +106,7 @@ class LoopbackLauncher:
             load.max_slots,
             PrefillPace(load.prefill_chunk_tokens),
             clock=trio.current_time,
-            kv_cache_share=load.kv_cache_share,
+            ceiling=ChunkCeiling.of(load),
         )
         await shell.link.send_all(encode(self.backend.describe()))
         while True:
@@ -103,6 +117,7 @@ class LoopbackLauncher:
                 await trio.sleep_forever()
             except Exception as error:
                 self._last_stderr = (_TRACEBACK, f"{type(error).__name__}: {error}")
+                self._returncode = 1
                 await shell.link.send_all(encode(Fault(self._last_stderr[-1])))
                 return
             await trio.sleep(load.scripted.step_seconds)

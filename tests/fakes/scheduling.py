@@ -47,6 +47,7 @@ def make_scheduler(
     preparation: Preparation | None = None,
     tracer: Tracer | None = None,
     kv_cache_bytes: int = -1,
+    continuous: Callable[[], float] = trio.current_time,
     engine: EngineConfig | None = None,
     **intake: Any,
 ) -> Scheduler:
@@ -67,7 +68,7 @@ def make_scheduler(
         recovery=recovery or RecoveryConfig(),
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
-    return Scheduler(config, preparation, launcher, in_place, tracer=tracer)
+    return Scheduler(config, preparation, launcher, in_place, tracer=tracer, continuous=continuous)
 
 
 @asynccontextmanager

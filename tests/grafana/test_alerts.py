@@ -87,6 +87,11 @@ CASES = {
         {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "0x120"},
         early=1,
     ),
+    "PenstockMemoryPressed": Case(
+        {"penstock_memory_relief": "3x120"},
+        {"penstock_memory_relief": "2x120"},
+        early=1,
+    ),
     "PenstockPreempting": Case(
         {"penstock_re_prefilled_tokens_total": "0+30x120", "penstock_prefilled_tokens_total": "0+100x120"},
         {"penstock_re_prefilled_tokens_total": "0+5x120", "penstock_prefilled_tokens_total": "0+100x120"},

@@ -28,6 +28,7 @@ MAY_IMPORT_MLX = (
     "scheduler/engine/mlx/",
     "scheduler/models/training/evaluation.py",
     "loadtests/bare_loop.py",
+    "loadtests/device/",
     "loadtests/step_process.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )

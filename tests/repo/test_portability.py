@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 LINUX_ONLY = {
     "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
+    "tests/end_to_end/small_memory.py": "only Linux has control groups; run by hand",
 }
 """Files that read it nevertheless, and why."""
 

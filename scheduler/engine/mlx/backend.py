@@ -10,32 +10,33 @@ from collections import abc
 from collections.abc import Callable, Container
 from typing import Any
 
-import mlx.core as mx
-
 from scheduler.engine.backend import StepResult, check_logprobs
+from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.memory import default_budget_bytes, machine_memory_bytes, recommended_bytes
+from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.cpu import swiglu
+from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
+from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
-    DeviceMemory,
     Load,
     PrefillOut,
     Ready,
@@ -68,21 +69,25 @@ class MlxBackend:
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
+        memory_limit: MemoryLimit | None = None,
     ) -> None:
-        """`batching`: what the check at load found to be right for this model."""
+        """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
+        this model. `memory_limit` None: as the load says."""
+        self.model = model
         self._description = description
         self._row_bytes = row_bytes
+        self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)
         self._grammars = grammars or Grammars(None)
         layout = CacheLayout(model)
         self._needs_state = layout.needs_state
         self._prefixes = None
         if batching.prefixes:
-            self._prefixes = _prefix_cache(layout, load, description, row_bytes, clock)
+            self._prefixes = _prefix_cache(layout, self._memory_limit, row_bytes, clock)
         in_place = self._prefixes is not None and batching.in_place
         self._layout = layout
+        self.group_cost_tokens = group_cost_tokens
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
-        self._recommended_bytes = recommended_bytes(mx.device_info())
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
@@ -222,12 +227,13 @@ class MlxBackend:
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         if self._regrouping:
             self._regroup()
         sizes = self._sizes(chunks)
         started = time.perf_counter()
-        prompt_logprobs = tuple(self._batch.prefill(sizes))
+        with slices(self.model, predicted_seconds, device().traits.evaluation_seconds):
+            prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._progress(row) for row in sizes]
         if self._regrouping:
@@ -301,26 +307,25 @@ class MlxBackend:
     def kv_bytes(self) -> int:
         return self._batch.nbytes
 
-    def memory(self) -> DeviceMemory:
-        # 0.1 µs for the three: counters of MLX's allocator.
-        return DeviceMemory(
-            mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
-        )
+    @property
+    def device(self) -> Device:
+        return device()
+
+    @property
+    def memory_limit(self) -> MemoryLimit:
+        return self._memory_limit
 
 
 def _prefix_cache(
-    layout: CacheLayout,
-    load: Load,
-    description: Ready,
-    row_bytes: RowBytes,
-    clock: Callable[[], float],
+    layout: CacheLayout, limit: MemoryLimit, row_bytes: RowBytes, clock: Callable[[], float]
 ) -> PrefixCache[KvSegment, RowState] | None:
-    if load.kv_cache_bytes == 0:
+    if limit.kv_bytes == 0:
         return None
-    budget_bytes = load.kv_cache_bytes
-    if budget_bytes < 0:
-        budget_bytes = default_budget_bytes(
-            mx.device_info(), description.weights_bytes, machine_memory_bytes()
-        )
     cut_bytes = row_bytes.token_bytes if layout.has_cuttable else 0
-    return PrefixCache(int(budget_bytes * load.kv_cache_share), cut_bytes, layout.needs_state, clock)
+    budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
+    buffers = None
+    if (most := device().traits.most_buffers) is not None:
+        buffers = BufferBound(
+            most // 2, *layout.arrays
+        )  # The rows, the weights and a step's graph have half.
+    return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)

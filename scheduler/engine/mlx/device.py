@@ -1,8 +1,8 @@
-"""The properties of the engine's device.
+"""MLX's devices behind the engine's `Device`: CPU, Metal and CUDA.
 
 One value per process: mlx-lm's models call attention and the feed-forward gate, so that no argument can be
 passed. Callers read `device()` at each call, not at import, so that tests on a CPU can run the branches of
-Metal and CUDA (`forced`).
+Metal and CUDA (`forced`). We have run the CPU's only.
 """
 
 from __future__ import annotations
@@ -10,42 +10,118 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 
+from scheduler.engine.device import Traits
+from scheduler.engine.memory_limit import (
+    MemoryLimit,
+    memory_limit,
+    recommended_bytes,
+)
+from scheduler.engine.system_memory import SystemMemory, machine_bytes, system_reader
+from scheduler.link.messages import DeviceMemory, Load
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    exp_is_slow: bool
-    """MLX's exponential is one libm call per number, 11 to 20 ns: nine tenths of attention over a long
-    prefix. Then NumPy or a power of two made from bits computes softmax and gate, all attention is ours, and
-    NumPy computes penalties, cut-offs and random numbers, too."""
-
-
-X86 = Device(exp_is_slow=True)
-OTHER = Device(exp_is_slow=False)
-"""Metal, CUDA and Apple's CPUs."""
-
-
-def _detected() -> Device:
-    on_x86 = mx.default_device() == mx.cpu and platform.machine() in ("x86_64", "AMD64")
-    return X86 if on_x86 else OTHER
-
-
-_device = _detected()
+X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
+"""Score pieces close to the sizes of caches, because several operations pass over them."""
+ARM = Traits("cpu", wide_weights=True)
+METAL = Traits("metal", evaluation_seconds=2.0, most_buffers=499_000)
+"""Metal's watchdog has been seen to end work after 5 s (mlx#3830), and a prediction may be too low by half.
+The number of buffers is Metal's (`resource_limit` in MLX's device_info, where it reports it)."""
+CUDA = Traits("cuda")
 
 
-def device() -> Device:
+_FIRST_SCORE_BYTES = 256 << 20
+"""Before a model is loaded, when the memory limit is not known."""
+
+
+def _detected() -> Traits:
+    if mx.default_device() == mx.cpu:
+        return X86 if platform.machine() in ("x86_64", "AMD64") else ARM
+    if not mx.metal.is_available():
+        return CUDA
+    return replace(METAL, most_buffers=int(mx.device_info().get("resource_limit") or METAL.most_buffers or 0))
+
+
+class MlxDevice:
+    """The allocator's counters and limits, and what the operating system says beside them."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+        self._score_bytes = _FIRST_SCORE_BYTES
+        self._system = system_reader()
+        self._recommended_bytes = recommended_bytes(self.facts())
+
+    @staticmethod
+    def facts() -> dict[str, Any]:
+        """MLX's device_info(): names and sizes differ between back ends."""
+        return dict(mx.device_info())
+
+    @property
+    def score_bytes(self) -> int:
+        """Bound on the scores of one piece of an attention product."""
+        return min(self._score_bytes, self.traits.most_score_bytes)
+
+    @property
+    def name(self) -> str:
+        if self.traits.kind == "cpu":
+            return "cpu"
+        return str(self.facts().get("device_name", "gpu"))
+
+    def memory(self) -> DeviceMemory:
+        # 0.1 µs for the three: counters of MLX's allocator.
+        return DeviceMemory(
+            mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
+        )
+
+    def system(self) -> SystemMemory:
+        return self._system()
+
+    def restart_peak(self) -> None:
+        mx.reset_peak_memory()
+
+    def clear_pool(self) -> None:
+        mx.clear_cache()
+
+    def limit_pool(self, most_bytes: int) -> None:
+        mx.set_cache_limit(most_bytes)
+
+    def limit_scores(self, most_bytes: int) -> None:
+        self._score_bytes = most_bytes
+
+    def limit_wired(self, most_bytes: int) -> None:
+        if self.traits.kind == "metal":  # Elsewhere MLX raises, or does nothing.
+            # More than the recommendation raises.
+            mx.set_wired_limit(min(most_bytes, self._recommended_bytes or most_bytes))
+
+
+_device = MlxDevice(_detected())
+
+
+def device() -> MlxDevice:
     return _device
 
 
+def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
+    """Return the memory limit of this process. Raises MemoryTooSmall if the weights do not fit."""
+    kv_bytes = None if load.kv_cache_bytes < 0 else load.kv_cache_bytes
+    return memory_limit(
+        load.memory_limit,
+        _device.facts(),
+        machine_bytes(),
+        weights_bytes,
+        kv_bytes,
+        load.kv_cache_share,
+    )
+
+
 @contextmanager
-def forced(instead: Device) -> Iterator[None]:
+def forced(traits: Traits) -> Iterator[None]:
     """Run as if on another device. Existing rows keep their way of sampling."""
-    global _device
-    before, _device = _device, instead
+    before, _device.traits = _device.traits, traits
     try:
         yield
     finally:
-        _device = before
+        _device.traits = before

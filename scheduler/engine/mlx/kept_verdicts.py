@@ -1,4 +1,5 @@
-"""Verdicts of the check at load, kept between starts: one small file for each model, versions and options.
+"""What is checked and measured at load, kept between starts: one small file for each model, versions and
+options.
 
 A verdict depends on the model's architecture and on the software, not on the weights' values, so the key is
 made from `config.json`, not from gigabytes of weights. A file that cannot be read or written costs another
@@ -10,13 +11,21 @@ A file of its own because the check itself touches no file.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from scheduler.engine.mlx.load_check import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`group_cost_tokens` None: nothing could be measured (`group_cost.py`)."""
+
+    verdict: Verdict
+    group_cost_tokens: int | None = None
 
 
 def verdict_key(config: bytes, *parts: str) -> str:
@@ -31,17 +40,17 @@ class KeptVerdicts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, key: str) -> Verdict | None:
+    def read(self, key: str) -> Kept | None:
         try:
-            return msgspec.json.decode(self._path(key).read_bytes(), type=Verdict)
+            return msgspec.json.decode(self._path(key).read_bytes(), type=Kept)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def write(self, key: str, verdict: Verdict) -> None:
+    def write(self, key: str, kept: Kept) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             half = self._folder / f"{key}.{os.getpid()}"
-            half.write_bytes(msgspec.json.encode(asdict(verdict)))
+            half.write_bytes(msgspec.json.encode(asdict(kept)))
             half.replace(self._path(key))
         except OSError:
             return

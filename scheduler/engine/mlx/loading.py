@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, verdict_key
+from scheduler.engine.mlx.device import device, limit_of
+from scheduler.engine.mlx.group_cost import group_cost_tokens
+from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -42,7 +45,11 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
-    mx.eval(model.parameters())
+    limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
+    device().limit_pool(limit.pool_bytes)
+    device().limit_wired(limit.limit_bytes)
+    device().limit_scores(limit.score_bytes)
+    _evaluate(_arrays(model), report)
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
@@ -50,7 +57,7 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     parameters, held = _arrays(model), row_bytes(cache)
     description = Ready(
         version=PROTOCOL_VERSION,
-        device=_device_name(),
+        device=device().name,
         model_type=str(config.get("model_type", "unknown")),
         vocabulary=logits.shape[-1],
         kv_bytes_per_token=held.token_bytes,
@@ -59,33 +66,48 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
     del cache, logits
     report("checking the batch")
-    verdict = _verdict(model, config, command, description, held)
+    kept = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
-    batching = verdict.batching
+    batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
-    return MlxBackend(model, command, description, held, tier=tier, grammars=grammars, batching=batching)
+    return MlxBackend(
+        model,
+        command,
+        description,
+        held,
+        tier=tier,
+        group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
+        grammars=grammars,
+        batching=batching,
+        memory_limit=limit,
+    )
 
 
-def _verdict(
-    model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes
-) -> Verdict:
-    """How much of the batch is right for this model. Each reason for less is printed to stderr."""
+def _verdict(model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes) -> Kept:
+    """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
+    is printed to stderr."""
     if command.load_check == "off":
-        return Verdict(Batching())
-    kept, key = KeptVerdicts(Path(command.verdict_folder)), _verdict_key(model, config, command, description)
-    verdict = kept.read(key) if command.verdict_folder else None
-    if verdict is None:
+        return Kept(Verdict(Batching()))
+    folder, key = (
+        KeptVerdicts(Path(command.verdict_folder)),
+        _verdict_key(model, config, command, description),
+    )
+    kept = folder.read(key) if command.verdict_folder else None
+    if kept is None:
         verdict = _checked(model, command, description, held)
+        cost = group_cost_tokens(model, held) if verdict.batching.in_place else None
+        kept = Kept(verdict, cost)
         if command.verdict_folder:
-            kept.write(key, verdict)
+            folder.write(key, kept)
+    verdict = kept.verdict
     for reason in verdict.reasons:
         print(f"a check at load failed: {reason}", file=sys.stderr)
     if fallbacks := verdict.batching.fallbacks:
         print(f"the model runs with {' and '.join(fallbacks)}", file=sys.stderr)
-    return verdict
+    return kept
 
 
 def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:
@@ -127,7 +149,7 @@ def _disk_tier(
     report("scanning the disk tier")
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
-    software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {_device_name()}, {load.weights_dtype}"
+    software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
     software = ", ".join([software, *mended_parts(model)])
     name = fingerprint(Path(load.model_folder), _dtype_names(_arrays(model)), None, software)
     try:
@@ -137,19 +159,26 @@ def _disk_tier(
         return None
 
 
+_SLICE_BYTES = 1 << 30
+"""Of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
+(mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
+
+
+def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None]) -> None:
+    total, done, piece, piece_bytes = sum(array.nbytes for array in weights), 0, list[mx.array](), 0
+    for array in weights:
+        piece.append(array)
+        piece_bytes += array.nbytes
+        if piece_bytes >= _SLICE_BYTES:
+            mx.eval(piece)
+            done, piece, piece_bytes = done + piece_bytes, [], 0
+            report(f"reading weights: {100 * done // total} %")
+    mx.eval(piece)
+
+
 def _arrays(model: Any) -> list[mx.array]:
     flat: Any = tree_flatten(model.parameters())
     return [value for _, value in flat]
-
-
-def _on_cpu() -> bool:
-    return bool(mx.default_device() == mx.cpu)
-
-
-def _device_name() -> str:
-    if _on_cpu():
-        return "cpu"
-    return str(mx.device_info().get("device_name", "gpu"))
 
 
 def _convert_weights(
@@ -161,7 +190,7 @@ def _convert_weights(
     16-bit or packed weights, and float32 decoded several times faster.
     """
     if weights_dtype == "auto":
-        weights_dtype = "float32" if _on_cpu() else "stored"
+        weights_dtype = "float32" if device().traits.wide_weights else "stored"
     if weights_dtype == "stored":
         return model
     report(f"converting weights to {weights_dtype}")

@@ -31,11 +31,6 @@ from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.replacement import replace
 
-_PIECE_BYTES = 256 << 20
-"""The bound on memory for the scores of one product and what is computed from them: a long chunk over a long
-run is computed in pieces. A Mac with 8 GB has 0.8 GB left for activations (`memory.py`)."""
-_PIECE_BYTES_CPU = 64 << 20
-"""Less, because several operations pass over them: close to the sizes of caches."""
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
 in float32 one of the buffers is reused."""
@@ -146,7 +141,7 @@ def _attention(
 
 
 def _most_scores() -> int:
-    return (_PIECE_BYTES_CPU if device().exp_is_slow else _PIECE_BYTES) // _SCORE_BYTES
+    return device().score_bytes // _SCORE_BYTES
 
 
 def _after(done: list[mx.array], queries: mx.array) -> mx.array:
@@ -231,7 +226,7 @@ def _dispatch(
     """Replaces mlx-lm's function, which models call. `cache.groups` are the runs that its rows share; where
     MLX's exponential is slow, all attention is computed here."""
     groups = getattr(cache, "groups", ())
-    if groups or (device().exp_is_slow and not hasattr(cache, "bits")):
+    if groups or (device().traits.exp_is_slow and not hasattr(cache, "bits")):
         if isinstance(mask, str):
             mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
         return shared_attention(queries, keys, values, groups, scale, mask, sinks)

@@ -3,6 +3,12 @@
 Families differ in what they do between the cache and the softmax: MLA adds part of the scores itself, some
 call their own kernel, some pass a window. A model whose results differ stays on the ordinary path. One row of
 the test shares nothing: for it the run is fully masked, and the others' private parts are padded.
+
+What rounding makes of a difference depends on the model: with 4-bit weights a last bit of one layer was a
+tenth of the largest logit, in float16 a few thousandths. So the tolerance is the model's own: how far its
+logits move when each cached key and value is rounded another way. The median of three prompts measured at
+most 1.1 times that in place, and 5.6 times and more where one token of a run was left out (nine families of
+four layers, in 16 and 4 bits).
 """
 
 from __future__ import annotations
@@ -23,13 +29,16 @@ _RESTS = ([2, 19, 4], [23, 6, 29], [8, 31, 10])
 _SHARING_ROWS = 2
 _OTHER_WORDS = (0, 32, 64)
 """Added to each token. Rounding may send a token to another expert, which changes its logits much: where not
-all is float32, a difference counts if it shows for all of these. A fault of the module does."""
+all is float32, a difference counts if it shows for two of these. A fault of the module does."""
+_MAJORITY = 2
 _SHARING = "prefixes in place"
-_TOLERANCE = 1e-3
-_TOLERANCE_COARSE = 0.1
-"""Fraction of the largest logit: the effect of another order of summation. Where not all is float32, that of
-the worst of some thousand logits: tiny models in 4 bits were seen to differ by 0.09, and faults by 0.2 to
-0.5. What is less and wrong differs in `load_check.py`, where prefixes in place run for real."""
+_LEAST_TOLERANCE = 1e-3
+"""Fraction of the largest logit: the effect of another order of summation in float32."""
+_TOLERANCE = 3.0
+"""How many times the model's own rounding, where not all is float32. What is less and wrong differs in
+`load_check.py`, where prefixes in place run for real."""
+_ROUNDINGS = 3
+_RESOLUTION = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
 _COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
 """Types of 16-bit parameters, and of packed ones."""
 
@@ -45,30 +54,54 @@ def sharing_fault(model: Any) -> str | None:
     """Why rows cannot share in place. None: two rows behind one prefix, and a third beside them, get the same
     logits in prefill and in decode with copies and in place."""
     exact = computes_in_float32(model)
-    fault = None
-    for words in _OTHER_WORDS:
+    needed = 1 if exact else _MAJORITY
+    faults: list[str] = []
+    for tried, words in enumerate(_OTHER_WORDS, 1):
         try:
-            long, short = (
-                _after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX)
-            )
-            apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
-            mx.eval(apart, together)
-            scale = max(float(mx.max(mx.abs(apart))), 1e-6)
-            difference = float(mx.max(mx.abs(apart - together)))
-            if difference <= (_TOLERANCE if exact else _TOLERANCE_COARSE) * scale:
-                return None
+            fault = _fault(model, words, exact)
         except Exception as error:  # Models raise many types for a cache that they do not expect.
             return f"{_SHARING}: {type(error).__name__}: {error}"
-        fault = fault or f"{_SHARING}: logits differ by {difference:.3g} of {scale:.3g}"
-        if exact:
+        faults += [] if fault is None else [fault]
+        if needed in (len(faults), tried - len(faults)):
             break
-    return fault
+    return faults[0] if len(faults) == needed else None
 
 
-def _logits(model: Any, words: int, long: list[Any], short: list[Any], in_place: bool) -> mx.array:
+def _fault(model: Any, words: int, exact: bool) -> str | None:
+    """Of prompts that are moved by `words`."""
+    long, short = (_after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX))
+    apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
+    mx.eval(apart, together)
+    scale = max(float(mx.max(mx.abs(apart))), 1e-6)
+    difference = _difference(apart, together)
+    if difference <= _LEAST_TOLERANCE * scale:
+        return None
+    rounding = 0.0
+    for seed in () if exact else range(1, _ROUNDINGS + 1):
+        rounded = _logits(model, words, long, short, in_place=False, seed=seed)
+        rounding = max(rounding, _difference(apart, rounded))
+    if difference <= _TOLERANCE * rounding:  # NaN is a difference.
+        return None
+    by = f", and by {rounding:.3g} from rounding" if rounding else ""
+    return f"{_SHARING}: logits differ by {difference:.3g} of {scale:.3g}{by}"
+
+
+def _difference(some: mx.array, others: mx.array) -> float:
+    """Of the row that differs most, at its median position: rounding may send a token to another expert,
+    which changes one position much, and a wrong mask all that follow. NaN if anything is not finite."""
+    by_position = mx.max(mx.abs(some.astype(mx.float32) - others.astype(mx.float32)), axis=-1)
+    middle = mx.sort(by_position, axis=1)[:, by_position.shape[1] // 2]
+    return float(mx.max(middle)) + 0.0 * float(mx.sum(by_position))
+
+
+def _logits(
+    model: Any, words: int, long: list[Any], short: list[Any], in_place: bool, seed: int = 0
+) -> mx.array:
     """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token. `long`, `short`: caches
-    with the prefixes, of which batches take copies."""
-    batch = [_merged(*layers, in_place) for layers in zip(long, short, strict=True)]
+    with the prefixes, of which batches take copies. `seed`: by which they are rounded another way; 0: as they
+    are."""
+    keys = mx.random.split(mx.random.key(seed), len(long)) if seed else [None] * len(long)
+    batch = [_merged(*layers, in_place) for layers in zip(long, short, keys, strict=True)]
     rests = mx.array(_RESTS) + words
     chunk = model(rests[:, :-1], cache=batch)
     token = model(rests[:, -1:], cache=batch)
@@ -81,10 +114,10 @@ def _after(model: Any, prefix: list[int]) -> list[Any]:
     return caches
 
 
-def _merged(long: Any, short: Any, in_place: bool) -> Any:
+def _merged(long: Any, short: Any, key: mx.array | None, in_place: bool) -> Any:
     if type(long) is not KVCache:
         return long.merge([*[long] * _SHARING_ROWS, short])
-    path, beside = _path(long, _PREFIX), _path(short, _SHORT_PREFIX)
+    path, beside = _path(long, _PREFIX, key), _path(short, _SHORT_PREFIX, key)
     start = _start(path, ()) if in_place else _start((), path)
     return start.merge([*[start] * _SHARING_ROWS, _start((), beside)])
 
@@ -93,6 +126,15 @@ def _start(shared: Path, copied: Path) -> RowStart:
     return RowStart(0, BatchGeometry((shared,), (0,)), copied, 0)
 
 
-def _path(layer: KVCache, prefix: list[int]) -> Path:
+def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
     """Each layer has segments of its own here, for itself alone."""
-    return (Run(KvSegment([layer.keys_and_values()], len(prefix)), len(prefix)),)
+    keys, values = (_rounded(half, key) for half in layer.keys_and_values())
+    return (Run(KvSegment([(keys, values)], len(prefix)), len(prefix)),)
+
+
+def _rounded(array: mx.array, key: mx.array | None) -> mx.array:
+    """Each number, moved by up to one unit in its last place."""
+    if key is None or array.dtype not in _RESOLUTION:
+        return array
+    by = _RESOLUTION[array.dtype] * mx.random.uniform(-1.0, 1.0, array.shape, key=key)
+    return (array.astype(mx.float32) * (1.0 + by)).astype(array.dtype)

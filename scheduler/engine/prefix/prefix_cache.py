@@ -20,14 +20,15 @@ from typing import Generic, TypeAlias
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
-from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
+from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.token_ids import KEY_BYTES
 
 Tokens: TypeAlias = Sequence[int]
 
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
-    """Holds at most budget - running bytes, except for leased paths. Exact after every call."""
+    """Holds at most budget - running bytes, and `buffers`, except for leased paths. Exact after every
+    call."""
 
     def __init__(
         self,
@@ -36,15 +37,17 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         needs_snapshot: bool,
         clock: Callable[[], float],
         retention: Retention | None = None,
+        buffers: BufferBound | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
-        cut. `needs_snapshot`: the model has layers that cannot be cut."""
+        cut. `needs_snapshot`: the model has layers that cannot be cut. `buffers` None: any number."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
         self._needs_snapshot = needs_snapshot
         self._clock = clock
         self._retention = retention or Retention()
+        self._buffers = buffers
         self._tree: RadixTree[SegmentT, SnapshotT] = RadixTree(self._inherit)
         self._marks: dict[Node[SegmentT, SnapshotT], Mark] = {}
         # Lazy deletion: (rank, age, is a leaf, ticket, node) is valid while the ticket is the node's own.
@@ -149,8 +152,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._supersede((salt, session), end, len(tokens), system_tokens)
         added = 0
         with nullcontext() if end is None else self._pinned(end):
-            fitting = max(0, self._make_room(missing * self._token_bytes)) // self._token_bytes
-            if missing and fitting:
+            fitting = (
+                max(0, self._make_room(missing * self._token_bytes, min(missing, 1))) // self._token_bytes
+            )
+            if missing and fitting and not self._too_many(1):
                 end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
                 self._marks[end] = Mark(0.0)
                 self.stored_tokens += len(end.tokens)
@@ -170,7 +175,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         if not self._needs_snapshot or not match.path or match.length < len(tokens) or known:
             return False
         with self._pinned(match.path[-1]):
-            if self._make_room(snapshot.nbytes) < snapshot.nbytes:
+            pieces = int(match.inside), 1  # The edge is split there.
+            if self._make_room(snapshot.nbytes, *pieces) < snapshot.nbytes or self._too_many(*pieces):
                 return False
             node = self._tree.attach(match.tokens, salt, snapshot)
             assert node is not None, "a pinned path was lost"
@@ -180,6 +186,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._thin(node)
         self._make_room(0)
         return node.snapshot is not None
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Hold no more than this from now on, as far as leases allow."""
+        self.budget_bytes = budget_bytes
+        self._make_room(0)
 
     def set_running_bytes(self, running_bytes: int) -> None:
         """Set the part of the budget that running requests use from now on."""
@@ -230,6 +241,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             complaints.append("sessions and turns are not the same")
         if self.nbytes > self.room and self._victim() is not None:
             complaints.append(f"{self.nbytes} bytes exceed the room of {self.room}, and some are evictable")
+        if self._too_many() and self._victim() is not None:
+            complaints.append(f"{self._tree.nodes} nodes are too many buffers, and some are evictable")
         return complaints
 
     def _find(self, tokens: Tokens, salt: str) -> Match[SegmentT, SnapshotT]:
@@ -308,11 +321,19 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self.evicted_bytes += self._tree.detach(node)
         self._file(node)
 
-    def _make_room(self, need: int) -> int:
-        """Evict until `need` more bytes fit or nothing is evictable. Return the room that there is then."""
-        while self.nbytes + need > self.room and (victim := self._victim()) is not None:
+    def _make_room(self, need: int, segments: int = 0, snapshots: int = 0) -> int:
+        """Evict until `need` more bytes, in these numbers of pieces, fit or nothing is evictable. Return the
+        room in bytes that there is then."""
+        while (self.nbytes + need > self.room or self._too_many(segments, snapshots)) and (
+            victim := self._victim()
+        ) is not None:
             self._evict(victim, "budget")
         return self.room - self.nbytes
+
+    def _too_many(self, segments: int = 0, snapshots: int = 0) -> bool:
+        """Whether these and what is held are more buffers than may be held."""
+        tree, bound = self._tree, self._buffers
+        return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 
     def _victim(self) -> Node[SegmentT, SnapshotT] | None:
         while self._queue:

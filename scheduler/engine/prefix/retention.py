@@ -1,4 +1,4 @@
-"""The bounds of the eviction policy, and its facts about each node.
+"""The bounds of the prefix cache, and the eviction policy's facts about each node.
 
 A file of its own because `prefix_cache.py` has the moves, and these are the facts they work on.
 """
@@ -27,6 +27,19 @@ class Retention:
         """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
         least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
         return hit_tokens >= least
+
+
+@dataclass(frozen=True, slots=True)
+class BufferBound:
+    """How many device allocations the cache may hold, whatever their size, and what its parts are made of.
+    Metal ends a process that exceeds its number."""
+
+    most: int
+    of_segment: int
+    of_snapshot: int
+
+    def exceeded(self, segments: int, snapshots: int) -> bool:
+        return segments * self.of_segment + snapshots * self.of_snapshot > self.most
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.load_failure import in_one_line
+from scheduler.engine.memory_limit import MemoryTooSmall
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,10 @@ def test_each_kind_of_failure_says_what_it_means_and_what_to_do(error: Exception
     said = in_one_line(error)
     assert said.startswith(line)
     assert len(said.rpartition("): ")[2]) > 10
+
+
+def test_a_refusal_with_its_own_words_is_said_as_it_is() -> None:
+    assert in_one_line(MemoryTooSmall("the weights take 9 GB")) == "the weights take 9 GB"
 
 
 @given(text=st.text())

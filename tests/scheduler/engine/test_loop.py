@@ -67,9 +67,9 @@ class _Watched(FaultyBackend):
         super().remove(request_id)
         self.rows.remove(request_id)
 
-    def step(self, chunks: abc.Sequence[Chunk] = ()) -> StepResult:
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self._stepped = set(self.rows)
-        result = super().step(chunks)
+        result = super().step(chunks, predicted_seconds)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 
@@ -154,7 +154,7 @@ class _Run:
         assert counters.running + counters.waiting == len(self.open)
         own_tokens = counters.row_tokens - counters.shared_row_tokens
         assert counters.kv_bytes == self.backend.kv_bytes() == KV_BYTES_PER_TOKEN * own_tokens
-        assert counters.memory == self.backend.memory()
+        assert counters.memory.active == self.backend.device.memory().active
 
     def finish(self) -> None:
         for _ in range(2000):

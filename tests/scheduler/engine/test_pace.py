@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.backend import StepResult
+from scheduler.engine.loop import StepMeter
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
+from scheduler.engine.plan import StepPlan
+from scheduler.link.messages import TokenOut
 
 
 def _decode_seconds(rows: int) -> float:
@@ -126,3 +130,15 @@ def test_a_clock_that_stands_still_teaches_nothing(seconds: float) -> None:
     pace.observe_decode(seconds, 4)
     assert pace.speeds() == {}
     assert pace.decode_seconds(4) is None
+
+
+def test_a_step_that_waited_for_nothing_teaches_no_speed() -> None:
+    """The first step that runs ahead returns no tokens: it submitted work and did not wait. Learned as a
+    decode step, it would make later chunks too small."""
+    meter = StepMeter(PrefillPace(2048))
+    meter.measure(StepPlan(), StepResult(decoded_rows=8), started=0.0, ended=0.001)
+    assert meter.pace.decode_seconds(8) is None
+    tokens = [TokenOut(row, 5) for row in range(8)]
+    meter.measure(StepPlan(), StepResult(tokens, decoded_rows=8), started=0.001, ended=0.021)
+    assert meter.pace.decode_seconds(8) == pytest.approx(0.02)
+    assert meter.steps == 2

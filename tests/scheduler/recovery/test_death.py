@@ -47,6 +47,9 @@ TRACEBACK = (
         (METAL_TIMEOUT, DeathCause.GPU_TIMEOUT),
         ("Execution was aborted. Caused GPU Timeout Error", DeathCause.GPU_TIMEOUT),
         (METAL_INTERACTIVITY, DeathCause.GPU_TIMEOUT),
+        ("CUDA error: the launch timed out and was terminated", DeathCause.GPU_TIMEOUT),
+        ("cudaErrorLaunchTimeout", DeathCause.GPU_TIMEOUT),
+        ("cudaErrorIllegalAddress", DeathCause.GPU_ERROR),
         (METAL_RESOURCE, DeathCause.GPU_ERROR),
     ],
 )

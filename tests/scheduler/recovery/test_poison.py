@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler.config import RecoveryConfig
 from scheduler.events import FinishReason
 from scheduler.recovery.death import CrashLoopBreaker
-from scheduler.recovery.poison import count_death, to_resume
+from scheduler.recovery.poison import count_death, culprit_of, spare, to_resume
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 from tests.fakes.byte_tokenizer import EOS
@@ -26,7 +26,7 @@ def on_board(number: int, tokens: int = 0) -> StreamRecord:
 
 
 def after_death(*records: StreamRecord, limit: int = 2) -> StreamRecord | None:
-    culprit = count_death(records, limit)
+    culprit = culprit_of(count_death(records), limit)
     for record in records:
         record.move(Event.LOSE)
     return culprit
@@ -107,3 +107,38 @@ def test_several_deaths_in_a_window_are_a_crash_loop() -> None:
     assert breaker.reason(10.1) is None
     breaker.died(13.0)
     assert breaker.reason(13.0) is not None, "those of 4, 9 and 13"
+
+
+def test_a_spared_death_counts_for_nobody_but_leaves_the_suspicion() -> None:
+    """The device timed out, and the next engine has smaller chunks: all on board resume as after any
+    death, and none is nearer to its limit."""
+    trusted, suspect = on_board(1, tokens=9), on_board(2)
+    records = [trusted, suspect]
+    for _ in range(5):
+        assert culprit_of(died_of_timeout(*records), 1) is None
+        assert [record.suspect for record in records] == [False, True]
+        for record in records:
+            record.move(Event.LOSE)
+            sent_again(record)
+        for _ in range(4):
+            trusted.count_token(65, 0.0)
+    assert (trusted.deaths, suspect.deaths) == (0, 0)
+    assert culprit_of(count_death([suspect]), 1) is suspect
+
+
+def test_a_request_is_not_spared_for_ever() -> None:
+    """Chunks climb back, so that without a bound one prompt could time out again and again."""
+    record = on_board(1)
+    deaths = 1
+    while culprit_of(died_of_timeout(record), 2) is None:
+        deaths += 1
+        assert deaths < 20
+        record.move(Event.LOSE)
+        sent_again(record)
+    assert deaths > 10
+
+
+def died_of_timeout(*records: StreamRecord) -> list[StreamRecord]:
+    suspects = count_death(records)
+    spare(records)
+    return suspects

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.link.messages import Counters, DeviceMemory
+from scheduler.engine.memory_guard import Relief
+from scheduler.link.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import ENGINE_PARTS, STEPS, Metrics
+from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
+from scheduler.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,22 @@ def read(metrics: Metrics, name: str, **labels: str) -> float:
 
 def over(metrics: Metrics, name: str, label: str, values: tuple[str, ...]) -> list[float]:
     return [read(metrics, name, **{label: value}) for value in values]
+
+
+def test_the_levels_of_relief_have_their_names() -> None:
+    assert tuple(level.name.lower() for level in Relief) == RELIEF_LEVELS
+
+
+def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
+    metrics = Metrics()
+    totals = EngineTotals(metrics)
+    for relief in (0, 1, 2, 2, 1, 0, 3):
+        totals.take(Counters(guard=MemoryState(relief=relief, used=5 + relief, limit=9, available=-1)))
+    assert read(metrics, "penstock_memory_relief") == 3
+    assert over(metrics, "penstock_memory_relief_changes_total", "direction", DIRECTIONS) == [3, 2]
+    assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [8, 9, -1, 0]
+    totals.forget()
+    assert read(metrics, "penstock_memory_relief") == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,7 +12,8 @@ from scheduler.errors import (
     TenantLimit,
     Unavailable,
 )
-from scheduler.telemetry.metrics import OUTCOMES, REJECTIONS, Metrics
+from scheduler.telemetry.labels import OUTCOMES, REJECTIONS
+from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import rejection_reason
 
 

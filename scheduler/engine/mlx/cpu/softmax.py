@@ -54,7 +54,7 @@ def power_of_two(x: mx.array) -> mx.array:
 
 def weight(x: mx.array) -> mx.array:
     """e**x for float32 x of at most 0, in the graph."""
-    return power_of_two(x * math.log2(math.e)) if device().exp_is_slow else mx.exp(x)
+    return power_of_two(x * math.log2(math.e)) if device().traits.exp_is_slow else mx.exp(x)
 
 
 def merge_weight(x: mx.array) -> mx.array:
@@ -65,7 +65,7 @@ def merge_weight(x: mx.array) -> mx.array:
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
     belong to the caller and must not be used afterwards: large ones are overwritten."""
-    if device().exp_is_slow and scores.size >= _MANY_SCORES:
+    if device().traits.exp_is_slow and scores.size >= _MANY_SCORES:
         return _on_host(scores)
     most = mx.max(scores, axis=-1, keepdims=True)
     weights = weight(scores - most)

@@ -47,7 +47,7 @@ def _on_host(gate: mx.array, x: mx.array) -> mx.array:
 
 def _dispatch(gate: mx.array, x: mx.array) -> mx.array:
     """What models call."""
-    return swiglu(gate, x) if device().exp_is_slow else _ordinary(gate, x)
+    return swiglu(gate, x) if device().traits.exp_is_slow else _ordinary(gate, x)
 
 
 def take_over() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, make_prompt_cache
 
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, RowView
@@ -44,6 +44,11 @@ class CacheLayout:
         # The exact type: a subclass may drop tokens, and a CacheList may hold such a layer.
         self._cuttable = tuple(index for index, layer in enumerate(layers) if type(layer) is KVCache)
         self._stateful = tuple(index for index, layer in enumerate(layers) if type(layer) is not KVCache)
+        # A recurrent layer has its states and two counters of padding, any other keys and values.
+        self._state_arrays = sum(
+            len(layer.cache) + 2 if isinstance(layer, ArraysCache) else 2
+            for layer in leaves(layers[index] for index in self._stateful)
+        )
 
     @property
     def needs_state(self) -> bool:
@@ -52,6 +57,11 @@ class CacheLayout:
     @property
     def has_cuttable(self) -> bool:
         return bool(self._cuttable)
+
+    @property
+    def arrays(self) -> tuple[int, int]:
+        """How many arrays a segment and a snapshot of the prefix cache have at most."""
+        return 2 * len(self._cuttable), self._state_arrays
 
     def start(
         self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int

@@ -47,21 +47,22 @@ Pieces = Sequence[tuple[KvSegment, int]]
 
 def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
     """Return keys and values of positions [start, end) of a path, by layer. Copies in host memory: no MLX
-    operation is queued behind the running step (except for bfloat16, which needs one)."""
-    parts: dict[str, list[np.ndarray[Any, Any]]] = {}
-    dtypes: dict[str, str] = {}
+    operation is queued behind the running step (except for bfloat16, which needs one evaluation)."""
+    arrays: list[mx.array] = []
+    places: list[tuple[str, slice]] = []
     position = 0
     for segment, taken in pieces:
         first, last = max(start, position), min(end, position + taken)
         if first < last:
-            for place, layer in enumerate(segment.layers):
-                for half, array in zip("kv", layer, strict=True):
-                    name = f"{half}{place}"
-                    dtypes[name] = _NAMES[array.dtype]
-                    parts.setdefault(name, []).append(
-                        _host_view(array)[:, :, first - position : last - position]
-                    )
+            span = slice(first - position, last - position)
+            for place, (keys, values) in enumerate(segment.layers):
+                arrays += keys, values
+                places += (f"k{place}", span), (f"v{place}", span)
         position += taken
+    parts: dict[str, list[np.ndarray[Any, Any]]] = {}
+    dtypes = {name: _NAMES[array.dtype] for (name, _), array in zip(places, arrays, strict=True)}
+    for (name, span), view in zip(places, _host_views(arrays), strict=True):
+        parts.setdefault(name, []).append(view[:, :, span])
     return {name: _host_array(np.concatenate(found, axis=2), dtypes[name]) for name, found in parts.items()}
 
 
@@ -76,17 +77,22 @@ def layers_of(content: Content) -> list[KeysValues]:
 
 def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
     """Return a state, with the keys and values of layers that can be cut since the last whole block."""
-    arrays: dict[str, HostArray] = dict(tail)
+    leaves: dict[str, mx.array] = {}
 
-    def stored(leaf: Any) -> Any:
+    def named(leaf: Any) -> Any:
         if not isinstance(leaf, mx.array):
             return leaf
-        name = f"s{len(arrays)}"
-        arrays[name] = _host_array(np.array(_host_view(leaf)), _NAMES[leaf.dtype])
+        name = f"s{len(tail) + len(leaves)}"
+        leaves[name] = leaf
         return {"array": name}
 
-    layers = [[type(layer).__name__, tree_map(stored, layer.state)] for layer in state.layers]
-    return Content(arrays, {"layers": layers})
+    layers = [[type(layer).__name__, tree_map(named, layer.state)] for layer in state.layers]
+    views = _host_views([*leaves.values()])
+    stored = {
+        name: _host_array(view, _NAMES[leaf.dtype])
+        for (name, leaf), view in zip(leaves.items(), views, strict=True)
+    }
+    return Content({**tail, **stored}, {"layers": layers})
 
 
 def state_of(content: Content) -> RowState:
@@ -113,11 +119,12 @@ def _layer(name: Any, state: Any) -> Any:
     return _LAYERS[name].from_state(state)
 
 
-def _host_view(array: mx.array) -> np.ndarray[Any, Any]:
-    """Return a view of the array's own memory; read-only by convention."""
-    if array.dtype == mx.bfloat16:
-        array = array.view(mx.uint16)
-    return np.array(array, copy=False)
+def _host_views(arrays: Sequence[mx.array]) -> list[np.ndarray[Any, Any]]:
+    """Return views of the arrays' own memory; read-only by convention."""
+    views = [array.view(mx.uint16) if array.dtype == mx.bfloat16 else array for array in arrays]
+    # One evaluation of all: NumPy's reading of each would be one of its own, a round trip to a GPU.
+    mx.eval(views)
+    return [np.array(view, copy=False) for view in views]
 
 
 def _host_array(array: np.ndarray[Any, Any], dtype: str) -> HostArray:

@@ -50,7 +50,7 @@ class RowSampling:
     thinking: ThinkingLimit | None = None
     """Of an answer with a thinking budget; it has seen `output`."""
     bias: mx.array | None = field(init=False, default=None)
-    on_host: bool = field(default_factory=lambda: device().exp_is_slow)
+    on_host: bool = field(default_factory=lambda: device().traits.exp_is_slow)
     """Whether NumPy is faster than MLX after the model: `host_chooser.py` then chooses the tokens."""
     position: int = field(init=False)
     """The next token's position in the output."""

@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.device import OTHER, forced
+from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -60,5 +60,5 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
 @pytest.fixture
 def device_of_its_own() -> Iterator[None]:
     """As Metal and CUDA do it: what is slow on x86 alone stays in the graph, and a step is always ahead."""
-    with forced(OTHER):
+    with forced(METAL):
         yield

@@ -14,9 +14,11 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from scheduler.engine.device import Traits
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
@@ -65,6 +67,24 @@ def test_auto_is_float32_on_the_cpu(stored: dict[str, Path], kind: str) -> None:
     assert ready.weights_dtype == "float32"
     assert ready.weights_bytes == sum(weight.nbytes for weight in random_weights(_QUANTISABLE).values())
     assert len(alone(backend, request(1, prompt_of(20, 61), 5))) == 5
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "dtypes"),
+    [
+        (METAL, "bfloat16", "bfloat16"),
+        (METAL, "4-bit", "float32, uint32"),
+        (CUDA, "bfloat16", "bfloat16"),
+        (ARM, "4-bit", "float32"),
+        (X86, "bfloat16", "float32"),
+    ],
+)
+def test_auto_is_what_the_device_computes_fastest(
+    stored: dict[str, Path], device: Traits, kind: str, dtypes: str
+) -> None:
+    """A GPU has fast paths for 16-bit and packed weights, a CPU has not."""
+    with forced(device):
+        assert _load(stored[kind], "auto").describe().weights_dtype == dtypes
 
 
 @pytest.mark.parametrize(

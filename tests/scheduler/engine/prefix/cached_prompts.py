@@ -9,7 +9,7 @@ from array import array
 from itertools import count
 
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.prefix.retention import BufferBound, Retention
 from scheduler.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
 
@@ -22,11 +22,16 @@ def words(start: int, length: int) -> array[int]:
 
 
 def cache_of(
-    tokens: int = PLENTY, needs_snapshot: bool = False, retention: Retention | None = None
+    tokens: int = PLENTY,
+    needs_snapshot: bool = False,
+    retention: Retention | None = None,
+    buffers: BufferBound | None = None,
 ) -> PrefixCache[Run, State]:
     """Room for `tokens` tokens; a second passes with every look at the clock."""
     ticks = count(1)
-    return PrefixCache(tokens * TOKEN_BYTES, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), retention)
+    return PrefixCache(
+        tokens * TOKEN_BYTES, RUN_BYTES, needs_snapshot, lambda: float(next(ticks)), retention, buffers
+    )
 
 
 def keep(

@@ -6,7 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from scheduler.engine.device import Traits
 from scheduler.engine.mlx.cpu.softmax import power_of_two, softmax_parts
+from scheduler.engine.mlx.device import METAL, X86, forced
 
 
 def test_it_is_a_power_of_two() -> None:
@@ -25,13 +27,16 @@ def test_what_is_masked_weighs_nothing() -> None:
     assert 1e-7 * found.min() > np.finfo(np.float32).tiny
 
 
+@pytest.mark.parametrize("device", [X86, METAL], ids=["x86", "other"])
 @pytest.mark.parametrize("queries", [1, 300])
-def test_few_scores_and_many_have_the_same_parts(queries: int) -> None:
-    """In the graph and on the host: the maximum, the weights and their sum, of what is masked too."""
+def test_few_scores_and_many_have_the_same_parts(queries: int, device: Traits) -> None:
+    """In the graph, on the host and as MLX's own: the maximum, the weights and their sum, of what is masked
+    too."""
     random = np.random.default_rng(queries)
     scores = (20 * random.standard_normal((2, queries, 300))).astype(np.float32)
     scores[:, :, 250:] = -1e30
-    most, weights, total = (np.array(part) for part in softmax_parts(mx.array(scores)))
+    with forced(device):
+        most, weights, total = (np.array(part) for part in softmax_parts(mx.array(scores)))
     exact = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
     assert np.array_equal(most, scores.max(axis=-1, keepdims=True))
     assert np.max(np.abs(weights - exact)) < 1e-6

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pytest
 from mlx_lm.models import activations, llama
 
+from scheduler.engine.device import Traits
 from scheduler.engine.mlx.cpu import swiglu
-from scheduler.engine.mlx.device import OTHER, X86, Device, forced
+from scheduler.engine.mlx.device import METAL, X86, forced
 
 
 def _exact(gate: mx.array, x: mx.array) -> npt.NDArray[np.float64]:
@@ -51,9 +52,9 @@ def test_the_inputs_stay_as_they_were(rows: int) -> None:
     assert np.array_equal(np.array(both), before)
 
 
-@pytest.mark.parametrize("device", [X86, OTHER], ids=["x86", "other"])
+@pytest.mark.parametrize("device", [X86, METAL], ids=["x86", "other"])
 def test_models_call_it_where_the_exponential_is_slow(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: Traits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And mlx-lm's own elsewhere."""
     called: list[str] = []

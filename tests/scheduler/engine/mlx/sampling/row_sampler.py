@@ -26,7 +26,7 @@ class RowSampler:
         """`noise` None: as the engine makes it here."""
         self._params = params
         self._position = position
-        self._noise = noise or (host_gumbel if device().exp_is_slow else gumbel)
+        self._noise = noise or (host_gumbel if device().traits.exp_is_slow else gumbel)
 
     def __call__(self, logprobs: mx.array) -> mx.array:
         position = self._position

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import StopSequences
 
-from scheduler.engine.mlx.device import OTHER, X86, forced
+from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
 from scheduler.engine.mlx.sampling.row_sampling import LEAST_FACTOR
 from scheduler.engine.sequence import RequestRefused, Sequence
@@ -44,7 +44,7 @@ _NEIGHBOURS = [
 @pytest.fixture(params=["host", "graph"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """The chooser of this test, whatever the processor."""
-    with forced(X86 if request.param == "host" else OTHER):
+    with forced(X86 if request.param == "host" else METAL):
         yield request.param
 
 

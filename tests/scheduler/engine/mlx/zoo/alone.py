@@ -45,7 +45,7 @@ class _Recorded:
         self._draw = RowSampler(sampling, noise=self._noted) if sampling.temperature > 0 else greedy
 
     def _noted(self, keys: Any, size: int) -> mx.array:
-        self._noise = (host_gumbel if device().exp_is_slow else gumbel)(keys, size)
+        self._noise = (host_gumbel if device().traits.exp_is_slow else gumbel)(keys, size)
         return self._noise
 
     def __call__(self, logprobs: mx.array) -> mx.array:

@@ -110,7 +110,7 @@ def _behind(logprobs: mx.array, token: int, submit: Submit, position: int) -> fl
     """How far this token's score is behind the best one's, in the units of temperature 1."""
     sampling, scores = submit.sampling, logprobs
     if sampling.temperature > 0:
-        noise = host_gumbel if device().exp_is_slow else gumbel
+        noise = host_gumbel if device().traits.exp_is_slow else gumbel
         keys = [position_key(sampling.seed, position)]
         scores = scores + sampling.temperature * noise(keys, scores.size).reshape(-1)
     return float(scores.max()) - float(scores[token])

@@ -1,0 +1,66 @@
+"""The scheduler's configuration, from the options of `penstock serve`.
+
+A file of its own because `settings.py` is the list of options, and nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from api.api_keys import ApiKeys
+from api.settings import ServeSettings
+from scheduler.config import (
+    EngineConfig,
+    FairnessConfig,
+    IntakeConfig,
+    RecoveryConfig,
+    SchedulerConfig,
+    SupervisionConfig,
+)
+
+
+def scheduler_config(
+    settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        cache_sharing=_cache_sharing(settings, keys),
+        engine=EngineConfig(
+            backend=settings.engine,
+            model_folder=model_folder,
+            max_slots=settings.max_slots,
+            prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            itl_target_ms=settings.itl_target_ms,
+            weights_dtype=settings.weights_dtype,
+            scripted=settings.scripted,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            kv_disk=settings.kv_disk,
+            kv_disk_bytes=settings.kv_disk_bytes,
+            load_check=settings.load_check,
+            verdict_folder=cache_folder / "load-checks",
+            memory_limit=settings.memory_limit,
+        ),
+        supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
+        intake=IntakeConfig(
+            max_queue=settings.max_queue,
+            max_queued_tokens=settings.max_queued_tokens or None,
+            max_queue_per_tenant=settings.max_queue_per_tenant or None,
+            queue_seconds=settings.queue_seconds or None,
+            max_running_seconds=settings.max_running_seconds or None,
+            fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds),
+        ),
+        stall_seconds=settings.stall_seconds,
+        recovery=RecoveryConfig(
+            max_request_deaths=settings.max_request_deaths,
+            max_engine_deaths=settings.max_engine_deaths,
+            death_window_seconds=settings.death_window_seconds,
+        ),
+    )
+
+
+def _cache_sharing(settings: ServeSettings, keys: ApiKeys) -> Literal["all", "tenant"]:
+    """Choose the default. If tenants shared prefixes, `usage.cached_tokens` would let one tenant test
+    what another's prompt contains."""
+    if settings.cache_sharing != "auto":
+        return settings.cache_sharing
+    return "tenant" if settings.tenant_header or len(keys.tenants) > 1 else "all"

@@ -1,0 +1,1 @@
+"""`penstock bench device`: what an owner of a Mac or an NVIDIA card runs once, and sends in."""

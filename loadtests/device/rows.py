@@ -1,0 +1,62 @@
+"""A back end with rows that decode, for measurements that step it themselves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from scheduler.config import EngineConfig
+from scheduler.engine.mlx import loading
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.prefill import Chunk, share
+from scheduler.engine.sequence import Sequence as Row
+from scheduler.link.messages import Sampling, Submit
+from scheduler.token_ids import compact
+
+MOST_ROWS = 32
+_CHUNK_TOKENS = 512
+
+
+def loaded(folder: Path) -> MlxBackend:
+    """With the weights' dtype that a server would take, and without the check at load."""
+    config = EngineConfig("mlx", folder, max_slots=MOST_ROWS, load_check="off")
+    return loading.load(config.load_message(), lambda stage: None)
+
+
+def fitting_tokens(backend: MlxBackend, rows: int) -> int:
+    """Return how many tokens these rows may have with a quarter of the KV budget: a device that is out of
+    memory may end the process, and rows are copied when they leave."""
+    limit = backend.memory_limit
+    budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes) // 4
+    return budget_bytes // (rows * max(1, backend.row_bytes.token_bytes))
+
+
+def words(backend: MlxBackend, count: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(1, backend.describe().vocabulary) for _ in range(count)]
+
+
+def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Admit a greedy row for each prompt, and step until all decode. Return their request ids; rows do not
+    end by themselves."""
+    greedy = Sampling(temperature=0.0)
+    rows = [
+        Row.of(Submit(number, compact([*prompt]), 1 << 30, (), greedy))
+        for number, prompt in enumerate(prompts, 1)
+    ]
+    for row in rows:
+        backend.admit(row)
+    while any(row.prefilling for row in rows):
+        chunks: tuple[Chunk, ...] = share(rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.limits)
+        backend.step(chunks)
+    return [row.request_id for row in rows]
+
+
+def leave(backend: MlxBackend, request_ids: Sequence[int]) -> None:
+    """Remove rows, and forget what they computed."""
+    backend.emit_pending()
+    for request_id in request_ids:
+        backend.remove(request_id)
+    if backend.prefixes is not None:
+        backend.prefixes.clear()

@@ -1,0 +1,121 @@
+"""Times of steps: the host's part, the gain of overlap, the cost of a shared group, long chunks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+
+from loadtests.device.finding import Figure, Finding, attempt
+from loadtests.device.rows import decoding, fitting_tokens, leave, words
+from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.device import device, forced
+from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
+from scheduler.engine.prefill import Chunk
+from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.engine.sequence import Sequence as Row
+from scheduler.link.messages import Sampling, Submit
+from scheduler.token_ids import compact
+
+_PROMPT_TOKENS = 64
+_STEPS_A_TURN = 8
+_MOST_SECONDS = 4.0
+"""Of one evaluation; Metal's watchdog waits for some more."""
+
+
+def findings(
+    backend: MlxBackend, rows: Sequence[int], turns: int, group_tokens: Sequence[int], chunks: Sequence[int]
+) -> Iterator[Finding]:
+    """`turns` of eight steps each, for each number of rows; runs and chunks in tokens."""
+    for count in rows:
+        name = f"decode steps of {count} rows"
+        yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
+    for tokens in group_tokens:
+        name = f"a group of {tokens} tokens"
+        yield attempt(name, lambda: _group(name, backend, tokens))  # noqa: B023
+    for tokens in chunks:
+        name = f"a chunk of {tokens} tokens"
+        yield attempt(name, lambda: _chunk(name, backend, tokens))  # noqa: B023
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
+    """Steps with overlap and without take turns, so that other work slows both. The host's part is what a
+    step takes when the device has finished all before."""
+    ids = decoding(backend, [words(backend, _PROMPT_TOKENS, seed) for seed in range(count)])
+
+    def apart() -> None:
+        backend.step()
+        backend.emit_pending()
+
+    backend.step()
+    overlapped: list[float] = []
+    waiting: list[float] = []
+    host: list[float] = []
+    for _ in range(turns):
+        backend.step()  # The first after `apart` returns nothing.
+        overlapped.append(median(_seconds(backend.step) for _ in range(_STEPS_A_TURN)))
+        for _ in range(2):
+            time.sleep(2 * overlapped[-1])
+            host.append(_seconds(backend.step))
+        backend.emit_pending()
+        waiting.append(median(_seconds(apart) for _ in range(_STEPS_A_TURN)))
+    leave(backend, ids)
+    step = min(overlapped)
+    return Finding(
+        name,
+        "measured",
+        {
+            "step_ms": 1000 * step,
+            "step_without_overlap_ms": 1000 * min(waiting),
+            "overlap_ratio": median(mine / its for mine, its in zip(overlapped, waiting, strict=True)),
+            "host_ms": 1000 * min(host),
+            "host_share": min(host) / step,
+            "tokens_per_second": count / step,
+        },
+    )
+
+
+def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
+    if tokens > (most := fitting_tokens(backend, ROWS)):
+        return Finding(name, "measured", detail=f"left out: there is memory for {most} tokens a row")
+    both = step_times(backend.model, tokens)
+    cost, (times, again) = agreed_cost(both, tokens), both
+    return Finding(
+        name,
+        "measured",
+        {
+            "cost_tokens": "not measurable" if cost is None else cost,
+            "first_cost_tokens": cost_in_tokens(times, tokens) or 0,
+            "second_cost_tokens": cost_in_tokens(again, tokens) or 0,
+            "default_tokens": GROUP_COST_TOKENS,
+            "step_short_ms": 1000 * times.short,
+            "step_copied_ms": 1000 * times.copied,
+            "step_in_place_ms": 1000 * times.in_place,
+        },
+    )
+
+
+def _chunk(name: str, backend: MlxBackend, tokens: int) -> Finding:
+    """Evaluated layer by layer, then at once unless that may be what macOS ends a process for."""
+    sliced = min(_chunk_seconds(backend, tokens, seed, 0.0) for seed in range(2))
+    figures: dict[str, Figure] = {"sliced_seconds": sliced, "tokens_per_second": tokens / sliced}
+    if sliced > _MOST_SECONDS:
+        return Finding(name, "measured", figures | {"seconds": "not tried"})
+    whole = min(_chunk_seconds(backend, tokens, seed, None) for seed in range(2))
+    return Finding(name, "measured", figures | {"seconds": whole})
+
+
+def _chunk_seconds(backend: MlxBackend, tokens: int, seed: int, evaluation_seconds: float | None) -> float:
+    prompt = compact([*words(backend, tokens + 1, seed), 1])
+    backend.admit(Row.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0))))
+    with forced(replace(device().traits, evaluation_seconds=evaluation_seconds)):
+        seconds = _seconds(lambda: backend.step([Chunk(1, tokens)]))
+    leave(backend, [1])
+    return seconds

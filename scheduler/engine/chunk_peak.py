@@ -1,0 +1,60 @@
+"""How much memory a prefill chunk takes while it runs, beyond what is left of it: learned from the chunks.
+
+Activations of a chunk depend on the model, its kernels and the device's allocator, so a fixed share of the
+memory is too much for one model and too little for another. The bytes are a line of the chunk's tokens and
+their context (scores of attention); on top comes the worst ratio of a recent chunk to its prediction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from scheduler.engine.fitted_line import FittedLine
+
+_RECENT = 64
+"""Chunks whose underestimate still counts."""
+_LEAST_BYTES = 4096
+"""A page: of relative errors, a chunk that took almost nothing would outweigh all others."""
+
+
+def _factors(tokens: int, context: int) -> tuple[float, ...]:
+    """The tokens first: what one chunk leaves open is attributed to its tokens, so that larger chunks are
+    expected to take more."""
+    return tokens / 64, tokens * context / (1 << 18), 1.0
+
+
+class ChunkPeak:
+    """`first_bytes`: expected of a chunk of `most_tokens` before any was measured."""
+
+    def __init__(self, first_bytes: int, most_tokens: int) -> None:
+        self._first_bytes = first_bytes
+        self._most_tokens = most_tokens
+        self._line = FittedLine(3)
+        self._ratios: deque[float] = deque(maxlen=_RECENT)
+
+    def observe(self, tokens: int, context: int, transient_bytes: int) -> None:
+        """A chunk of `tokens` (padding included) behind `context` computed tokens took this much at its
+        peak, beyond what was held before it."""
+        if tokens <= 0:
+            return
+        needed = float(max(_LEAST_BYTES, transient_bytes))
+        factors = _factors(tokens, context)
+        self._line.learn(needed, factors)
+        self._ratios.append(needed / self._line.cost(factors))
+
+    def needed_bytes(self, tokens: int, context: int) -> int:
+        """Return what a chunk will take at most, as far as is known."""
+        if not self._line:
+            return -(-self._first_bytes * tokens // self._most_tokens)
+        return round(self._line.cost(_factors(tokens, context)) * max(1.0, *self._ratios))
+
+    def fitting_tokens(self, room_bytes: int, context: int) -> int:
+        """Return the largest chunk, up to the most, that this room is enough for; 0: none."""
+        low, high = 0, self._most_tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.needed_bytes(middle, context) <= room_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,73 @@
+"""The engine's device as policies see it: what it is, its memory, and the few things that can be asked of it.
+
+`mlx/device.py` is MLX's (CPU, Metal, CUDA); the scripted back end has one without limits, and tests one with
+scripted limits, latencies and deaths. Nothing here imports MLX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from scheduler.engine.system_memory import SystemMemory
+from scheduler.link.messages import DeviceMemory
+
+DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What every branch of the engine that depends on the device asks for. Tests force the traits of another
+    device (`mlx/device.py`: `forced`), so that both sides of each branch run on a CPU."""
+
+    kind: DeviceKind
+    exp_is_slow: bool = False
+    """MLX's exponential is one libm call per number, 11 to 20 ns: nine tenths of attention over a long
+    prefix. Then NumPy or a power of two made from bits computes softmax and gate, all attention is ours, and
+    NumPy computes penalties, cut-offs and random numbers, too."""
+    wide_weights: bool = False
+    """16-bit and packed weights have no fast path, so `--weights-dtype auto` is float32."""
+    most_score_bytes: int = 1 << 30
+    """Bound on the memory for the scores of one attention product and what is computed from them, where the
+    memory limit allows as much: longer chunks over longer runs are computed in pieces."""
+    evaluation_seconds: float | None = None
+    """A chunk that takes longer is evaluated in slices (`mlx/layer_slices.py`), on a device that ends long
+    work or that draws the screen; None: at once."""
+    most_buffers: int | None = None
+    """Allocations that the device can hold at a time, whatever their size; None: any number."""
+
+
+class Device(Protocol):
+    """One thread calls it, between steps."""
+
+    @property
+    def traits(self) -> Traits: ...
+
+    def memory(self) -> DeviceMemory:
+        """The allocator's counters, `peak` since `restart_peak`. Called in every step, so it must be
+        cheap."""
+        ...
+
+    def system(self) -> SystemMemory:
+        """What the operating system says; at most a few times a second."""
+        ...
+
+    def restart_peak(self) -> None:
+        """Measure the peak anew from here."""
+        ...
+
+    def clear_pool(self) -> None:
+        """Return freed buffers to the system."""
+        ...
+
+    def limit_pool(self, most_bytes: int) -> None:
+        """Keep no more than this in freed buffers, from now on."""
+        ...
+
+    def limit_scores(self, most_bytes: int) -> None:
+        """Compute attention in pieces with no more scores than this, or less as the device's traits say."""
+        ...
+
+    def limit_wired(self, most_bytes: int) -> None:
+        """Keep up to this much resident, where the device can; elsewhere nothing."""
+        ...

@@ -1,0 +1,162 @@
+"""Reads the device's and the system's memory between steps, and carries out what the guard decides.
+
+The thin shell around `memory_guard.py` and `chunk_peak.py`: it measures each chunk's peak, keeps the KV
+budget at what the limit leaves beside it, lowers it under relief, and then clears the pool of freed buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.device import Device
+from scheduler.engine.memory_guard import Allowance, MemoryGuard, Reading
+from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.link.messages import DeviceMemory, MemoryState
+
+_READING_SECONDS = 0.25
+"""Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
+peak, which is reserved, and one token a row and step."""
+_BUDGET_STEP = 32
+"""The KV budget follows the learned peak in steps of a 32nd: each change may evict."""
+
+
+class Prefixes(Protocol):
+    """The prefix cache, as far as its budget is concerned."""
+
+    budget_bytes: int
+
+    @property
+    def nbytes(self) -> int: ...
+    def pinned_bytes(self) -> int: ...
+    def set_budget(self, budget_bytes: int) -> None: ...
+
+
+class MemoryWatch:
+    """`allowance` before a plan, `measured` after a step; both in the engine's one thread."""
+
+    def __init__(
+        self,
+        device: Device,
+        prefixes: Prefixes | None,
+        row_bytes: Callable[[], int],
+        limit: MemoryLimit,
+        most_chunk_tokens: int,
+    ) -> None:
+        self._device = device
+        self._prefixes = prefixes
+        self._row_bytes = row_bytes
+        self._limit = limit
+        self._most_chunk_tokens = most_chunk_tokens
+        self._guard = MemoryGuard()
+        self._peak = ChunkPeak(limit.first_peak_bytes, most_chunk_tokens)
+        self._budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
+        self._longest_context = 0
+        self._allowance = Allowance()
+        self._state = MemoryState()
+        self._read_at: float | None = None
+        self._held_bytes = 0
+        self._peak_bytes = 0
+
+    @property
+    def state(self) -> MemoryState:
+        """The last reading and what is given up, for operators."""
+        return self._state
+
+    @property
+    def whole_bytes(self) -> int:
+        """The KV budget without relief, and without the share of an engine after one ran out of memory."""
+        return self._limit.whole_kv_bytes(self._peak_bytes_expected())
+
+    def memory(self) -> DeviceMemory:
+        """The allocator's counters; the peak since the engine started."""
+        now = self._device.memory()
+        self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
+        return DeviceMemory(now.active, now.cached, self._peak_bytes, now.recommended)
+
+    def allowance(self, now: float) -> Allowance:
+        """Return what the next step may use; the system is read anew where the last reading is old."""
+        if self._read_at is None or now - self._read_at >= _READING_SECONDS:
+            self._read_at = now
+            self._read(now)
+        return self._allowance
+
+    def _read(self, now: float) -> None:
+        reading = self._reading()
+        self._follow_peak()
+        needed = self._peak_bytes_expected()
+        if self._allowance.chunk_tokens is not None:
+            # The chunks that run are smaller: what they need is less, or relief would never end.
+            needed = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
+        headroom = reading.headroom
+        fitting = self._most_chunk_tokens
+        if headroom is not None:
+            fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
+        before = self._allowance
+        self._allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
+        if self._prefixes is not None and self._allowance.kv_bytes != before.kv_bytes:
+            lowered = self._allowance.kv_bytes
+            self._prefixes.set_budget(
+                self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
+            )
+        if self._allowance.relief and self._allowance.kv_bytes != before.kv_bytes:
+            self._device.clear_pool()
+        self._state = MemoryState(
+            int(self._allowance.relief),
+            reading.used,
+            reading.limit,
+            -1 if reading.available is None else reading.available,
+            int(reading.pressure),
+            needed,
+        )
+
+    def _reading(self) -> Reading:
+        memory, system = self._device.memory(), self._device.system()
+        rows, cached, pinned = self._row_bytes(), 0, 0
+        if self._prefixes is not None:
+            cached, pinned = self._prefixes.nbytes, self._prefixes.pinned_bytes()
+        return Reading(
+            used=max(memory.active + memory.cached, system.footprint_bytes),
+            limit=self._limit.limit_bytes,
+            available=system.available_bytes,
+            pressure=system.pressure,
+            kv=rows + cached,
+            fixed_kv=rows + pinned,
+            pool=memory.cached,
+        )
+
+    def _follow_peak(self) -> None:
+        if self._prefixes is None:
+            return
+        budget = self._limit.kv_budget_bytes(self._peak_bytes_expected())
+        if abs(budget - self._budget_bytes) * _BUDGET_STEP < self._budget_bytes:
+            return
+        self._budget_bytes = budget
+        if self._allowance.kv_bytes is None or budget < self._allowance.kv_bytes:
+            self._prefixes.set_budget(budget)
+
+    def _peak_bytes_expected(self) -> int:
+        """Of the largest chunk."""
+        return self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
+
+    def starting(self, chunk_tokens: int) -> None:
+        """A step begins; `chunk_tokens` 0: without prefill."""
+        if chunk_tokens:
+            self._held_bytes = self.memory().active
+            self._device.restart_peak()
+
+    def measured(self, chunk_tokens: int, context_tokens: int) -> None:
+        """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
+        if not chunk_tokens:
+            return
+        memory = self.memory_of_step()
+        self._longest_context = max(self._longest_context, context_tokens)
+        held = max(self._held_bytes, memory.active)
+        self._peak.observe(chunk_tokens, context_tokens, memory.peak - held)
+
+    def memory_of_step(self) -> DeviceMemory:
+        """The counters since `starting`."""
+        now = self._device.memory()
+        self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
+        return now

@@ -1,0 +1,34 @@
+"""The closed sets of label values: what each label of a metric may say."""
+
+from __future__ import annotations
+
+from scheduler.statistics import DeathCause
+
+STARTS = ("cold", "warm", "resumed")
+"""How an answer started. Warm: at least half of the prompt was a prefix hit. Resumed: an engine died before
+the first token."""
+BANDS = ("urgent", "normal", "background")
+"""Priorities below, at and above 0: three values, where 21 would be mostly empty."""
+STATES = ("submitted", "prefilling", "decoding", "awaiting_engine", "cancelling")
+EVICTIONS = ("budget", "superseded", "cleared")
+STEPS = ("decode", "mixed", "prefill")
+"""A step by what it computed: tokens of answers, prompts, or both."""
+ENGINE_PARTS = ("model", "bookkeeping", "between")
+"""Where the engine's time goes: mlx-lm's step, our work around it within a step, and the time between two
+steps while rows wait. The last two are overhead (an upper bound on a GPU, which computes meanwhile)."""
+DIRECTIONS = ("up", "down")
+"""Of the memory guard's relief: more is given up, or it is taken back."""
+MEMORY_PARTS = ("used", "limit", "available", "chunk_peak")
+RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
+"""The memory guard's (`scheduler/engine/memory_guard.py`: Relief), as logged."""
+OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
+RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
+REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
+HTTP_REFUSALS = (
+    *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),
+    *("unsupported_protocol", "body_timeout", "body_too_large", "internal_error", "write_timeout"),
+)
+OTHER = "other"
+"""The label of tenants that the operator did not name, of unknown routes, and so on."""
+TELEMETRY_PARTS = ("samples", "log", "recent", "tracer", "engine_totals")
+METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")

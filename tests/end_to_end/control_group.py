@@ -1,0 +1,50 @@
+"""A control group with little memory, of either version; Linux, and who may make one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_VERSION_1 = Path("/sys/fs/cgroup/memory")
+_VERSION_2 = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    folder: Path
+    limit_file: str
+
+    def limit(self, most_bytes: int) -> None:
+        (self.folder / self.limit_file).write_text(str(most_bytes))
+
+    def take(self, pid: int) -> None:
+        """The process, and all that it starts from now on."""
+        (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def usage_bytes(self) -> int:
+        name = "memory.usage_in_bytes" if self.folder.is_relative_to(_VERSION_1) else "memory.current"
+        return int((self.folder / name).read_text())
+
+
+@contextmanager
+def control_group() -> Iterator[ControlGroup | None]:
+    """None where none can be made."""
+    name = f"penstock-test-{os.getpid()}"
+    version_1 = (_VERSION_1 / "memory.limit_in_bytes").exists()
+    group = ControlGroup(
+        (_VERSION_1 if version_1 else _VERSION_2) / name,
+        "memory.limit_in_bytes" if version_1 else "memory.max",
+    )
+    try:
+        group.folder.mkdir()
+    except OSError:
+        yield None
+        return
+    try:
+        yield group if (group.folder / group.limit_file).exists() else None
+    finally:
+        with suppress(OSError):  # A process may still be ending in it.
+            group.folder.rmdir()

@@ -1,0 +1,181 @@
+"""The device's watchdog ends an engine because a chunk took too long: the next computes smaller chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from trio.testing import MockClock, trio_test
+
+from scheduler.engine.backend import Backend
+from scheduler.engine_bounds import LEAST_CHUNK_TOKENS
+from scheduler.events import Failed
+from scheduler.link.messages import Load, ScriptedPlan
+from scheduler.service import Scheduler
+from tests.cancellation.bench import Client
+from tests.failures.test_poison import check_poisonous
+from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.faulty_backend import HEALTHY, METAL_TIMEOUT, Faults, in_engine_process
+from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.scheduling import ask, make_scheduler, running
+from tests.scheduler.link.real_engine import RealEngine
+
+PLAN = ScriptedPlan(step_seconds=0.01)
+WHOLE = 512
+LONG = 1500
+"""Bytes of a prompt, each of which is a token."""
+
+
+class Metal:
+    """Makes engines on a device with Metal's watchdog; `faults` may change from one to the next."""
+
+    def __init__(self, *faults: Faults) -> None:
+        self._faults = list(faults)
+        self.ceilings: list[int] = []
+
+    def __call__(self, load: Load) -> Backend:
+        self.ceilings.append(load.chunk_ceiling)
+        faults = self._faults.pop(0) if len(self._faults) > 1 else self._faults[0]
+        return scripted(load, faults)
+
+
+def make(*faults: Faults) -> tuple[Scheduler, Metal]:
+    metal = Metal(*faults)
+    return make_scheduler(LoopbackLauncher(metal), PLAN), metal
+
+
+async def follow_all(scheduler: Scheduler, *clients: Client) -> None:
+    """In this order, to their ends."""
+    async with running(scheduler), trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.follow, scheduler)
+            while client.stream is None:
+                await trio.lowlevel.checkpoint()
+
+
+def sample(scheduler: Scheduler, name: str, **labels: str) -> float | None:
+    return scheduler.metrics.registry.get_sample_value(name, labels)
+
+
+@trio_test
+async def test_each_timeout_halves_the_chunk_until_the_device_is_in_time(autojump_clock: MockClock) -> None:
+    """The answers are those of an undisturbed run, and the operator sees ceiling and cause."""
+    scheduler, metal = make(Faults(most_chunk_tokens=100))
+    clients = [Client(ask("x" * LONG, max_tokens=30)), Client(ask("short", max_tokens=30))]
+    with capture_logs() as logs:
+        await follow_all(scheduler, *clients)
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+    assert metal.ceilings == [WHOLE, 256, 128, 64]
+    assert scheduler.operations.report().prefill_chunk_ceiling == 64
+    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == 64
+    assert sample(scheduler, "penstock_engine_restarts_total", cause="gpu_timeout") == 3
+    assert sample(scheduler, "penstock_poisonous_requests_total") == 0
+    lowered = [line for line in logs if line["event"] == "prefill_chunk_lowered"]
+    assert [(line["tokens"], line["reason"]) for line in lowered] == [
+        (tokens, METAL_TIMEOUT) for tokens in (256, 128, 64)
+    ]
+
+
+@trio_test
+async def test_a_device_that_is_in_time_again_gets_its_chunks_back(autojump_clock: MockClock) -> None:
+    """Over time, with a log line for each change."""
+    scheduler, metal = make(Faults(most_chunk_tokens=300), HEALTHY)
+    clients = [Client(ask(f"{number}" * 40_000, max_tokens=2)) for number in range(6)]
+    with capture_logs() as logs:
+        async with running(scheduler):
+            for client in clients:
+                await client.follow(scheduler)
+                await check_undisturbed(client, PLAN)
+    assert metal.ceilings == [WHOLE, 256]
+    raised = [line["tokens"] for line in logs if line["event"] == "prefill_chunk_raised"]
+    assert raised == [320, 400, 500, WHOLE]
+    assert scheduler.operations.report().prefill_chunk_ceiling == WHOLE
+    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == WHOLE
+
+
+@trio_test
+async def test_a_timeout_during_the_climb_halves_what_was_tried(autojump_clock: MockClock) -> None:
+    """And the next climb takes twice as long, so that a long prompt is computed between two of them."""
+    scheduler, metal = make(Faults(most_chunk_tokens=300))
+    client = Client(ask("x" * 40_000, max_tokens=9))
+    await follow_all(scheduler, client)
+    await check_undisturbed(client, PLAN)
+    assert metal.ceilings == [WHOLE, 256, 160]
+
+
+@trio_test
+async def test_only_what_fails_with_the_smallest_chunk_is_poison(autojump_clock: MockClock) -> None:
+    """Its neighbours, suspects beside it and trusted ones, lose only time."""
+    scheduler, metal = make(Faults(timeout_token=ord("#")))
+    neighbours = [Client(ask(text * 40, max_tokens=40)) for text in "ab"]
+    culprit = Client(ask("#" * 40, max_tokens=40))
+    await follow_all(scheduler, neighbours[0], culprit, neighbours[1])
+    for neighbour in neighbours:
+        await check_undisturbed(neighbour, PLAN)
+    check_poisonous(culprit, 7)
+    [final] = culprit.finals
+    assert isinstance(final, Failed)
+    assert "gpu_timeout" in final.error.message
+    assert metal.ceilings[:7] == [WHOLE, 256, 128, 64, 32, 16, 16]
+    assert sample(scheduler, "penstock_poisonous_requests_total") == 1
+
+
+@trio_test
+async def test_a_crash_still_counts_against_a_request_that_was_spared(autojump_clock: MockClock) -> None:
+    """Timeouts come first, then it crashes the engine twice: two deaths count, at any chunk."""
+    scheduler, metal = make(
+        Faults(timeout_token=ord("#")), Faults(timeout_token=ord("#")), Faults(die_token=ord("#"))
+    )
+    culprit = Client(ask("#" * 40))
+    await follow_all(scheduler, culprit)
+    check_poisonous(culprit, 4)
+    assert metal.ceilings == [WHOLE, 256, 128, 128]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(most=st.integers(LEAST_CHUNK_TOKENS, 600), length=st.integers(1, 4000))
+def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, length: int) -> None:
+    """From the smallest on, with no more deaths than there are halvings."""
+
+    async def scenario() -> None:
+        scheduler, metal = make(Faults(most_chunk_tokens=most))
+        client = Client(ask("x" * length))
+        await follow_all(scheduler, client)
+        await check_undisturbed(client, PLAN)
+        assert len(metal.ceilings) <= 1 + (WHOLE // LEAST_CHUNK_TOKENS).bit_length()
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Callable[[Faults], RealEngine]:
+    return lambda faults: RealEngine(tmp_path, in_engine_process(faults))
+
+
+def test_a_process_that_dies_as_metal_does_is_followed_by_one_with_smaller_chunks(
+    make_engine: Callable[[Faults], RealEngine],
+) -> None:
+    """Metal's line on stderr, faulthandler's stacks behind it, and SIGABRT."""
+    clients = [Client(ask("x" * LONG, max_tokens=12)), Client(ask("short", max_tokens=12))]
+    scheduler = make_scheduler(make_engine(Faults(most_chunk_tokens=100)).launcher, ScriptedPlan())
+
+    async def main() -> None:
+        with trio.fail_after(240):
+            await follow_all(scheduler, *clients)
+
+    with capture_logs() as logs:
+        trio.run(main)
+    for client in clients:
+        trio.run(check_undisturbed, client, ScriptedPlan())
+    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == 64
+    died = [line for line in logs if line["event"] == "engine_died"]
+    assert [line["cause"] for line in died] == ["gpu_timeout"] * 3
+    assert all("SIGABRT" in line["exit"] and line["detail"] == METAL_TIMEOUT for line in died)
+    lowered = [line["tokens"] for line in logs if line["event"] == "prefill_chunk_lowered"]
+    assert lowered == [256, 128, 64]

@@ -1,0 +1,56 @@
+"""A device with scripted memory: weights, a pool of freed buffers, a chunk's peak, and other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scheduler.engine.device import Traits
+from scheduler.engine.memory_guard import Pressure
+from scheduler.engine.system_memory import SystemMemory
+from scheduler.link.messages import DeviceMemory
+
+
+@dataclass(slots=True)
+class FakeDevice:
+    """`held_bytes`: KV of rows and cached prefixes. All memory counts against `machine_bytes`."""
+
+    machine_bytes: int
+    weights_bytes: int = 0
+    outside_bytes: int = 0
+    """Held by other programs."""
+    pressure: Pressure = Pressure.NORMAL
+    transient_bytes: int = 0
+    """Of the chunk that ran last."""
+    pool_bytes: int = 0
+    held_bytes: Callable[[], int] = lambda: 0
+    traits: Traits = field(default_factory=lambda: Traits("metal"))
+    cleared: int = 0
+
+    @property
+    def active_bytes(self) -> int:
+        return self.weights_bytes + self.held_bytes()
+
+    def memory(self) -> DeviceMemory:
+        active = self.active_bytes
+        return DeviceMemory(active, self.pool_bytes, active + self.transient_bytes, self.machine_bytes)
+
+    def system(self) -> SystemMemory:
+        used = self.active_bytes + self.pool_bytes
+        return SystemMemory(used, self.machine_bytes - used - self.outside_bytes, self.pressure)
+
+    def restart_peak(self) -> None:
+        self.transient_bytes = 0
+
+    def clear_pool(self) -> None:
+        self.cleared += 1
+        self.pool_bytes = 0
+
+    def limit_scores(self, most_bytes: int) -> None:
+        return
+
+    def limit_pool(self, most_bytes: int) -> None:
+        self.pool_bytes = min(self.pool_bytes, most_bytes)
+
+    def limit_wired(self, most_bytes: int) -> None:
+        pass

@@ -1,0 +1,95 @@
+"""`penstock bench device` from end to end on the CPU, and its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.device import report
+from loadtests.device.finding import DeviceReport, Finding, Section, attempt
+from scheduler.engine.mlx.device import device
+from tests.repo.tree import ROOT
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a quick run, and what it printed."""
+    out = tmp_path_factory.mktemp("device")
+    command = [sys.executable, "-m", "loadtests", "device", "--quick", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return out, run.stdout
+
+
+def _findings(data: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
+    (section,) = (section for section in data["sections"] if section["title"] == title)
+    return {finding["name"]: finding for finding in section["findings"]}
+
+
+def test_every_branch_is_right_on_this_machine(quick_run: tuple[Path, str]) -> None:
+    """All tokens are the best ones in float32, and seeded answers do not depend on neighbours."""
+    data = json.loads((quick_run[0] / "device.json").read_text())
+    assert all(finding["judgement"] == "right" for finding in _findings(data, "Operations").values())
+    branches = _findings(data, "Branches, tiny model")
+    assert len(branches) == 2 * 3, "two dtypes, and the branches of this device, a GPU's and x86's"
+    for name, finding in branches.items():
+        assert finding["judgement"] == "right"
+        figures = finding["figures"]
+        if "float32" in name:
+            assert figures["best_tokens"] == figures["positions"] == 84
+            assert figures["seeded_answers_as_alone"] == figures["seeded_answers"] == 7
+
+
+def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
+    """Of which no test can say what they should be; those that the guard relies on are held to bounds."""
+    data = json.loads((quick_run[0] / "device.json").read_text())
+    steps = _findings(data, "Steps")
+    for rows in (1, 8):
+        figures = steps[f"decode steps of {rows} rows"]["figures"]
+        assert figures["step_ms"] > 0
+        assert figures["host_ms"] > 0
+        assert figures["overlap_ratio"] > 0
+    assert "cost_tokens" in steps["a group of 256 tokens"]["figures"]
+    memory = _findings(data, "Memory")
+    growth = memory["growth of a prompt"]["figures"]
+    assert growth["tokens"] == 896
+    assert growth["expected_bytes_per_token"] <= growth["bytes_per_token"]
+    assert memory["steps and a row that leaves"]["judgement"] == "right"
+    assert memory["pool of freed buffers"]["judgement"] == "right"
+    assert memory["buffers"]["figures"]["weights"] > 0
+
+
+def test_the_report_can_be_sent_in(quick_run: tuple[Path, str]) -> None:
+    """It says what ran on what, and names no folder, user or host."""
+    out, printed = quick_run
+    text = (out / "device.md").read_text()
+    assert text.startswith(f"# Penstock on {device().name}\n")
+    for title in ("Operations", "Branches, tiny model", "Branches, embedded model", "Steps", "Memory"):
+        assert f"## {title}\n" in text
+        assert f"{title}:\n" in printed
+    for private in (str(ROOT), str(Path.home()) + "/", os.uname().nodename):
+        assert private not in text + (out / "device.json").read_text()
+
+
+def test_what_raises_is_a_finding() -> None:
+    """A device that we have never run on may raise anything; the report names it first."""
+
+    def fails() -> Finding:
+        raise RuntimeError("no kernel | for\nfloat64")
+
+    finding = attempt("a product", fails)
+    assert finding == Finding("a product", "raised", detail="RuntimeError: no kernel | for\nfloat64")
+    section = Section("Operations", "All are right.", (Finding("a sum", "right", {"error": 0.25}), finding))
+    whole = DeviceReport({"device": "M9"}, "tiny", True, 3.2, (section,))
+    assert list(whole.complaints()) == ["Operations: a product: RuntimeError: no kernel | for\nfloat64"]
+    lines = report.markdown(whole).splitlines()
+    assert lines[0] == "# Penstock on M9"
+    assert "| a sum | right | 0.25 |" in lines
+    assert "| a product | raised: RuntimeError: no kernel / for float64 |" in lines

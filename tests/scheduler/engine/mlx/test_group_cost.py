@@ -1,0 +1,119 @@
+"""What a shared group costs, learned at load: tokens of keys and values, from the times of three steps."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from scheduler.engine.mlx import loading
+from scheduler.engine.mlx.group_cost import (
+    LONG_TOKENS,
+    ROWS,
+    SHORT_TOKENS,
+    Times,
+    agreed_cost,
+    cost_in_tokens,
+    group_cost_tokens,
+)
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.loads import load_of
+
+_TOKEN = 1e-6
+_BASE = 5e-3
+
+
+def _times(group_tokens: float) -> Times:
+    """A device on which a token costs a microsecond a row, and a group as much as this number of tokens."""
+    return Times(
+        _BASE + ROWS * SHORT_TOKENS * _TOKEN,
+        _BASE + ROWS * LONG_TOKENS * _TOKEN,
+        _BASE + LONG_TOKENS * _TOKEN + group_tokens * _TOKEN,
+    )
+
+
+@pytest.mark.parametrize("tokens", [64, 500, 2000, 8192])
+def test_what_a_group_costs_is_found(tokens: int) -> None:
+    assert cost_in_tokens(_times(tokens), LONG_TOKENS) == tokens
+
+
+@pytest.mark.parametrize(("tokens", "bounded"), [(-300, 64), (0, 64), (1_000_000, 8192)])
+def test_one_measurement_decides_only_so_much(tokens: int, bounded: int) -> None:
+    """Noise may say that a group is free, or that nothing pays."""
+    assert cost_in_tokens(_times(tokens), LONG_TOKENS) == bounded
+
+
+def test_copies_that_cost_nothing_say_nothing() -> None:
+    """There is no token to count in."""
+    assert cost_in_tokens(Times(_BASE, _BASE, 2 * _BASE), LONG_TOKENS) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agreed"), [(500, 700, 600), (700, 500, 600), (400, 900, None), (64, 8192, None)]
+)
+def test_two_measurements_must_agree(first: int, second: int, agreed: int | None) -> None:
+    """On a busy machine they do not, and the default counts; what is kept would be kept for good."""
+    assert agreed_cost((_times(first), _times(second)), LONG_TOKENS) == agreed
+    assert agreed_cost((_times(first), Times(_BASE, _BASE, _BASE)), LONG_TOKENS) is None
+
+
+class _Clock:
+    """What the three steps of each round take, in turn."""
+
+    def __init__(self, times: Times) -> None:
+        # `begun`, then a start and an end for each step; between rounds one look at the clock.
+        self._now = 0.0
+        looks = [0.0, *chain.from_iterable((0.0, seconds) for seconds in times)]
+        self._looks = chain(looks, *repeat([*looks[1:]], 4), repeat(1.0))
+
+    def __call__(self) -> float:
+        self._now += next(self._looks)
+        return self._now
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "lfm2", "qwen3_next"])
+def test_models_with_layers_of_any_kind_are_measured(family: str) -> None:
+    """Windows and states beside what is shared; by a scripted clock, in which a group costs 700 tokens."""
+    cost = group_cost_tokens(random_model(family), RowBytes(1024), _Clock(_times(700)))
+    assert cost == pytest.approx(700, abs=1)
+
+
+@pytest.mark.parametrize("held", [RowBytes(0, 4096), RowBytes(1 << 20)], ids=["states only", "large rows"])
+def test_nothing_is_measured_where_nothing_is_shared_or_it_needs_much_memory(held: RowBytes) -> None:
+    assert group_cost_tokens(random_model("qwen3"), held) is None
+
+
+def test_a_model_that_raises_keeps_the_default() -> None:
+    """The check at load decides what it can do; this is about speed."""
+
+    def model(tokens: mx.array, cache: Any = None) -> mx.array:
+        raise RuntimeError("not today")
+
+    model.layers = random_model("qwen3").layers  # type: ignore[attr-defined]
+    assert group_cost_tokens(model, RowBytes(1024)) is None
+
+
+def test_it_is_measured_once_and_decides_what_is_shared(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept beside the verdict of the check; not measured where that is off."""
+    asked: list[int] = []
+
+    def measured(*_: object) -> int:
+        asked.append(1)
+        return 777
+
+    monkeypatch.setattr(loading, "group_cost_tokens", measured)
+    folder = str(tmp_path)
+    for _ in range(2):
+        backend = loading.load(load_of(tiny.folder, verdict_folder=folder), lambda stage: None)
+        assert backend.group_cost_tokens == 777
+    assert asked == [1]
+    off = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)
+    assert off.group_cost_tokens == GROUP_COST_TOKENS

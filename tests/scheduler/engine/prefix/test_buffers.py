@@ -1,0 +1,82 @@
+"""How many device allocations the prefix cache holds, where the device limits them (Metal: 499,000)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.prefix.retention import BufferBound
+from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, serve, words
+from tests.scheduler.engine.prefix.test_radix_tree import State, cut_of
+
+_LAYERS_BUFFERS = 4
+"""Keys and values of two layers."""
+
+
+def _bound(nodes: int, of_snapshot: int = 0) -> BufferBound:
+    return BufferBound(_LAYERS_BUFFERS * nodes, _LAYERS_BUFFERS, of_snapshot)
+
+
+def test_the_least_recently_used_go_when_there_are_too_many_whatever_their_size() -> None:
+    """Bytes would be left for a million tokens; the third of three nodes takes the first one's place."""
+    cache = cache_of(buffers=_bound(2))
+    for start in (0, 1000, 2000):
+        keep(cache, words(start, 10))
+    assert cache.statistics().size.nodes == 2
+    assert [cache.match_length(words(start, 10), "") for start in (0, 1000, 2000)] == [0, 9, 9]
+    assert cache.statistics().evicted_tokens["budget"] == 10
+
+
+def test_a_split_counts_as_the_node_that_it_adds() -> None:
+    """A prompt that leaves another in its middle makes three nodes of one: there is room for two."""
+    cache = cache_of(buffers=_bound(2))
+    serve(cache, words(0, 100))
+    serve(cache, words(0, 50) + words(5000, 20))
+    assert cache.statistics().size.nodes <= 2
+    assert cache.match_length(words(0, 50) + words(5000, 20), "") >= 50
+
+
+def test_what_is_leased_stays_and_nothing_is_added_beside_it() -> None:
+    """As with bytes: a request that runs keeps its prefix, the next one is not cached, and is afterwards."""
+    cache = cache_of(buffers=_bound(1))
+    keep(cache, words(0, 10))
+    lease = cache.match_and_lease(words(0, 11), "")
+    assert keep(cache, words(1000, 10)) == 0
+    assert cache.match_length(words(0, 11), "") == 10
+    cache.release(lease)
+    assert keep(cache, words(1000, 10)) > 0
+    assert (cache.match_length(words(0, 11), ""), cache.match_length(words(1000, 10), "")) == (0, 9)
+
+
+def test_states_count_too() -> None:
+    """A recurrent model's snapshot has arrays of its own, and none is attached where there is no place."""
+    cache = cache_of(needs_snapshot=True, buffers=BufferBound(10, 4, 6))
+    keep(cache, words(0, 10))
+    assert cache.attach(words(0, 10), "", State(()))
+    keep(cache, words(1000, 10))
+    assert not cache.attach(words(0, 10), "", State(())), "it went with its tokens"
+    assert cache.check_integrity() == []
+
+
+_OPERATIONS = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.booleans(), st.booleans()), max_size=30
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(operations=_OPERATIONS, nodes=st.integers(0, 6), of_snapshot=st.integers(0, 9))
+def test_never_more_than_the_bound(
+    operations: list[tuple[list[int], bool, bool]], nodes: int, of_snapshot: int
+) -> None:
+    """After any lookups, insertions and states that nobody leases any more."""
+    bound = _bound(nodes, of_snapshot)
+    cache = cache_of(needs_snapshot=of_snapshot > 0, buffers=bound)
+    for tokens, looked_up, attached in operations:
+        if looked_up:
+            cache.release(cache.match_and_lease(tokens, ""))
+        cache.insert(tokens, "", cut_of(tokens))
+        if attached:
+            cache.attach(tokens, "", State(()))
+        size = cache.statistics().size
+        assert not bound.exceeded(size.nodes, size.snapshots)
+        assert cache.check_integrity() == []

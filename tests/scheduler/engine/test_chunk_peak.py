@@ -1,0 +1,54 @@
+"""The memory of a prefill chunk is learned from the chunks that ran."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.chunk_peak import ChunkPeak
+
+_MB = 1 << 20
+
+
+def test_before_any_chunk_the_first_guess_is_shared_by_tokens() -> None:
+    peak = ChunkPeak(first_bytes=800 * _MB, most_tokens=512)
+    assert peak.needed_bytes(512, 0) == 800 * _MB
+    assert peak.needed_bytes(64, 0) == 100 * _MB
+
+
+def test_a_chunk_costs_what_chunks_like_it_did() -> None:
+    peak = ChunkPeak(first_bytes=10_000 * _MB, most_tokens=512)
+    for _ in range(20):
+        peak.observe(512, 1000, 300 * _MB)
+    assert 300 * _MB <= peak.needed_bytes(512, 1000) <= 301 * _MB
+
+
+chunks = st.lists(
+    st.tuples(st.integers(1, 512), st.integers(0, 100_000), st.integers(0, 4 << 30)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(chunks)
+def test_the_last_chunk_s_need_is_never_below_what_it_took(
+    observed: list[tuple[int, int, int]],
+) -> None:
+    peak = ChunkPeak(0, 512)
+    for tokens, context, taken in observed:
+        peak.observe(tokens, context, taken)
+        assert peak.needed_bytes(tokens, context) >= taken - 1
+
+
+@settings(deadline=None)
+@given(chunks, st.integers(0, 4 << 30), st.integers(0, 100_000))
+def test_the_fitting_chunk_is_the_largest_that_fits(
+    observed: list[tuple[int, int, int]], room: int, context: int
+) -> None:
+    peak = ChunkPeak(100 * _MB, 512)
+    for chunk in observed:
+        peak.observe(*chunk)
+    fitting = peak.fitting_tokens(room, context)
+    assert fitting == 0 or peak.needed_bytes(fitting, context) <= room
+    assert fitting == 512 or peak.needed_bytes(fitting + 1, context) > room

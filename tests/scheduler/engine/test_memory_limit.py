@@ -1,0 +1,98 @@
+"""The engine's memory limit: from the option, the device and the machine, and what it leaves for KV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.engine.memory_limit import MemoryLimit, MemoryTooSmall, memory_limit, recommended_bytes
+
+_GB = 10**9
+_WEIGHTS = 3 * _GB
+_X86 = {"architecture": "x86_64", "device_name": "AMD EPYC"}
+_METAL = {
+    "max_recommended_working_set_size": 12 * _GB,
+    "memory_size": 16 * _GB,
+    "resource_limit": 499000,
+}
+
+
+def _cuda(free_bytes: int) -> dict[str, Any]:
+    """As mlx/backend/cuda/device_info.cpp fills it (MLX 0.32.4), of a 24 GB device."""
+    return {
+        "device_name": "NVIDIA RTX 4090",
+        "architecture": "sm_89",
+        "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+        "pci_bus_id": "0000:01:00.0",
+        "compute_capability_major": 8,
+        "compute_capability_minor": 9,
+        "free_memory": free_bytes,
+        "total_memory": 24 * _GB,
+    }
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "expected"), [(_GB, 32 << 20), (5_400_000_000, 84_375_000), (200 * _GB, 1 << 30)]
+)
+def test_the_scores_of_attention_follow_the_limit(limit_bytes: int, expected: int) -> None:
+    """A Mac with 8 GB computes attention in pieces of 84 MB, a large GPU in pieces of a gigabyte."""
+    assert MemoryLimit(limit_bytes).score_bytes == expected
+
+
+def _limit(
+    device: dict[str, Any], machine_bytes: int = 16 * _GB, option: float = 0, weights: int = _WEIGHTS
+) -> MemoryLimit:
+    return memory_limit(option, device, machine_bytes, weights, None, 1.0)
+
+
+@pytest.mark.parametrize("machine", [16 * _GB, 128 * _GB])
+def test_a_cuda_device_s_own_memory_counts(machine: int) -> None:
+    device = _cuda(free_bytes=24 * _GB)
+    assert recommended_bytes(device) == 24 * _GB
+    assert _limit(device, machine).limit_bytes == int(24 * _GB * 0.95)
+
+
+def test_what_other_processes_hold_of_a_cuda_device_is_not_ours() -> None:
+    assert _limit(_cuda(free_bytes=8 * _GB)).limit_bytes == int(8 * _GB * 0.95)
+
+
+def test_metal_s_recommendation_counts_not_the_machine_s_memory() -> None:
+    assert _limit(_METAL).limit_bytes == int(12 * _GB * 0.95)
+
+
+def test_on_a_cpu_half_of_the_machine_s_memory_counts() -> None:
+    """The rest is other processes', the parent among them."""
+    assert recommended_bytes(_X86) == 0
+    assert _limit(_X86, 32 * _GB).limit_bytes == 16 * _GB
+
+
+@pytest.mark.parametrize(("option", "limit"), [(0.5, 6 * _GB), (1.0, 12 * _GB), (7e9, 7 * _GB)])
+def test_the_option_is_a_share_of_the_device_or_bytes(option: float, limit: int) -> None:
+    assert _limit(_METAL, option=option).limit_bytes == limit
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
+    with pytest.raises(MemoryTooSmall) as refused:
+        _limit(_METAL, option=0.5, weights=9 * _GB)
+    assert "9.00 GB" in str(refused.value)
+    assert "6.00 GB of 12.00 GB" in str(refused.value)
+    assert "--memory-limit" in str(refused.value)
+
+
+@given(st.floats(0.3, 1.0), st.integers(1, 3 * _GB), st.integers(0, _GB))
+def test_weights_kv_pool_and_peak_are_within_the_limit(option: float, weights: int, peak: int) -> None:
+    limit = _limit(_METAL, option=option, weights=weights)
+    kv = limit.kv_budget_bytes(peak)
+    least_kv = 64 << 20
+    assert kv == least_kv or weights + limit.pool_bytes + peak + kv == limit.limit_bytes
+    assert kv >= least_kv
+    assert limit.pool_bytes > 0
+
+
+def test_the_operator_s_kv_budget_stands_whatever_a_chunk_takes() -> None:
+    limit = memory_limit(0, _METAL, 0, _WEIGHTS, kv_bytes=_GB, share=0.8)
+    assert limit.whole_kv_bytes(5 * _GB) == _GB
+    assert limit.kv_budget_bytes(5 * _GB) == int(0.8 * _GB)

@@ -1,0 +1,193 @@
+"""The engine loop on a device whose memory other programs share: nothing is lost, no answer changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.backend import StepResult
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.memory_guard import Pressure, Relief
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
+from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
+from tests.contracts.journal import alone, prompt_of, request
+from tests.fakes.fake_device import FakeDevice
+
+_TOKEN_BYTES = KV_BYTES_PER_TOKEN + 4
+_CHUNK_TOKENS = 64
+_ACTIVATION_BYTES = 200
+"""Of each token of a chunk, while it runs."""
+_WEIGHTS_BYTES = 10_000
+_PLAN = ScriptedPlan(prefill_tokens_per_step=_CHUNK_TOKENS)
+
+
+class _Metered(ScriptedBackend):
+    """A chunk takes activations, and leaves them in the pool."""
+
+    fake: FakeDevice
+    most_bytes = 0
+    """The most that was held at the peak of any step."""
+
+    def step(self, chunks: Many[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+        before = self.held_bytes()
+        result = super().step(chunks, predicted_seconds)
+        transient = _ACTIVATION_BYTES * result.computed_prefill_tokens
+        self.fake.transient_bytes = transient
+        self.fake.pool_bytes = max(self.fake.pool_bytes, transient)
+        held = _WEIGHTS_BYTES + max(before, self.held_bytes())
+        self.most_bytes = max(self.most_bytes, held + transient)
+        return result
+
+
+class _Farm:
+    """A loop, its device, and all that is heard of it. A quarter of a second passes at every turn."""
+
+    def __init__(self, machine_bytes: int, limit_bytes: int, slots: int = 6) -> None:
+        self.device = FakeDevice(machine_bytes, weights_bytes=_WEIGHTS_BYTES)
+        self.backend = _Metered(
+            _PLAN,
+            kv_cache_bytes=limit_bytes,
+            clock=lambda: self.now,
+            device=self.device,
+            memory_limit_bytes=limit_bytes,
+        )
+        self.backend.fake = self.device
+        self.device.held_bytes = self.backend.held_bytes
+        self.now = 0.0
+        self.loop = EngineLoop(self.backend, slots, PrefillPace(_CHUNK_TOKENS), clock=lambda: self.now)
+        self.tokens: dict[int, list[int]] = {}
+        self.retired: dict[int, Retired] = {}
+        self.reliefs: list[int] = []
+
+    def turn(self, commands: Many[Submit] = ()) -> None:
+        self.now += 0.25
+        for frame in self.loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            for out in frame.tokens:
+                self.tokens.setdefault(out.request_id, []).append(out.token)
+            for retired in frame.retired:
+                assert retired.request_id not in self.retired
+                self.retired[retired.request_id] = retired
+            self.reliefs.append(frame.counters.guard.relief)
+
+    def finish(self, turns: int = 5000) -> None:
+        for _ in range(turns):
+            if self.loop.idle:
+                return
+            self.turn()
+        raise AssertionError("no progress")
+
+
+outsides = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(0, 60_000), st.sampled_from(Pressure)), max_size=6
+)
+requests = st.lists(st.tuples(st.integers(5, 250), st.integers(1, 40)), min_size=1, max_size=12)
+
+
+@settings(deadline=None, max_examples=80)
+@given(requests, outsides)
+def test_beside_programs_that_come_and_go_all_answers_are_those_of_an_undisturbed_run(
+    asked: list[tuple[int, int]], phases: list[tuple[int, int, Pressure]]
+) -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    submits = [request(n, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)]
+    farm.turn(submits)
+    for turns, outside, pressure in phases:
+        farm.device.outside_bytes, farm.device.pressure = outside, pressure
+        for _ in range(turns):
+            farm.turn()
+    farm.device.outside_bytes, farm.device.pressure = 0, Pressure.NORMAL
+    farm.finish()
+    undisturbed = ScriptedBackend(_PLAN)
+    for submit in submits:
+        assert farm.retired[submit.request_id].reason == "length"
+        assert farm.tokens[submit.request_id] == alone(undisturbed, submit)
+
+
+@settings(deadline=None, max_examples=60)
+@given(requests, st.integers(30_000, 60_000))
+def test_memory_exceeds_the_limit_by_less_than_a_chunk(
+    asked: list[tuple[int, int]], limit_bytes: int
+) -> None:
+    """Once a chunk was measured: its peak is reserved, and KV has the rest."""
+    farm = _Farm(machine_bytes=1 << 30, limit_bytes=limit_bytes)
+    farm.turn([request(0, prompt_of(_CHUNK_TOKENS * 2, 99), 1)])
+    farm.finish()
+    farm.backend.most_bytes = 0
+    farm.turn([request(n + 1, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)])
+    farm.finish()
+    # One row always runs, however little is left for it.
+    least = _WEIGHTS_BYTES + (250 + 40 + 128) * _TOKEN_BYTES
+    assert farm.backend.most_bytes <= max(limit_bytes, least) + _ACTIVATION_BYTES * _CHUNK_TOKENS
+
+
+def test_another_program_costs_prefixes_then_chunks_then_admission_then_rows() -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.turn([request(n, prompt_of(60, n), 200) for n in range(4)])
+    for _ in range(20):
+        farm.turn()
+    farm.device.outside_bytes = 55_000
+    farm.turn([request(9, prompt_of(60, 9), 5)])
+    for _ in range(6):
+        farm.turn()
+    order = [relief for at, relief in enumerate(farm.reliefs) if relief != farm.reliefs[at - 1]]
+    assert order == [Relief.NONE, Relief.EVICT, Relief.SMALL_CHUNKS, Relief.HOLD, Relief.PREEMPT]
+    assert len(farm.loop._slots) < 4
+    assert 9 not in farm.tokens, "it is not admitted beside running rows"
+    farm.device.outside_bytes = 0
+    farm.finish()
+    assert farm.retired.keys() == {0, 1, 2, 3, 9}
+
+
+def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.turn([request(0, prompt_of(200, 1), 1)])
+    farm.finish()
+    farm.device.outside_bytes = 70_000 - _WEIGHTS_BYTES
+    for _ in range(4):
+        farm.turn([request(1, prompt_of(200, 2), 1)] if 1 not in farm.tokens else [])
+        if farm.reliefs[-1] >= Relief.SMALL_CHUNKS:
+            break
+    sizes = []
+    for _ in range(5):
+        before = farm.loop._meter.prefilled_tokens
+        farm.turn()
+        sizes.append(farm.loop._meter.prefilled_tokens - before)
+    assert set(sizes) == {LEAST_CHUNK_TOKENS}
+
+
+def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> None:
+    """Relief is temporary; a refusal would be final."""
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.device.pressure = Pressure.CRITICAL
+    farm.turn([request(0, prompt_of(60, 1), 30)])
+    for _ in range(8):
+        farm.turn()
+    farm.turn([request(1, prompt_of(400, 2), 1)])
+    farm.finish()
+    assert farm.retired[1].reason == "length"
+
+
+def test_freed_buffers_go_back_when_memory_is_short() -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.turn([request(0, prompt_of(200, 1), 50)])
+    for _ in range(10):
+        farm.turn()
+    assert farm.device.cleared == 0
+    farm.device.outside_bytes = 55_000
+    farm.turn()
+    assert farm.device.cleared > 0
+
+
+@pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])
+def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure) -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.device.pressure = pressure
+    farm.turn([request(n, prompt_of(100, n), 20) for n in range(8)])
+    farm.finish()
+    assert len(farm.retired) == 8

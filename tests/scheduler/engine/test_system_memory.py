@@ -1,0 +1,95 @@
+"""What is read of the operating system's memory, from folders as Linux shows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.engine.memory_guard import Pressure
+from scheduler.engine.system_memory import LinuxMemory, SystemMemory, machine_bytes, system_reader
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _write(root: Path, files: dict[str, str]) -> LinuxMemory:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return LinuxMemory(root)
+
+
+def test_the_machine_s_available_memory_and_the_footprint(tmp_path: Path) -> None:
+    read = _write(
+        tmp_path,
+        {
+            "proc/self/statm": "9000 250 100 1 0 300 0",
+            "proc/meminfo": "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 700 kB\n",
+        },
+    )
+    assert read() == SystemMemory(250 * _PAGE, 700 * 1024, Pressure.NORMAL)
+
+
+def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
+    """Version 2: a limit may stand at any level. Inactive pages of files can be taken back."""
+    group = "sys/fs/cgroup/farm"
+    read = _write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/farm/engine\n",
+            "proc/meminfo": "MemAvailable: 9000000 kB\n",
+            f"{group}/memory.max": "5000000\n",
+            f"{group}/memory.current": "4000000\n",
+            f"{group}/memory.stat": "anon 3000000\ninactive_file 250000\n",
+            f"{group}/engine/memory.max": "max\n",
+            f"{group}/engine/memory.current": "4000000\n",
+        },
+    )
+    assert read().available_bytes == 5_000_000 - 4_000_000 + 250_000
+    assert machine_bytes(tmp_path) == 5_000_000
+
+
+def test_groups_of_version_1(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/memory/farm"
+    read = _write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:devices:/\n4:memory:/farm\n0::/\n",
+            f"{group}/memory.limit_in_bytes": "5000000\n",
+            f"{group}/memory.usage_in_bytes": "4900000\n",
+            f"{group}/memory.stat": "cache 9\ntotal_inactive_file 1000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "77\n",
+        },
+    )
+    assert read().available_bytes == 101_000
+
+
+@pytest.mark.parametrize(
+    ("some", "full", "pressure"),
+    [(0.0, 0.0, Pressure.NORMAL), (12.5, 3.0, Pressure.WARN), (80.0, 40.0, Pressure.CRITICAL)],
+)
+def test_stalls_are_pressure(tmp_path: Path, some: float, full: float, pressure: Pressure) -> None:
+    read = _write(
+        tmp_path,
+        {
+            "proc/pressure/memory": f"some avg10={some} avg60=0.00 avg300=0.00 total=5\n"
+            f"full avg10={full} avg60=0.00 avg300=0.00 total=1\n"
+        },
+    )
+    assert read().pressure is pressure
+
+
+def test_without_any_of_it_nothing_is_known(tmp_path: Path) -> None:
+    assert _write(tmp_path, {})() == SystemMemory(0, None, Pressure.NORMAL)
+
+
+def test_this_platform_says_how_much_we_hold() -> None:
+    if sys.platform not in ("linux", "darwin"):
+        pytest.skip("no reader for this platform")
+    before = system_reader()().footprint_bytes
+    held = bytearray(os.urandom(1 << 20) * 64)
+    assert system_reader()().footprint_bytes - before > len(held) // 2

@@ -1,0 +1,104 @@
+"""What the next engine may use, after deaths of each cause."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.config import EngineConfig
+from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine_bounds import LEAST_CHUNK_TOKENS, EngineBounds
+from scheduler.statistics import DeathCause
+
+BOUNDED = (DeathCause.OUT_OF_MEMORY, DeathCause.GPU_TIMEOUT)
+
+
+def test_a_timeout_halves_the_chunk_and_leaves_the_memory() -> None:
+    """Down to the smallest, where further timeouts change nothing of it; each climb takes twice as long as
+    the one before."""
+    bounds, chunks, climbs = EngineBounds(512), [], []
+    for _ in range(7):
+        assert bounds.smallest_chunk == (bounds.chunk_tokens == LEAST_CHUNK_TOKENS)
+        bounds = bounds.after(DeathCause.GPU_TIMEOUT)
+        chunks.append(bounds.chunk_tokens)
+        climbs.append(bounds.climb_chunks)
+    assert chunks == [256, 128, 64, 32, 16, 16, 16]
+    assert climbs == [128, 256, 512, 1024, 2048, 4096, 8192]
+    assert bounds.kv_cache_share == 1
+
+
+def test_a_timeout_halves_what_the_engine_had_climbed_to() -> None:
+    """Not what it was given."""
+    bounds = EngineBounds(512).after(DeathCause.GPU_TIMEOUT).climbed(320)
+    assert bounds.after(DeathCause.GPU_TIMEOUT).chunk_tokens == 160
+
+
+def test_lack_of_memory_leaves_the_chunk() -> None:
+    assert EngineBounds(512).after(DeathCause.OUT_OF_MEMORY) == EngineBounds(512, kv_cache_share=0.8)
+
+
+def test_a_chunk_configured_below_the_smallest_stays() -> None:
+    """It is the operator's, and its timeouts count at once."""
+    bounds = EngineBounds(8)
+    assert bounds.smallest_chunk
+    assert bounds.after(DeathCause.GPU_TIMEOUT).chunk_tokens == 8
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.sampled_from([cause for cause in DeathCause if cause not in BOUNDED]))
+def test_other_deaths_change_nothing(cause: DeathCause) -> None:
+    """They would not have been prevented by less."""
+    assert EngineBounds(512).after(cause) == EngineBounds(512)
+
+
+def test_the_load_message_carries_the_bounds() -> None:
+    """And the configured chunk beside its ceiling, for the climb back."""
+    config = EngineConfig("scripted", Path("none"), prefill_chunk_tokens=512)
+    load = config.load_message(EngineBounds(64, 0.8, 256))
+    assert (load.prefill_chunk_tokens, load.chunk_ceiling, load.climb_chunks) == (512, 64, 256)
+    assert load.kv_cache_share == 0.8
+    assert config.load_message().chunk_ceiling == 512
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(length=st.integers(1, 200_000), spare_part=st.floats(1.0, 64.0))
+def test_a_prompt_that_small_chunks_get_through_is_read_after_few_deaths(
+    length: int, spare_part: float
+) -> None:
+    """On a device on which a chunk's time grows with its context, and each engine begins anew: the smallest
+    chunks are in time up to the prompt's end. A request is spared more deaths than these."""
+    assert deaths_until_read(length, most=LEAST_CHUNK_TOKENS * length * spare_part) <= 8
+
+
+def test_a_device_that_has_time_for_all_chunks_kills_nobody_and_one_without_some() -> None:
+    """What the simulation above is worth."""
+    assert deaths_until_read(100_000, most=math.inf) == 0
+    assert deaths_until_read(100_000, most=64 * 100_000) > 2
+
+
+def deaths_until_read(length: int, most: float) -> int:
+    bounds, deaths = EngineBounds(512), 0
+    while not is_read(length, most, ceiling := ceiling_of(bounds)):
+        bounds = bounds.climbed(ceiling.tokens).after(DeathCause.GPU_TIMEOUT)
+        deaths += 1
+        assert deaths < 100, "it never ends"
+    return deaths
+
+
+def ceiling_of(bounds: EngineBounds) -> ChunkCeiling:
+    return ChunkCeiling(512, bounds.chunk_tokens, bounds.climb_chunks)
+
+
+def is_read(length: int, most: float, ceiling: ChunkCeiling) -> bool:
+    """Whether one engine reads the whole prompt: tokens times context of no chunk are more than `most`."""
+    context = 0
+    while context < length:
+        tokens = min(ceiling.tokens, length - context)
+        if tokens * (context + tokens) > most:
+            return False
+        ceiling.computed(tokens)
+        context += tokens
+    return True

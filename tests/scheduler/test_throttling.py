@@ -1,0 +1,103 @@
+"""A device that is suddenly three to ten times slower (low-power mode, heat), and fast again: no engine is
+killed for it, and prefill beside decoding rows goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
+from tests.scheduler.recovery.test_stall_watch import CEILING, Watched
+
+ROWS = 8
+CONTEXT = 1000
+FEW_STEPS = 10
+"""How long a budget may stay at its floor."""
+SOME_STEPS = 60
+"""After which the learned lines are those of the device."""
+
+
+@dataclass
+class Device:
+    """Steps in virtual time, each as large as the pace allows. `slower`: times a cool device's seconds."""
+
+    decode_seconds: float
+    token_seconds: float
+    chunk_seconds: float
+    slower: float = 1.0
+    now: float = 0.0
+    pace: PrefillPace = field(default_factory=lambda: PrefillPace(512))
+    watched: Watched = field(default_factory=Watched)
+    budgets: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watched.board()
+        self.watched.board()
+
+    def step(self) -> None:
+        """Decode all rows beside a chunk; the watch looks on meanwhile, as it would at every second."""
+        tokens = self.pace.budget(ROWS, 1, CONTEXT).tokens
+        decode = self.slower * self.decode_seconds
+        chunk = self.slower * (self.chunk_seconds + tokens * self.token_seconds)
+        self.watched.look_on(self.now, self.now + decode + chunk)
+        self.now += decode + chunk
+        self.watched.step(self.now, 65, prefills=True)
+        self.pace.observe_prefill(chunk, tokens, CONTEXT)
+        self.pace.observe_decode(decode, ROWS)
+        self.budgets.append(tokens)
+
+    def run(self, steps: int) -> list[int]:
+        """Return the budgets of these steps."""
+        for _ in range(steps):
+            self.step()
+        return self.budgets[-steps:]
+
+
+DEVICES = st.builds(
+    Device,
+    decode_seconds=st.floats(0.005, 0.5),
+    token_seconds=st.floats(0.00005, 0.005),
+    chunk_seconds=st.floats(0.0, 0.1),
+)
+
+
+def longest_at_floor(budgets: list[int]) -> int:
+    longest = now = 0
+    for tokens in budgets:
+        now = now + 1 if tokens <= LEAST_TOKENS else 0
+        longest = max(longest, now)
+    return longest
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(DEVICES, st.floats(3, 10))
+def test_no_engine_is_killed_and_no_prompt_starves(device: Device, slower: float) -> None:
+    """Where a cool device leaves prefill more than the floor, a slow one does, too: the target is a multiple
+    of its own decode step. What was learned follows down and up within tens of steps."""
+    cool = device.run(SOME_STEPS)[-1]
+    device.slower = slower
+    during = device.run(SOME_STEPS)
+    device.slower = 1.0
+    after = device.run(SOME_STEPS)
+    assert device.watched.killed == []
+    if cool > 2 * LEAST_TOKENS:
+        assert longest_at_floor(during) <= FEW_STEPS, during
+        assert longest_at_floor(after) <= FEW_STEPS, after
+        assert cool / 2 <= during[-1] <= 2 * cool
+        assert cool / 2 <= after[-1] <= 2 * cool
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.floats(0.01, CEILING / 10), st.floats(3, 10))
+def test_steps_ten_times_as_long_are_no_stall(seconds: float, slower: float) -> None:
+    """Of any length that its tenfold is within the operator's ceiling."""
+    watched = Watched()
+    watched.board()
+    now = 0.0
+    for length in [seconds] * 40 + [0.99 * slower * seconds] * 40 + [seconds] * 40:
+        watched.look_on(now, now + length)
+        now += length
+        watched.step(now, 65)
+    assert watched.killed == []
