@@ -1,8 +1,11 @@
-"""How much memory a prefill chunk takes while it runs, beyond what is left of it: learned from the chunks.
+"""How much memory a step takes while it runs, beyond what is left of it: learned from the steps.
 
 Activations of a chunk depend on the model, its kernels and the device's allocator, so a fixed share of the
 memory is too much for one model and too little for another. The bytes are a line of the chunk's tokens and
 their context (scores of attention); on top comes the worst ratio of a recent chunk to its prediction.
+
+A step without a chunk takes memory too: a row that leaves a batch or joins it copies the keys and values of
+all rows, a layer at a time or, where the device cannot donate, all at once.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from scheduler.engine.fitted_line import FittedLine
 
 _RECENT = 64
 """Chunks whose underestimate still counts."""
+_NOTICED = 1 / 32
+"""Of the rows' bytes: less is a step's activations."""
 _LEAST_BYTES = 4096
 """A page: of relative errors, a chunk that took almost nothing would outweigh all others."""
 
@@ -58,3 +63,18 @@ class ChunkPeak:
             else:
                 high = middle - 1
         return low
+
+
+class CopyPeak:
+    """What steps without a chunk take, as the worst ratio to the bytes of the rows in recent steps."""
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=_RECENT)
+
+    def observe(self, row_bytes: int, transient_bytes: int) -> None:
+        """Most steps copy nothing, and would push those that do out of the window: they do not count."""
+        if row_bytes > 0 and transient_bytes > row_bytes * _NOTICED:
+            self._ratios.append(transient_bytes / row_bytes)
+
+    def needed_bytes(self, row_bytes: int) -> int:
+        return round(row_bytes * max(self._ratios, default=0.0))

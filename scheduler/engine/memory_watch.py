@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
 from scheduler.engine.device import Device
 from scheduler.engine.memory_guard import Allowance, MemoryGuard, Reading
 from scheduler.engine.memory_limit import MemoryLimit
@@ -51,6 +51,7 @@ class MemoryWatch:
         self._most_chunk_tokens = most_chunk_tokens
         self._guard = MemoryGuard()
         self._peak = ChunkPeak(limit.first_peak_bytes, most_chunk_tokens)
+        self._copies = CopyPeak()
         self._budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
         self._longest_context = 0
         self._allowance = Allowance()
@@ -66,8 +67,8 @@ class MemoryWatch:
 
     @property
     def whole_bytes(self) -> int:
-        """The KV budget without relief, and without the share of an engine after one ran out of memory."""
-        return self._limit.whole_kv_bytes(self._peak_bytes_expected())
+        """The most that one request may ever need: a refusal is final, and chunks can be made smaller."""
+        return self._limit.whole_kv_bytes(0)
 
     def memory(self) -> DeviceMemory:
         """The allocator's counters; the peak since the engine started."""
@@ -88,7 +89,8 @@ class MemoryWatch:
         needed = self._peak_bytes_expected()
         if self._allowance.chunk_tokens is not None:
             # The chunks that run are smaller: what they need is less, or relief would never end.
-            needed = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
+            chunk = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
+            needed = max(chunk, self._copies.needed_bytes(self._row_bytes()))
         headroom = reading.headroom
         fitting = self._most_chunk_tokens
         if headroom is not None:
@@ -137,25 +139,26 @@ class MemoryWatch:
             self._prefixes.set_budget(budget)
 
     def _peak_bytes_expected(self) -> int:
-        """Of the largest chunk."""
-        return self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
+        """Of the largest chunk, or of the rows' copies."""
+        chunk = self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
+        return max(chunk, self._copies.needed_bytes(self._row_bytes()))
 
-    def starting(self, chunk_tokens: int) -> None:
-        """A step begins; `chunk_tokens` 0: without prefill."""
-        if chunk_tokens:
-            self._held_bytes = self.memory().active
-            self._device.restart_peak()
+    def starting(self) -> None:
+        """A step begins."""
+        self._held_bytes = self.memory().active
+        self._device.restart_peak()
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
+        memory = self._memory_of_step()
+        transient_bytes = memory.peak - max(self._held_bytes, memory.active)
         if not chunk_tokens:
+            self._copies.observe(self._row_bytes(), transient_bytes)
             return
-        memory = self.memory_of_step()
         self._longest_context = max(self._longest_context, context_tokens)
-        held = max(self._held_bytes, memory.active)
-        self._peak.observe(chunk_tokens, context_tokens, memory.peak - held)
+        self._peak.observe(chunk_tokens, context_tokens, transient_bytes)
 
-    def memory_of_step(self) -> DeviceMemory:
+    def _memory_of_step(self) -> DeviceMemory:
         """The counters since `starting`."""
         now = self._device.memory()
         self._peak_bytes = max(self._peak_bytes, now.peak, now.active)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
 
 _MB = 1 << 20
 
@@ -52,3 +52,25 @@ def test_the_fitting_chunk_is_the_largest_that_fits(
     fitting = peak.fitting_tokens(room, context)
     assert fitting == 0 or peak.needed_bytes(fitting, context) <= room
     assert fitting == 512 or peak.needed_bytes(fitting + 1, context) > room
+
+
+def test_rows_that_are_copied_need_room_for_the_copy() -> None:
+    """Until one was seen, nothing is reserved; then as much for the rows of any later time."""
+    copies = CopyPeak()
+    assert copies.needed_bytes(300 * _MB) == 0
+    copies.observe(100 * _MB, 80 * _MB)
+    assert copies.needed_bytes(300 * _MB) == 240 * _MB
+
+
+def test_steps_that_copy_nothing_do_not_make_it_forget() -> None:
+    copies = CopyPeak()
+    copies.observe(100 * _MB, 100 * _MB)
+    for _ in range(10_000):
+        copies.observe(100 * _MB, _MB)
+    assert copies.needed_bytes(50 * _MB) == 50 * _MB
+
+
+def test_a_batch_without_rows_teaches_nothing() -> None:
+    copies = CopyPeak()
+    copies.observe(0, 50 * _MB)
+    assert copies.needed_bytes(100 * _MB) == 0
