@@ -43,15 +43,18 @@ class ChunkPeak:
         if tokens <= 0:
             return
         needed = float(max(_LEAST_BYTES, transient_bytes))
-        factors = _factors(tokens, context)
-        self._line.learn(needed, factors)
-        self._ratios.append(needed / self._line.cost(factors))
+        self._line.learn(needed, _factors(tokens, context))
+        self._ratios.append(needed / self._predicted(tokens, context))
 
     def needed_bytes(self, tokens: int, context: int) -> int:
         """Return what a chunk will take at most, as far as is known."""
         if not self._line:
             return -(-self._first_bytes * tokens // self._most_tokens)
-        return round(self._line.cost(_factors(tokens, context)) * max(1.0, *self._ratios))
+        return round(self._predicted(tokens, context) * max(1.0, *self._ratios))
+
+    def _predicted(self, tokens: int, context: int) -> float:
+        """The line's. It may attribute all to the context, and predict nothing without one."""
+        return max(_LEAST_BYTES, self._line.cost(_factors(tokens, context)))
 
     def fitting_tokens(self, room_bytes: int, context: int) -> int:
         """Return the largest chunk, up to the most, that this room is enough for; 0: none."""

@@ -24,7 +24,7 @@ def test_a_chunk_costs_what_chunks_like_it_did() -> None:
 
 
 chunks = st.lists(
-    st.tuples(st.integers(1, 512), st.integers(0, 100_000), st.integers(0, 4 << 30)),
+    st.tuples(st.integers(1, 512), st.sampled_from((0, 100, 100_000)), st.integers(0, 4 << 30)),
     min_size=1,
     max_size=40,
 )
@@ -39,6 +39,14 @@ def test_the_last_chunk_s_need_is_never_below_what_it_took(
     for tokens, context, taken in observed:
         peak.observe(tokens, context, taken)
         assert peak.needed_bytes(tokens, context) >= taken - 1
+
+
+def test_a_chunk_without_context_costs_something_after_chunks_that_only_context_explains() -> None:
+    peak = ChunkPeak(0, 512)
+    for context in (50_000, 100_000, 200_000) * 5:
+        peak.observe(64, context, context * 1000)
+    peak.observe(64, 0, 0)
+    assert peak.needed_bytes(64, 0) >= 4096
 
 
 @settings(deadline=None)

@@ -208,6 +208,17 @@ def test_both_choose_the_same(params: list[Sampling], seed: int, held: int) -> N
     assert HOST.tokens(params, logits) == GRAPH.tokens(params, logits)
 
 
+_ROUNDING = 1e-5
+
+
+def _cut_by_rounding(penalised: np.ndarray[Any, Any], one: Sampling) -> bool:
+    """Whether rounding decides which token a cut-off drops."""
+    best_first = np.sort(penalised)[::-1]
+    if 0 < one.top_k < best_first.size and best_first[one.top_k - 1] - best_first[one.top_k] < _ROUNDING:
+        return True
+    return one.min_p > 0 and bool(np.abs(best_first - best_first[0] - np.log(one.min_p)).min() < _ROUNDING)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     params=st.lists(_params.map(lambda one: _replace(one, top_p=1.0)), min_size=1, max_size=6),
@@ -216,7 +227,7 @@ def test_both_choose_the_same(params: list[Sampling], seed: int, held: int) -> N
 def test_both_go_on_the_same(params: list[Sampling], seed: int) -> None:
     """Over twenty steps, in which penalties grow; without `top_p`, whose margin cannot be known ahead.
     Penalties leave the grid: a row may part where the two tokens' penalised logits are equal but for
-    rounding."""
+    rounding, or those of two tokens of which a cut-off keeps one."""
     logits = _logits(len(params), seed)
     host, graph = HOST.tokens(params, logits, 20), GRAPH.tokens(params, logits, 20)
     for row, one in enumerate(params):
@@ -225,7 +236,8 @@ def test_both_go_on_the_same(params: list[Sampling], seed: int) -> None:
         if parted is not None:
             penalised = logits[row].copy()
             HostCounts.of([1, 2], own[:parted], VOCABULARY).penalise(penalised, one)
-            assert abs(penalised[own[parted]] - penalised[other[parted]]) < 1e-5
+            apart = abs(penalised[own[parted]] - penalised[other[parted]])
+            assert apart < _ROUNDING or _cut_by_rounding(penalised, one)
 
 
 def test_the_host_s_errors_are_the_row_s(monkeypatch: pytest.MonkeyPatch) -> None:
