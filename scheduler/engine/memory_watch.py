@@ -6,6 +6,7 @@ budget at what the limit leaves beside it, lowers it under relief, and then clea
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -59,6 +60,7 @@ class MemoryWatch:
         self._read_at: float | None = None
         self._held_bytes = 0
         self._peak_bytes = 0
+        self._failed = False
 
     @property
     def state(self) -> MemoryState:
@@ -80,7 +82,10 @@ class MemoryWatch:
         """Return what the next step may use; the system is read anew where the last reading is old."""
         if self._read_at is None or now - self._read_at >= _READING_SECONDS:
             self._read_at = now
-            self._read(now)
+            try:
+                self._read(now)
+            except Exception as error:
+                self._report(error)
         return self._allowance
 
     def _read(self, now: float) -> None:
@@ -150,6 +155,12 @@ class MemoryWatch:
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
+        try:
+            self._learn(chunk_tokens, context_tokens)
+        except Exception as error:
+            self._report(error)
+
+    def _learn(self, chunk_tokens: int, context_tokens: int) -> None:
         memory = self._memory_of_step()
         transient_bytes = memory.peak - max(self._held_bytes, memory.active)
         if not chunk_tokens:
@@ -157,6 +168,12 @@ class MemoryWatch:
             return
         self._longest_context = max(self._longest_context, context_tokens)
         self._peak.observe(chunk_tokens, context_tokens, transient_bytes)
+
+    def _report(self, error: Exception) -> None:
+        """Accounting must not end a stream: the last allowance stands. Said once, for it may come each step."""
+        if not self._failed:
+            print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
+        self._failed = True
 
     def _memory_of_step(self) -> DeviceMemory:
         """The counters since `starting`."""

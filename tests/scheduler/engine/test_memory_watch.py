@@ -184,6 +184,17 @@ def test_freed_buffers_go_back_when_memory_is_short() -> None:
     assert farm.device.cleared > 0
 
 
+def test_a_reading_that_fails_ends_no_stream(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    monkeypatch.setattr(FakeDevice, "system", lambda device: 1 // 0)
+    farm.turn([request(0, prompt_of(100, 1), 20)])
+    farm.finish()
+    assert farm.retired[0].reason == "length"
+    assert capsys.readouterr().err.count("the memory guard failed: ZeroDivisionError") == 1
+
+
 @pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])
 def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
