@@ -2,7 +2,7 @@
 
 Activations of a chunk depend on the model, its kernels and the device's allocator, so a fixed share of the
 memory is too much for one model and too little for another. The bytes are a line of the chunk's tokens and
-their context (scores of attention); on top comes the worst ratio of a recent chunk to its prediction.
+their context (scores of attention), and on top the most by which a recent chunk exceeded it.
 
 A step without a chunk takes memory too: a row that leaves a batch or joins it copies the keys and values of
 all rows, a layer at a time or, where the device cannot donate, all at once.
@@ -15,11 +15,14 @@ from collections import deque
 from scheduler.engine.fitted_line import FittedLine
 
 _RECENT = 64
-"""Chunks whose underestimate still counts."""
+"""Chunks whose excess over the line still counts."""
 _NOTICED = 1 / 32
 """Of the rows' bytes: less is a step's activations."""
-_LEAST_BYTES = 4096
-"""A page: of relative errors, a chunk that took almost nothing would outweigh all others."""
+_MOST_COPIES = 1.0
+"""Of all rows. More is activations, which do not grow with the rows."""
+_LEAST_PART = 1 / 16
+"""Of the largest recent chunk. The fit is of relative errors: a chunk that took next to nothing, as when its
+buffers were there already, would outweigh all others."""
 
 
 def _factors(tokens: int, context: int) -> tuple[float, ...]:
@@ -35,26 +38,24 @@ class ChunkPeak:
         self._first_bytes = first_bytes
         self._most_tokens = most_tokens
         self._line = FittedLine(3)
-        self._ratios: deque[float] = deque(maxlen=_RECENT)
+        self._taken: deque[int] = deque(maxlen=_RECENT)
+        self._excess: deque[float] = deque(maxlen=_RECENT)
 
     def observe(self, tokens: int, context: int, transient_bytes: int) -> None:
         """A chunk of `tokens` (padding included) behind `context` computed tokens took this much at its
         peak, beyond what was held before it."""
         if tokens <= 0:
             return
-        needed = float(max(_LEAST_BYTES, transient_bytes))
-        self._line.learn(needed, _factors(tokens, context))
-        self._ratios.append(needed / self._predicted(tokens, context))
+        self._taken.append(max(0, transient_bytes))
+        factors = _factors(tokens, context)
+        self._line.learn(max(1.0, transient_bytes, max(self._taken) * _LEAST_PART), factors)
+        self._excess.append(transient_bytes - self._line.cost(factors))
 
     def needed_bytes(self, tokens: int, context: int) -> int:
         """Return what a chunk will take at most, as far as is known."""
-        if not self._line:
+        if not self._taken:
             return -(-self._first_bytes * tokens // self._most_tokens)
-        return round(self._predicted(tokens, context) * max(1.0, *self._ratios))
-
-    def _predicted(self, tokens: int, context: int) -> float:
-        """The line's. It may attribute all to the context, and predict nothing without one."""
-        return max(_LEAST_BYTES, self._line.cost(_factors(tokens, context)))
+        return round(self._line.cost(_factors(tokens, context)) + max(0.0, *self._excess))
 
     def fitting_tokens(self, room_bytes: int, context: int) -> int:
         """Return the largest chunk, up to the most, that this room is enough for; 0: none."""
@@ -77,7 +78,7 @@ class CopyPeak:
     def observe(self, row_bytes: int, transient_bytes: int) -> None:
         """Most steps copy nothing, and would push those that do out of the window: they do not count."""
         if row_bytes > 0 and transient_bytes > row_bytes * _NOTICED:
-            self._ratios.append(transient_bytes / row_bytes)
+            self._ratios.append(min(_MOST_COPIES, transient_bytes / row_bytes))
 
     def needed_bytes(self, row_bytes: int) -> int:
         return round(row_bytes * max(self._ratios, default=0.0))

@@ -19,6 +19,8 @@ from scheduler.link.messages import DeviceMemory, MemoryState
 _READING_SECONDS = 0.25
 """Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
 peak, which is reserved, and one token a row and step."""
+_LEAST_COPY_BYTES = 16 << 20
+"""Smaller copies are not worth a reserve."""
 _BUDGET_STEP = 32
 """The KV budget follows the learned peak in steps of a 32nd: each change may evict."""
 
@@ -164,7 +166,10 @@ class MemoryWatch:
         memory = self._memory_of_step()
         transient_bytes = memory.peak - max(self._held_bytes, memory.active)
         if not chunk_tokens:
-            self._copies.observe(self._row_bytes(), transient_bytes)
+            if (
+                transient_bytes >= _LEAST_COPY_BYTES
+            ):  # To sum up the rows' bytes takes a tenth of a millisecond.
+                self._copies.observe(self._row_bytes(), transient_bytes)
             return
         self._longest_context = max(self._longest_context, context_tokens)
         self._peak.observe(chunk_tokens, context_tokens, transient_bytes)
