@@ -52,8 +52,13 @@ class Device(Protocol):
         """What the operating system says; at most a few times a second."""
         ...
 
-    def restart_peak(self) -> None:
-        """Measure the peak anew from here."""
+    def restart_peak(self, host: bool = False) -> None:
+        """Measure the peak anew from here. `host`: what NumPy and libraries allocate, too, where the system
+        tells it, at 0.05 ms a step."""
+        ...
+
+    def transient_bytes(self) -> int:
+        """The most memory since `restart_peak` beyond what was held then, and is held now."""
         ...
 
     def clear_pool(self) -> None:

@@ -234,7 +234,7 @@ class EngineLoop:
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         # A sequence may have been refused when it was admitted.
         chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
-        self._memory_watch.starting()
+        self._memory_watch.starting(prefills=bool(chunks))
         started = self._clock()
         result = self._backend.step(chunks, todo.predicted_seconds)
         self._meter.measure(todo, result, started, self._clock())

@@ -22,6 +22,8 @@ _POOL = 0.05
 """Fraction of the limit that freed buffers may take: enough to reuse a chunk's activations. Without a bound
 MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
+PROCESS_BYTES = 256 << 20
+"""The interpreter, libraries and what is not in arrays: 115 MB at start on Linux."""
 _SCORES = 1 / 64
 """Fraction of the limit that the scores of one attention product may take: 85 MB of 8 GB of unified memory, a
 gigabyte of a large GPU, where smaller pieces would leave it idle."""
@@ -58,7 +60,8 @@ class MemoryLimit:
         """Return the KV budget beside chunks of this peak, of which engines use a share."""
         if self.kv_bytes is not None:
             return self.kv_bytes
-        return max(_LEAST_KV_BYTES, self.limit_bytes - self.weights_bytes - self.pool_bytes - peak_bytes)
+        fixed_bytes = self.weights_bytes + self.pool_bytes + PROCESS_BYTES
+        return max(_LEAST_KV_BYTES, self.limit_bytes - fixed_bytes - peak_bytes)
 
     def kv_budget_bytes(self, peak_bytes: int) -> int:
         return int(self.whole_kv_bytes(peak_bytes) * self.share)

@@ -21,6 +21,9 @@ _READING_SECONDS = 0.25
 peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
+_CLOSE = 4
+"""Times what the next chunk needs: with less, all rows that are admitted at once may take the rest before the
+next reading."""
 _BUDGET_STEP = 32
 """The KV budget follows the learned peak in steps of a 32nd: each change may evict."""
 
@@ -60,9 +63,10 @@ class MemoryWatch:
         self._allowance = Allowance()
         self._state = MemoryState()
         self._read_at: float | None = None
-        self._held_bytes = 0
         self._peak_bytes = 0
         self._failed = False
+        self._close = False
+        """Memory is short, or nearly: every step is preceded by a reading."""
 
     @property
     def state(self) -> MemoryState:
@@ -82,7 +86,7 @@ class MemoryWatch:
 
     def allowance(self, now: float) -> Allowance:
         """Return what the next step may use; the system is read anew where the last reading is old."""
-        if self._read_at is None or now - self._read_at >= _READING_SECONDS:
+        if self._read_at is None or self._close or now - self._read_at >= _READING_SECONDS:
             self._read_at = now
             try:
                 self._read(now)
@@ -91,14 +95,19 @@ class MemoryWatch:
         return self._allowance
 
     def _read(self, now: float) -> None:
-        reading = self._reading()
         self._follow_peak()
         needed = self._peak_bytes_expected()
         if self._allowance.chunk_tokens is not None:
             # The chunks that run are smaller: what they need is less, or relief would never end.
             chunk = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
             needed = max(chunk, self._copies.needed_bytes(self._row_bytes()))
+        reading = self._reading()
+        if reading.headroom is not None and reading.headroom < needed:
+            # Freed buffers go before anything that is in use.
+            self._device.clear_pool()
+            reading = self._reading()
         headroom = reading.headroom
+        self._close = headroom is not None and headroom < _CLOSE * needed
         fitting = self._most_chunk_tokens
         if headroom is not None:
             fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
@@ -109,8 +118,6 @@ class MemoryWatch:
             self._prefixes.set_budget(
                 self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
             )
-        if self._allowance.relief and self._allowance.kv_bytes != before.kv_bytes:
-            self._device.clear_pool()
         self._state = MemoryState(
             int(self._allowance.relief),
             reading.used,
@@ -150,10 +157,10 @@ class MemoryWatch:
         chunk = self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
         return max(chunk, self._copies.needed_bytes(self._row_bytes()))
 
-    def starting(self) -> None:
+    def starting(self, prefills: bool) -> None:
         """A step begins."""
-        self._held_bytes = self.memory().active
-        self._device.restart_peak()
+        self.memory()
+        self._device.restart_peak(host=prefills)
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
@@ -163,8 +170,7 @@ class MemoryWatch:
             self._report(error)
 
     def _learn(self, chunk_tokens: int, context_tokens: int) -> None:
-        memory = self._memory_of_step()
-        transient_bytes = memory.peak - max(self._held_bytes, memory.active)
+        transient_bytes = self._device.transient_bytes()
         if not chunk_tokens:
             if (
                 transient_bytes >= _LEAST_COPY_BYTES
@@ -179,9 +185,3 @@ class MemoryWatch:
         if not self._failed:
             print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
         self._failed = True
-
-    def _memory_of_step(self) -> DeviceMemory:
-        """The counters since `starting`."""
-        now = self._device.memory()
-        self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
-        return now

@@ -97,8 +97,11 @@ class ScriptedDevice:
     def system(self) -> SystemMemory:
         return SystemMemory()
 
-    def restart_peak(self) -> None:
+    def restart_peak(self, host: bool = False) -> None:
         self._peak_bytes = 0
+
+    def transient_bytes(self) -> int:
+        return 0
 
     def clear_pool(self) -> None:
         pass

@@ -59,10 +59,9 @@ class LinuxMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._groups = list(_groups(root))
 
     def __call__(self) -> SystemMemory:
-        available = [room for group in self._groups if (room := group.available_bytes()) is not None]
+        available = [room for group in _groups(self._root) if (room := group.available_bytes()) is not None]
         if (free := _fields(_read(self._root / "proc/meminfo")).get("MemAvailable")) is not None:
             available.append(free * 1024)
         return SystemMemory(self._footprint_bytes(), min(available, default=None), self._pressure())

@@ -20,9 +20,10 @@ class ControlGroup:
     def limit(self, most_bytes: int) -> None:
         (self.folder / self.limit_file).write_text(str(most_bytes))
 
-    def take(self, pid: int) -> None:
-        """The process, and all that it starts from now on."""
-        (self.folder / "cgroup.procs").write_text(str(pid))
+    @property
+    def processes(self) -> Path:
+        """A process whose id is written here is in the group, with all that it starts from then on."""
+        return self.folder / "cgroup.procs"
 
     def usage_bytes(self) -> int:
         name = "memory.usage_in_bytes" if self.folder.is_relative_to(_VERSION_1) else "memory.current"

@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 
 from loadtests.processes import children
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
+from tests.end_to_end.control_group import ControlGroup
 
 START_SECONDS = 60
 
@@ -86,13 +87,16 @@ def serving(
     environment: dict[str, str] | None = None,
     trained: bool = False,
     descriptors: int | None = None,
+    group: ControlGroup | None = None,
 ) -> Iterator[Served]:
     """Serve until the block is left; then the process is gone, and its exit was clean.
 
     `trained`: the embedded model, the default; otherwise random weights. `descriptors`: the soft and the hard
-    limit of open files.
+    limit of open files. `group`: the control group in which it starts.
     """
-    with start(*arguments, environment=environment, trained=trained, descriptors=descriptors) as served:
+    with start(
+        *arguments, environment=environment, trained=trained, descriptors=descriptors, group=group
+    ) as served:
         yield served
         stop(served)
 
@@ -103,10 +107,13 @@ def start(
     environment: dict[str, str] | None = None,
     trained: bool = False,
     descriptors: int | None = None,
+    group: ControlGroup | None = None,
 ) -> Iterator[Served]:
     """As `serving`, but the test ends it itself (it is killed if still there)."""
     model = () if trained else random_model()
-    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
+    before = [] if descriptors is None else [f"ulimit -n {descriptors}"]
+    before += [] if group is None else [f"echo $$ > {group.processes}"]
+    limited = ("sh", "-c", "; ".join([*before, 'exec "$@"']), "sh") if before else ()
     process = subprocess.Popen(
         [
             *limited,

@@ -80,9 +80,7 @@ class Outcome:
 def limited(group: ControlGroup, seconds: float, spare_bytes: int, turns: int = _TURNS) -> Outcome:
     """Serve within what the idle server holds and `spare_bytes` more; then ask the same of a free server."""
     transcript, most_relief, most_bytes = Transcript(), 0, 0
-    with serving(*_OPTIONS, trained=True) as served:
-        group.take(served.process.pid)
-        group.take(served.engine_pid())
+    with serving(*_OPTIONS, trained=True, group=group) as served:
         group.limit(_held_bytes(served) + spare_bytes)
 
         def agent(number: int, over: threading.Event) -> None:

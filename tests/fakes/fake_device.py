@@ -20,7 +20,7 @@ class FakeDevice:
     outside_bytes: int = 0
     """Held by other programs."""
     pressure: Pressure = Pressure.NORMAL
-    transient_bytes: int = 0
+    chunk_bytes: int = 0
     """Of the chunk that ran last."""
     pool_bytes: int = 0
     held_bytes: Callable[[], int] = lambda: 0
@@ -33,14 +33,17 @@ class FakeDevice:
 
     def memory(self) -> DeviceMemory:
         active = self.active_bytes
-        return DeviceMemory(active, self.pool_bytes, active + self.transient_bytes, self.machine_bytes)
+        return DeviceMemory(active, self.pool_bytes, active + self.chunk_bytes, self.machine_bytes)
 
     def system(self) -> SystemMemory:
         used = self.active_bytes + self.pool_bytes
         return SystemMemory(used, self.machine_bytes - used - self.outside_bytes, self.pressure)
 
-    def restart_peak(self) -> None:
-        self.transient_bytes = 0
+    def restart_peak(self, host: bool = False) -> None:
+        self.chunk_bytes = 0
+
+    def transient_bytes(self) -> int:
+        return self.chunk_bytes
 
     def clear_pool(self) -> None:
         self.cleared += 1

@@ -16,12 +16,17 @@ from typing import Any
 import mlx.core as mx
 
 from scheduler.engine.device import Traits
+from scheduler.engine.host_memory import host_memory, restart_host_peak, return_free_blocks
 from scheduler.engine.memory_limit import (
     MemoryLimit,
     memory_limit,
     recommended_bytes,
 )
-from scheduler.engine.system_memory import SystemMemory, machine_bytes, system_reader
+from scheduler.engine.system_memory import (
+    SystemMemory,
+    machine_bytes,
+    system_reader,
+)
 from scheduler.link.messages import DeviceMemory, Load
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
@@ -52,6 +57,9 @@ class MlxDevice:
         self.traits = traits
         self._score_bytes = _FIRST_SCORE_BYTES
         self._system = system_reader()
+        self._held_bytes = 0
+        self._host_bytes: int | None = None
+        """Resident when the peak was restarted; None: the host's memory is not measured."""
         self._recommended_bytes = recommended_bytes(self.facts())
 
     @staticmethod
@@ -79,11 +87,24 @@ class MlxDevice:
     def system(self) -> SystemMemory:
         return self._system()
 
-    def restart_peak(self) -> None:
+    def restart_peak(self, host: bool = False) -> None:
         mx.reset_peak_memory()
+        self._held_bytes = mx.get_active_memory()
+        self._host_bytes = restart_host_peak() if host and self.traits.kind == "cpu" else None
+
+    def transient_bytes(self) -> int:
+        active = mx.get_active_memory()
+        taken = mx.get_peak_memory() - max(self._held_bytes, active)
+        if self._host_bytes is not None:
+            # What the C heap keeps of it afterwards was taken, too: only arrays are held.
+            stays = max(0, active - self._held_bytes)
+            taken = max(taken, host_memory().peak - self._host_bytes - stays)
+        return max(0, taken)
 
     def clear_pool(self) -> None:
         mx.clear_cache()
+        if self.traits.kind == "cpu":
+            return_free_blocks()
 
     def limit_pool(self, most_bytes: int) -> None:
         mx.set_cache_limit(most_bytes)

@@ -37,7 +37,7 @@ class _Metered(ScriptedBackend):
         before = self.held_bytes()
         result = super().step(chunks, predicted_seconds)
         transient = _ACTIVATION_BYTES * result.computed_prefill_tokens
-        self.fake.transient_bytes = transient
+        self.fake.chunk_bytes = transient
         self.fake.pool_bytes = max(self.fake.pool_bytes, transient)
         held = _WEIGHTS_BYTES + max(before, self.held_bytes())
         self.most_bytes = max(self.most_bytes, held + transient)
