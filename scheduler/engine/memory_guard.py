@@ -83,6 +83,8 @@ class Allowance:
     relief: Relief = Relief.NONE
     kv_bytes: int | None = None
     chunk_tokens: int | None = None
+    joins: int | None = None
+    """Sequences that may be admitted in one step."""
 
     @property
     def admits(self) -> bool:

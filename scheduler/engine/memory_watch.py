@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
@@ -112,7 +113,9 @@ class MemoryWatch:
         if headroom is not None:
             fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
         before = self._allowance
-        self._allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
+        allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
+        # One at a time, each seen before the next: what sixteen take that join at once is in no chunk's peak.
+        self._allowance = replace(allowance, joins=1) if self._close else allowance
         if self._prefixes is not None and self._allowance.kv_bytes != before.kv_bytes:
             lowered = self._allowance.kv_bytes
             self._prefixes.set_budget(

@@ -176,8 +176,9 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
         return found
     restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
+    joins = free_slots if state.allowance.joins is None else min(free_slots, state.allowance.joins)
     for sequence in state.waiting:
-        if len(found.admit) == free_slots or (rows and not state.allowance.admits):
+        if len(found.admit) == joins or (rows and not state.allowance.admits):
             break
         known = 0
         if restorable != "never" and not sequence.unscored:

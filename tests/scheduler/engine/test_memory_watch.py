@@ -144,6 +144,23 @@ def test_another_program_costs_prefixes_then_chunks_then_admission_then_rows() -
     assert farm.retired.keys() == {0, 1, 2, 3, 9}
 
 
+def test_where_memory_is_nearly_short_sequences_join_one_a_step() -> None:
+    """What sixteen take that join at once is in no chunk's peak."""
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+    farm.turn([request(0, prompt_of(60, 0), 100)])
+    for _ in range(4):
+        farm.turn()
+    farm.device.outside_bytes = 20_000
+    farm.turn()
+    assert farm.reliefs[-1] == Relief.NONE
+    joined = []
+    farm.turn([request(n, prompt_of(20, n), 100) for n in range(1, 5)])
+    for _ in range(4):
+        joined.append(len(farm.loop._slots))
+        farm.turn()
+    assert joined == [2, 3, 4, 5]
+
+
 def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     farm.turn([request(0, prompt_of(200, 1), 1)])
