@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from api import sse
 from api.auth import operator
-from api.operations import cache_object, rounded
+from api.engines import rounded
+from api.operations import cache_object
 from api.served_model import ServedModel
 from scheduler.errors import SchedulerError
 from scheduler.link.messages import Inspection

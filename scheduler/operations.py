@@ -11,7 +11,7 @@ from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import together
-from scheduler.statistics import SchedulerReport, SchedulerStatistics
+from scheduler.statistics import MemberStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import Metrics
 
@@ -60,6 +60,10 @@ class Operations:
             running=tuple(record.statistics(now) for record in self._pool.records),
             engines=engines,
         )
+
+    @staticmethod
+    def engine(member: Member) -> MemberStatistics:
+        return member.statistics(trio.current_time())
 
     def observe(self) -> None:
         """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""

@@ -8,7 +8,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
-from api.operations import rounded
+from api.engines import rounded
 from scheduler.config import RecoveryConfig
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
