@@ -20,7 +20,7 @@ from scheduler.statistics import DeathCause, EngineStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import EngineMetrics, Metrics
 
 _log = structlog.get_logger("scheduler")
 
@@ -64,6 +64,7 @@ class EngineEvents:
         sender: EngineSender,
         config: SchedulerConfig,
         metrics: Metrics,
+        engine_metrics: EngineMetrics,
         model_name: str,
         on_loading: Callable[[str], None],
         *,
@@ -75,17 +76,18 @@ class EngineEvents:
         self._sender = sender
         self._config = config
         self._metrics = metrics
+        self._engine_metrics = engine_metrics
         self._model_name = model_name
         self._on_loading = on_loading
         self._engine = engine
         self._pump = pump
         self._fail_queued = fail_queued
         self._telemetry = Containment(metrics)
-        self._totals = EngineTotals(metrics)
+        self._totals = EngineTotals(engine_metrics)
         self._breaker = CrashLoopBreaker(config.recovery)
         self.bounds = config.engine.first_bounds
         """What the next engine may use; while one runs, its ceiling as it climbs."""
-        metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
+        engine_metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
         self._lost: _Lost | None = None
         """The last engine's end, until its cause is known."""
         self.budget_inspected = False
@@ -105,7 +107,7 @@ class EngineEvents:
             self._stages.admission.unblock()
         else:
             self._stages.admission.block(reason, until=now + self._config.supervision.stable_seconds)
-        self._telemetry.sample(observation.observe_ready, self._metrics, ready, self._model_name)
+        self._telemetry.sample(observation.observe_ready, self._engine_metrics, ready, self._model_name)
         self.budget_inspected = False
         _log.info("engine_ready", **{name: getattr(ready, name) for name in ready.__struct_fields__})
         self._pump()
@@ -126,7 +128,7 @@ class EngineEvents:
             self._pump()
 
     def engine_inspected(self, inspection: Inspection) -> None:
-        self._telemetry.sample(observation.observe_inspection, self._metrics, inspection)
+        self._telemetry.sample(observation.observe_inspection, self._engine_metrics, inspection)
         self._stages.stall.answered(inspection, trio.current_time())
         self._stages.inspections.answered(inspection)
 
@@ -134,7 +136,7 @@ class EngineEvents:
         self._sender.disconnect()
         self._stages.dispatcher.engine_ready = False
         self._stages.stall.engine_lost()
-        self._telemetry.sample(observation.observe_loss, self._metrics)
+        self._telemetry.sample(observation.observe_loss, self._engine_metrics)
         self._telemetry.run("engine_totals", self._totals.forget)
         self._stages.inspections.engine_lost()
         try:
@@ -145,7 +147,7 @@ class EngineEvents:
         self._pump()
 
     def engine_died(self, death: Death) -> None:
-        self._telemetry.sample(observation.observe_death, self._metrics, death.cause)
+        self._telemetry.sample(observation.observe_death, self._engine_metrics, death.cause)
         timed_out = death.cause is DeathCause.GPU_TIMEOUT
         if self._lost is not None and timed_out and not self.bounds.smallest_chunk:
             spare(self._lost.on_board)
@@ -157,17 +159,17 @@ class EngineEvents:
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)
         if (share := self.bounds.kv_cache_share) != before.kv_cache_share:
-            self._telemetry.sample(self._metrics.kv_cache_share.set, share)
+            self._telemetry.sample(self._engine_metrics.kv_cache_share.set, share)
             _log.warning("kv_budget_lowered", share=share, reason=death.detail)
         if (tokens := self.bounds.chunk_tokens) != before.chunk_tokens:
-            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            self._telemetry.sample(self._engine_metrics.chunk_ceiling.set, tokens)
             _log.warning("prefill_chunk_lowered", tokens=tokens, reason=death.detail)
 
     def _follow_ceiling(self, tokens: int) -> None:
         """The engine has tried chunks of this size, and lives: the next timeout halves it."""
         if tokens and tokens != self.bounds.chunk_tokens:
             self.bounds = self.bounds.climbed(tokens)
-            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            self._telemetry.sample(self._engine_metrics.chunk_ceiling.set, tokens)
             _log.info("prefill_chunk_raised", tokens=tokens)
 
     def _judge(self, death: Death) -> None:

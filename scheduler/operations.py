@@ -9,10 +9,11 @@ import trio
 from scheduler.engine_events import EngineEvents, EngineSender
 from scheduler.errors import Unavailable
 from scheduler.link.messages import Inspect, Inspection
+from scheduler.requests.lifecycle import State
 from scheduler.stages import Stages
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import EngineMetrics, Metrics
 
 
 class Operations:
@@ -25,12 +26,14 @@ class Operations:
         events: EngineEvents,
         engine: Callable[[], EngineStatistics],
         metrics: Metrics,
+        engine_metrics: EngineMetrics,
     ) -> None:
         self._stages = stages
         self._sender = sender
         self._events = events
         self._engine = engine
         self.metrics = metrics
+        self._engine_metrics = engine_metrics
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -75,15 +78,19 @@ class Operations:
             self._events.budget_inspected = True
         self.observe_queue()
         observation.observe_flows(self.metrics, self._stages.queue.statistics(now).flows)
-        observation.observe_states(self.metrics, self._stages.multiplexer)
-        self.metrics.stalled_seconds.set(self.statistics().stalled_seconds)
-        self.metrics.last_step_age.set(self._stages.stall.last_step_seconds(now) or 0.0)
+        observation.observe_engines(self.metrics, [self._engine().condition.value])
+        observation.observe_states(self._engine_metrics, self._stages.multiplexer)
+        self.metrics.awaiting_engine.set(
+            sum(record.state is State.AWAITING_ENGINE for record in self._stages.multiplexer)
+        )
+        self._engine_metrics.stalled_seconds.set(self.statistics().stalled_seconds)
+        self._engine_metrics.last_step_age.set(self._stages.stall.last_step_seconds(now) or 0.0)
 
     def observe_queue(self) -> None:
         self.metrics.queued.set(len(self._stages.queue))
         self.metrics.queued_tokens.set(self._stages.queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._stages.queue.oldest_seconds(trio.current_time()))
-        self.metrics.in_engine.set(len(self._stages.multiplexer))
+        self._engine_metrics.on_board.set(len(self._stages.multiplexer))
 
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
         """Return the content of the prefix cache, at most a second old; with `clear`, after evicting all that

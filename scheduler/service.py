@@ -61,7 +61,8 @@ class Scheduler:
         self.metrics = metrics or Metrics()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
-        self.metrics.slots.set(config.engine.max_slots)
+        engine_metrics = self.metrics.of_engine("0")
+        engine_metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
         self.offload = offload
         self._off_loop = PreparationOffLoop(preparation, offload)
@@ -99,6 +100,7 @@ class Scheduler:
             self._sender,
             config,
             self.metrics,
+            engine_metrics,
             model_name,
             on_loading,
             engine=lambda: self._supervisor.statistics(),
@@ -111,7 +113,9 @@ class Scheduler:
             events,
             config.supervision,
         )
-        self.operations = Operations(stages, self._sender, events, self._supervisor.statistics, self.metrics)
+        self.operations = Operations(
+            stages, self._sender, events, self._supervisor.statistics, self.metrics, engine_metrics
+        )
 
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends the engine and fails every request.

@@ -15,6 +15,7 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import band_of, observe_flows
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 
@@ -94,23 +95,18 @@ async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock
     parts = [value(f"penstock_{phase}_seconds_sum") or 0.0 for phase in phases]
     assert sum(parts) == pytest.approx(value("penstock_request_seconds_sum"))
     assert value("penstock_tenant_output_tokens_total", {"tenant": "other"}) == 16
-    assert value("penstock_stalled_seconds") == 0
-    assert value("penstock_model_info", _model_labels(scheduler.metrics)) == 1
+    assert value("penstock_stalled_seconds", {"engine": "0"}) == 0
+    assert value("penstock_engines", {"condition": "ready"}) == 1
+    assert sample(scheduler.metrics.registry, "penstock_model_info", engine="0") == 1
     text = generate_latest(scheduler.metrics.registry).decode()
     exemplars = [
-        sample.exemplar
+        one.exemplar
         for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.exemplar is not None
+        for one in family.samples
+        if one.exemplar is not None
     ]
     assert exemplars
     assert all(exemplar.labels == {"request_id": "test-hello"} for exemplar in exemplars)
-
-
-def _model_labels(metrics: Metrics) -> dict[str, str]:
-    (family,) = metrics.model.collect()
-    (sample,) = family.samples
-    return sample.labels
 
 
 @trio_test
