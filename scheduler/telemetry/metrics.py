@@ -55,7 +55,7 @@ class EngineMetrics:
         self._model = declare.family(
             "penstock_model_info",
             "1 once the engine was ready; the model, its device and its fallbacks are in the labels.",
-            *("model", "model_type", "device", "weights_dtype", "fallbacks"),
+            *label_values.MODEL_FACTS,
         )
         self.up = declare.gauge("penstock_engine_up", "1 while the engine can take requests.")
         self.deaths = declare.counter("penstock_engine_deaths", "Engine processes that ended.")
