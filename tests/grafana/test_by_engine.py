@@ -94,7 +94,7 @@ def curves(legend: str) -> int:
 
 
 def test_each_panel_has_a_curve_an_engine_where_its_legend_says_so(tmp_path: Path) -> None:
-    """And one for all where it does not: two curves of one name cannot be told apart."""
+    """And one for all where it does not: nobody can distinguish two curves of one name."""
     expected = [
         (f"count(count by (instance, engine) ({filled_in(one.promql)}))", {"{}": float(curves(one.legend))})
         for one in shown()

@@ -14,6 +14,7 @@ from scheduler.statistics import FlowStatistics
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import band_of, observe_flows
 from scheduler.telemetry.vllm_names import VllmNames
+from tests.cancellation.bench import Bench
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -141,6 +142,25 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
     assert value("penstock_cancel_seconds_count") == 1
     assert 0 < (value("penstock_cancel_seconds_sum") or 0) <= 1.0
     assert value("penstock_request_seconds_count") == 0
+
+
+@trio_test
+async def test_who_awaits_an_engine_is_in_no_state_of_one(autojump_clock: MockClock) -> None:
+    """Until another has resumed it: then it decodes there."""
+    bench = Bench()
+    async with running(bench.scheduler), trio.open_nursery() as nursery:
+        client = await bench.strand(nursery)
+        bench.scheduler.operations.observe()
+        assert bench.sample("penstock_awaiting_engine_requests") == 1
+        assert bench.sample("penstock_engine_state_requests") == 0
+        assert bench.sample("penstock_engines", condition="restarting") == 1
+        had = len(client.text)
+        await bench.wait_for(lambda: len(client.text) > had)
+        bench.scheduler.operations.observe()
+        assert bench.sample("penstock_awaiting_engine_requests") == 0
+        assert bench.sample("penstock_engine_state_requests", state="decoding") == 1
+        assert bench.sample("penstock_engines", condition="ready") == 1
+        client.leave()
 
 
 @trio_test
