@@ -182,7 +182,8 @@ class Pool:
             self._config,
             self._launchers(number),
             self,
-            self._metrics,
+            self._metrics.of_engine(name),
+            self._telemetry,
             self._traits.observer,
             self._traits.model_name,
             lambda stage: self._traits.on_loading(name, stage),
@@ -201,6 +202,7 @@ class Pool:
     def _leave(self, member: Member) -> None:
         """It has been stopped."""
         if self._members.pop(member.name, None) is not None:
+            self._metrics.forget_engine(member.name)
             _log.info("engine_removed", engine=member.name)
             self._follow_blocks()
             self._listener.pump()

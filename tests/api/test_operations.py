@@ -76,18 +76,18 @@ async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockCloc
     assert samples["penstock_requests_total", ("cancelled",)] == 0
     assert samples["penstock_requests_total", ("invalid",)] == 1
     assert samples["penstock_prompt_tokens_total", ()] == 3 * prompt
-    assert samples["penstock_prefilled_tokens_total", ()] == prompt + 2
-    assert samples["penstock_prefix_query_tokens_total", ()] == 3 * prompt
-    assert samples["penstock_prefix_hit_tokens_total", ()] == 2 * (prompt - 1)
-    assert samples["penstock_generated_tokens_total", ()] == 24
+    assert samples["penstock_prefilled_tokens_total", ("0",)] == prompt + 2
+    assert samples["penstock_prefix_query_tokens_total", ("0",)] == 3 * prompt
+    assert samples["penstock_prefix_hit_tokens_total", ("0",)] == 2 * (prompt - 1)
+    assert samples["penstock_generated_tokens_total", ("0",)] == 24
     assert samples["penstock_time_to_first_token_seconds_count", ("cold",)] == 1
     assert samples["penstock_time_to_first_token_seconds_count", ("warm",)] == 2
     assert samples["penstock_inter_token_seconds_count", ()] == 21
     assert samples["penstock_request_seconds_count", ()] == 3
     assert samples["penstock_queued_requests", ()] == 0
-    assert samples["penstock_running_slots", ()] == 0
-    assert samples["penstock_kv_bytes", ()] == 0
-    assert samples["penstock_engine_up", ()] == 1
+    assert samples["penstock_running_slots", ("0",)] == 0
+    assert samples["penstock_kv_bytes", ("0",)] == 0
+    assert samples["penstock_engine_up", ("0",)] == 1
 
 
 @trio_test

@@ -173,11 +173,11 @@ def test_a_poison_kills_no_second_engine() -> None:
     for name in (0, 2):
         bench.trust(name)
     deaths = 0
-    while poison.state is not State.RETIRED:
+    while poison.outcome is None:
         bench.die("1")
         deaths += 1
         bench.ready("1")
-        while poison.engine == "1" and poison.state is not State.RETIRED and poison not in bench.on_board(1):
+        while poison.outcome is None and poison not in bench.on_board(1):
             bench.trust("1")
     assert deaths == 2
     assert poison.outcome == "error"
