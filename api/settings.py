@@ -284,7 +284,7 @@ class ServeSettings(BaseModel):
     stall_seconds: float = _option(
         "Engine",
         "Stall timeout: an engine that has work and finishes no step for this long is killed and replaced;"
-        " sooner, from 30 s on, where its steps are known to be short or other engines can go on.",
+        " sooner, from 30 s on, where its steps are known to be short, or other engines can go on.",
         120.0,
         gt=0,
     )

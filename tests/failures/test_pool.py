@@ -237,7 +237,7 @@ async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_cloc
 
 @pytest.mark.parametrize("count", [1, 3])
 @trio_test
-async def test_whoever_leaves_while_it_awaits_an_engine_is_forgotten(
+async def test_a_request_that_leaves_while_it_awaits_an_engine_is_forgotten(
     count: int, autojump_clock: MockClock
 ) -> None:
     """By its client, or by its deadline; nothing is left of either."""
