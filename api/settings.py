@@ -232,8 +232,8 @@ class ServeSettings(BaseModel):
 
     kv_cache_bytes: Bytes = _option(
         "Prefix cache",
-        "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps no"
-        " prefixes, auto depends on the device's memory.",
+        "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
+        " no prefixes, auto depends on the device's memory.",
         -1,
         "kv_cache_memory_bytes",
         ge=-1,
