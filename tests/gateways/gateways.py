@@ -41,13 +41,24 @@ def documented(language: str) -> str:
     return str(block)
 
 
-def smg(fronts: Sequence[str], port: int, folder: Path) -> list[str]:
+def smg(fronts: Sequence[str], port: int, folder: Path, more: Sequence[str] = ()) -> list[str]:
+    """`more`: further options."""
     words = shlex.split(documented("sh").replace("\\\n", " "))
     assert words[:2] == ["smg", "launch"]
     urls = slice(words.index("--worker-urls") + 1, words.index("--policy"))
     words[urls] = fronts
     quiet = ("--host", "127.0.0.1", "--log-level", "warn", "--prometheus-host", "127.0.0.1")
-    return [str(_smg()), "-m", *words, *quiet, "--port", str(port), "--prometheus-port", str(_free_port())]
+    return [
+        str(_smg()),
+        "-m",
+        *words,
+        *more,
+        *quiet,
+        "--port",
+        str(port),
+        "--prometheus-port",
+        str(_free_port()),
+    ]
 
 
 def _smg() -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from api.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
+from tests.api.test_chat_tools import HERMES
 from tests.end_to_end.serving import Served, eventually, start, stop
+from tests.fakes.played_server import playing
 from tests.gateways.gateways import Command, gateway, haproxy, nginx, smg
 
 PLAN = ("--engine", "scripted", "--scripted", "step_seconds=0.01")
@@ -68,6 +73,17 @@ class Client:
         with self._http.stream("POST", "/v1/responses", json=asked, headers=headers(session)) as answer:
             assert answer.status_code == 200
             yield answer.iter_text()
+
+    @contextmanager
+    def waiting(self, **fields: Any) -> Iterator[None]:
+        """A client that waits for a whole answer while the block runs, and then hangs up."""
+        content = json.dumps(body(**fields)).encode()
+        address = (self._http.base_url.host, self._http.base_url.port or 0)
+        with socket.create_connection(address) as connection:
+            head = f"POST /v1/responses HTTP/1.1\r\nhost: {address[0]}:{address[1]}\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+            connection.sendall(head.encode() + content)
+            yield
 
     def close(self) -> None:
         self._http.close()
@@ -125,11 +141,31 @@ def test_a_session_stays_at_its_front(command: Command, stays: Served, other: Se
     assert f"it is of the front {fronts[here]!r}, this is {fronts[elsewhere]!r}" in error["message"]
 
 
+@pytest.mark.parametrize("command", [nginx, haproxy], ids=lambda command: command.__name__)
+def test_balancers_pass_on_whatever_names_a_session(command: Command, tmp_path: Path) -> None:
+    """And what names the tenant and the timeout."""
+    with (
+        playing(lambda number, prompt: "ok", HERMES, identity=Identity("x-tenant")) as played,
+        gateway(command, [played.url], tmp_path) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client,
+    ):
+        others = {"x-tenant": "acme", TIMEOUT_HEADER: "50"}
+        requests = [{name: f"by {name}", **others} for name in SESSION_HEADERS]
+        for sent in requests:
+            answer = client.post("/v1/responses", json={"input": "hello"}, headers=sent)
+            assert answer.status_code == 200, answer.text
+    sessions = [submit.session for submit in played.engine.submits]
+    assert sessions == [f"by {name}" for name in SESSION_HEADERS]
+    arrived = [asked.headers for asked in played.asked if asked.path == "/v1/responses"]
+    assert all(sent.items() <= headers.items() for sent, headers in zip(requests, arrived, strict=True))
+
+
 @gateways
 def test_a_client_that_leaves_frees_its_slot(
     command: Command, stays: Served, other: Served, tmp_path: Path
 ) -> None:
-    """Its stream comes token by token, and long before its end the front knows that nobody reads."""
+    """Its stream comes token by token, and long before its end the front knows that nobody reads. Neither is
+    an answer made to its end for which nobody waits."""
 
     def running() -> float:
         return sum(served.metric("penstock_running_slots") for served in (stays, other))
@@ -139,6 +175,9 @@ def test_a_client_that_leaves_frees_its_slot(
             seen = ""
             while "output_text.delta" not in seen:
                 seen += next(texts)
+            eventually(lambda: running() == 1)
+        eventually(lambda: running() == 0)
+        with client.waiting(max_output_tokens=20_000):
             eventually(lambda: running() == 1)
         eventually(lambda: running() == 0)
 
@@ -152,8 +191,8 @@ def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_
         streams = Streams(client, one_of_each(fronts), tokens=300)
         dies.process.kill()
         dies.process.wait()
-        assert streams.ended() == {"stays": True, "dies": False}
         assert {client.front(session) for session in fronts} == {"stays"}
+        assert streams.ended() == {"stays": True, "dies": False}
 
 
 @gateways

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import httpx
 import msgspec
 import pytest
 
+from api.api_keys import load_keys
 from scheduler.link.messages import Submit
 from tests.api.client import events
 from tests.api.test_agents import AGENTS, captured
@@ -245,6 +247,25 @@ def test_a_conversation_goes_on_and_is_not_retrieved(both: Both) -> None:
         path = f"{ITEMWISE}/{first.json()['id']}"
         assert client.get(both.through + path).status_code == 404
         assert client.get(both.front.url + path).json()["id"] == first.json()["id"]
+
+
+def test_keys_pass_where_smg_knows_them(tmp_path: Path) -> None:
+    """Each client's own reaches the front, which so knows the tenant. No other gets past smg."""
+    keys = load_keys("acme:one,ops:two admin", None)
+    command = partial(smg, more=("--api-key", "two", "--tenant-api-key", "acme:one"))
+    with playing(choose, HERMES, keys=keys) as front, gateway(command, [front.url], tmp_path) as through:
+        both = Both(front, through)
+        for path in (CHAT, CLAUDE):
+            body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5}
+            for key in ("one", "two"):
+                sent = {"authorization": f"Bearer {key}"}
+                answer, _, asked = both.ask(through, path, body, headers=sent)
+                assert answer.status_code == 200
+                assert asked is not None
+                assert asked.headers["authorization"] == sent["authorization"]
+            for refused in ({}, {"authorization": "Bearer no"}, {"x-api-key": "one"}):
+                answer, _, asked = both.ask(through, path, body, headers=refused)
+                assert (answer.status_code, asked) == (401, None)
 
 
 def test_a_front_that_fails_is_asked_once_and_then_the_other(tmp_path: Path) -> None:
