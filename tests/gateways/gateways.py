@@ -71,7 +71,7 @@ def nginx(fronts: Sequence[str], port: int, folder: Path) -> list[str]:
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
     text = documented("nginx").replace("listen 8080;", f"listen 127.0.0.1:{port};")
-    server = _with_servers(text, "    server {front};\n", fronts)
+    server = _with_servers(text, "    server {front} max_fails=0;\n", fronts)
     file = folder / "nginx.conf"
     file.write_text(
         f"daemon off; pid {folder}/pid; worker_processes 1; error_log stderr warn;\n"

@@ -25,6 +25,8 @@ MOST_SESSIONS = 200
 """Each is hashed to one of two fronts, so the first few find both."""
 SECONDS = 60
 """A bound on failure."""
+FAILURES = 40
+"""More than a gateway forgives by default."""
 END = "response.incomplete"
 """The last event of a stream that got all its tokens."""
 
@@ -66,6 +68,13 @@ class Client:
         answer = self.ask(session)
         assert answer.status_code == 200, answer.text
         return name_in(answer.json()["id"])
+
+    def hopeless(self, session: str) -> httpx.Response:
+        """Ask for a chat completion that no front can make in its time."""
+        asked = {"model": "penstock-embedded", "messages": [{"role": "user", "content": "hello"}]}
+        return self._http.post(
+            "/v1/chat/completions", json={**asked, "timeout": 1e-6}, headers=headers(session)
+        )
 
     @contextmanager
     def stream(self, session: str, **fields: Any) -> Iterator[Iterator[str]]:
@@ -180,6 +189,18 @@ def test_a_client_that_leaves_frees_its_slot(
         with client.waiting(max_output_tokens=20_000):
             eventually(lambda: running() == 1)
         eventually(lambda: running() == 0)
+
+
+@gateways
+def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
+    command: Command, stays: Served, other: Served, tmp_path: Path
+) -> None:
+    """A gateway must not conclude from refusals that a front is broken."""
+    with client_behind(command, [stays, other], tmp_path) as client:
+        fronts = client.fronts("stays", "other")
+        for number in range(FAILURES):
+            assert client.hopeless(f"agent-{number % len(fronts)}").status_code in (503, 504)
+        assert {session: client.front(session) for session in fronts} == fronts
 
 
 @gateways
