@@ -87,6 +87,14 @@ def haproxy(fronts: Sequence[str], port: int, folder: Path) -> list[str]:
     return [_program("haproxy"), "-f", str(file)]
 
 
+def require(command: Command) -> None:
+    """Skip if its program is not there: before servers are started that nobody would stand before."""
+    if command is smg:
+        _smg()
+    else:
+        _program(command.__name__)
+
+
 def _with_servers(text: str, line: str, fronts: Sequence[str]) -> str:
     """Replace the documented servers by `fronts`."""
     documented_lines = [line.format(name=name, front=f"{name}:8000") for name in ("mac-1", "mac-2")]

@@ -18,7 +18,7 @@ from api.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
 from tests.api.test_chat_tools import HERMES
 from tests.end_to_end.serving import Served, eventually, start, stop
 from tests.fakes.played_server import playing
-from tests.gateways.gateways import Command, gateway, haproxy, nginx, smg
+from tests.gateways.gateways import Command, gateway, haproxy, nginx, require, smg
 
 PLAN = ("--engine", "scripted", "--scripted", "step_seconds=0.01")
 MOST_SESSIONS = 200
@@ -30,7 +30,15 @@ FAILURES = 40
 END = "response.incomplete"
 """The last event of a stream that got all its tokens."""
 
-gateways = pytest.mark.parametrize("command", [smg, nginx, haproxy], ids=lambda command: command.__name__)
+BALANCERS = (nginx, haproxy)
+
+
+@pytest.fixture(scope="module", params=[smg, *BALANCERS], ids=lambda command: command.__name__)
+def command(request: pytest.FixtureRequest) -> Command:
+    """Each gateway."""
+    found: Command = request.param
+    require(found)
+    return found
 
 
 @contextmanager
@@ -130,7 +138,6 @@ def client_behind(command: Command, fronts: list[Served], folder: Path) -> Itera
             client.close()
 
 
-@gateways
 def test_a_session_stays_at_its_front(command: Command, stays: Served, other: Served, tmp_path: Path) -> None:
     """Sessions are spread over the fronts, and so are requests without one. A conversation goes on where it
     is, and another front says where that was."""
@@ -150,7 +157,7 @@ def test_a_session_stays_at_its_front(command: Command, stays: Served, other: Se
     assert f"it is of the front {fronts[here]!r}, this is {fronts[elsewhere]!r}" in error["message"]
 
 
-@pytest.mark.parametrize("command", [nginx, haproxy], ids=lambda command: command.__name__)
+@pytest.mark.parametrize("command", BALANCERS, ids=lambda command: command.__name__)
 def test_balancers_pass_on_whatever_names_a_session(command: Command, tmp_path: Path) -> None:
     """And what names the tenant and the timeout."""
     with (
@@ -169,7 +176,6 @@ def test_balancers_pass_on_whatever_names_a_session(command: Command, tmp_path: 
     assert all(sent.items() <= headers.items() for sent, headers in zip(requests, arrived, strict=True))
 
 
-@gateways
 def test_a_client_that_leaves_frees_its_slot(
     command: Command, stays: Served, other: Served, tmp_path: Path
 ) -> None:
@@ -191,7 +197,6 @@ def test_a_client_that_leaves_frees_its_slot(
         eventually(lambda: running() == 0)
 
 
-@gateways
 def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
     command: Command, stays: Served, other: Served, tmp_path: Path
 ) -> None:
@@ -203,7 +208,6 @@ def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
         assert {session: client.front(session) for session in fronts} == fronts
 
 
-@gateways
 def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_path: Path) -> None:
     """Its streams end without an end of theirs; those of the other front, and all further requests, do not
     know."""
@@ -216,7 +220,6 @@ def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_
         assert streams.ended() == {"stays": True, "dies": False}
 
 
-@gateways
 def test_a_front_that_drains_is_left_and_ends_its_streams(
     command: Command, stays: Served, tmp_path: Path
 ) -> None:
