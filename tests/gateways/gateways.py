@@ -74,7 +74,8 @@ def nginx(fronts: Sequence[str], port: int, folder: Path) -> list[str]:
     server = _with_servers(text, "    server {front} max_fails=0;\n", fronts)
     file = folder / "nginx.conf"
     file.write_text(
-        f"daemon off; pid {folder}/pid; worker_processes 1; error_log stderr warn;\n"
+        # One process: a worker would outlive the master that is killed.
+        f"daemon off; master_process off; pid {folder}/pid; error_log stderr warn;\n"
         f"events {{}}\nhttp {{ access_log off;\n{temporary}\n{server}}}\n"
     )
     return [_program("nginx"), "-p", str(folder), "-e", "stderr", "-c", str(file)]
