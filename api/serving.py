@@ -163,6 +163,7 @@ async def _serve(settings: ServeSettings) -> None:
             server=server_metrics,
             media=settings.media,
             refuse_unknown_fields=settings.unknown_fields == "refuse",
+            front_name=settings.front_name or "",
         ),
         limits,
         on_error=_log_handler_error,

@@ -27,6 +27,7 @@ from api.option_values import (
     served_names,
     vllm_is_none,
 )
+from api.responses.response_ids import FRONT_NAME
 from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
@@ -165,6 +166,13 @@ class ServeSettings(BaseModel):
     )
     max_stored_bytes: Bytes = _option(
         "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
+    )
+    front_name: str | None = _option(
+        "HTTP",
+        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
+        " its stored responses begin with. None if not given.",
+        None,
+        pattern=rf"^{FRONT_NAME}$",
     )
 
     api_key: SecretStr | None = _option(
