@@ -88,6 +88,14 @@ def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
     assert "--memory-limit" in str(refused.value)
 
 
+@pytest.mark.parametrize("option", [0.0, 1.0, 4e9])
+def test_a_control_group_without_room_for_a_request_is_refused(option: float) -> None:
+    """Whatever the option asks for: the process itself takes memory, too."""
+    with pytest.raises(MemoryTooSmall, match=r"the process 0\.12 GB.*of 0\.24 GB"):
+        _limit(_X86, machine_bytes=240_000_000, option=option, weights=60_000_000)
+    _limit(_X86, machine_bytes=600_000_000, option=option, weights=60_000_000)
+
+
 @given(st.floats(0.3, 1.0), st.integers(1, 3 * _GB), st.integers(0, _GB))
 def test_weights_kv_pool_and_peak_are_within_the_limit(option: float, weights: int, peak: int) -> None:
     limit = _limit(_METAL, option=option, weights=weights)
