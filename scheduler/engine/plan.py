@@ -113,7 +113,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
     budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
-    chunks, step_bytes = _fitting(state, admissions.rows, budget.tokens)
+    chunks, budget, step_bytes = _fitting(state, admissions.rows, budget)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
@@ -131,17 +131,17 @@ def plan(state: EngineState, now: float) -> StepPlan:
 
 
 def _fitting(
-    state: EngineState, rows: abc.Sequence[Sequence], budget_tokens: int
-) -> tuple[tuple[Chunk, ...], int]:
-    """Return the chunks of this step, and what the step takes of memory. Where that is too much, the longest
-    prompts join later, and then chunks are smaller; what has begun goes on, and one prompt alone is computed
-    whatever it takes."""
+    state: EngineState, rows: abc.Sequence[Sequence], budget: PrefillBudget
+) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
+    """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
+    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; what has
+    begun goes on, and one prompt alone is computed whatever it takes."""
     room, begun = state.allowance.room, state.begun
     prompts = [row for row in rows if row.chunkable_tokens]
     decoding = [row for row in rows if not row.chunkable_tokens]
-    chunks = share(prompts, begun, budget_tokens, state.limits)
+    chunks = share(prompts, begun, budget.tokens, state.limits)
     if room is None:
-        return chunks, 0
+        return chunks, budget, 0
     while True:
         in_batch = {chunk.request_id for chunk in chunks}
         prompts = [row for row in prompts if row.request_id in in_batch]
@@ -149,14 +149,15 @@ def _fitting(
         context = max((row.computed_tokens for row in prompts), default=0)
         whole = [row for row in prompts if row.chunkable_tokens <= longest]
         taken = room.taken_bytes(prompts, decoding, whole)
-        tokens = min(budget_tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
+        tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
         joining = [row for row in prompts if row.request_id not in begun]
         enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS
         if enough or not joining or (len(prompts) == 1 and not decoding):
             chunks = share(prompts, begun, tokens, state.limits)
-            return chunks, taken + room.peak.needed_bytes(padded_tokens(chunks), context)
+            taken += room.peak.needed_bytes(padded_tokens(chunks), context)
+            return chunks, _allowed(budget, tokens, None), taken
         prompts.remove(max(joining, key=lambda row: row.chunkable_tokens))
-        chunks = share(prompts, begun, budget_tokens, state.limits)
+        chunks = share(prompts, begun, budget.tokens, state.limits)
 
 
 def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
