@@ -162,7 +162,7 @@ class MemoryWatch:
         pool_bytes = self._limit_buffers(reading, needed)
         reserved = self._limit.reserve_bytes + max(0, pool_bytes - reading.pool)
         room_bytes = headroom - reserved + reading.kv - reading.fixed_kv
-        saving = room_bytes < _CLOSE * needed
+        saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
         room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
         return replace(allowance, room=room)
 
