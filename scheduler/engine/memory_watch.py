@@ -25,7 +25,7 @@ peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
 _CLOSE = 4
-"""Times what the next chunk needs: with less, all rows that are admitted at once may take the rest before the
+"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
 next reading."""
 _POOL_PART = 4
 """Of what the next chunk leaves, a quarter may be freed buffers."""
@@ -84,8 +84,8 @@ class MemoryWatch:
         """What was held beside arrays after freed buffers were returned last."""
         self._step_bytes = 0
         """Of the last step, as predicted."""
-        self._close = False
-        """Memory is short, or nearly: every step is preceded by a reading."""
+        self._needed_bytes = 0
+        """By the next chunk, at the last reading."""
 
     @property
     def state(self) -> MemoryState:
@@ -113,6 +113,13 @@ class MemoryWatch:
                 self._report(error)
         return self._allowance
 
+    @property
+    def _close(self) -> bool:
+        """Memory is short, or may be after another step: each is preceded by a reading."""
+        if self._last is None or self._last.headroom is None:
+            return False
+        return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
+
     def _read(self, now: float) -> None:
         self._follow_peak()
         needed = self._peak_bytes_expected()
@@ -126,15 +133,12 @@ class MemoryWatch:
             self._device.clear_pool()
             reading = self._reading()
             self._idle_bytes = reading.idle
-        headroom = reading.headroom
         fitting = self._most_chunk_tokens
-        if headroom is not None:
-            fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
+        if reading.headroom is not None:
+            fitting = self._peak.fitting_tokens(max(0, reading.headroom), self._longest_context)
         before = self._allowance
         allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
-        self._allowance = (
-            allowance if headroom is None else self._bounded(allowance, reading, headroom, needed)
-        )
+        self._allowance = self._bounded(allowance, reading, needed)
         if self._prefixes is not None and self._allowance.kv_bytes != before.kv_bytes:
             lowered = self._allowance.kv_bytes
             self._prefixes.set_budget(
@@ -155,13 +159,14 @@ class MemoryWatch:
         short = reading.available is not None and reading.available < self._step_bytes
         return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
 
-    def _bounded(self, allowance: Allowance, reading: Reading, headroom: int, needed: int) -> Allowance:
+    def _bounded(self, allowance: Allowance, reading: Reading, needed: int) -> Allowance:
         """Return the allowance with what the next step may take."""
-        self._last = reading
-        self._close = headroom < _CLOSE * max(needed, self._step_bytes)
+        self._last, self._needed_bytes = reading, needed
+        if reading.headroom is None:
+            return allowance
         pool_bytes = self._limit_buffers(reading, needed)
         reserved = self._limit.reserve_bytes + max(0, pool_bytes - reading.pool)
-        room_bytes = headroom - reserved + reading.kv - reading.fixed_kv
+        room_bytes = reading.headroom - reserved + reading.kv - reading.fixed_kv
         saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
         room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
         return replace(allowance, room=room)
