@@ -148,7 +148,7 @@ def _fitting(
         longest = max((chunk.tokens for chunk in chunks), default=0)
         context = max((row.computed_tokens for row in prompts), default=0)
         whole = [row for row in prompts if row.chunkable_tokens <= longest]
-        taken = room.taken_bytes(prompts, decoding, whole)
+        taken = room.taken_bytes(prompts, decoding, whole, begun)
         tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
         joining = [row for row in prompts if row.request_id not in begun]
         enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS

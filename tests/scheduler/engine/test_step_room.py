@@ -134,3 +134,12 @@ def test_what_is_held_already_is_not_counted_again() -> None:
     new = _plan(_room(_PLENTY), rows, begun=begun).step_bytes
     held = _plan(_room(_PLENTY, held_bytes=arrays), rows, begun=begun).step_bytes
     assert new - held == arrays
+
+
+def test_one_prompt_that_goes_on_copies_nothing() -> None:
+    """A long one alone would otherwise be read in the smallest chunks where its copy would not fit."""
+    row = _row(0, 10_000, computed=6000)
+    arrays = _HELD.batch([6000], 3999)
+    todo = _plan(_room(20_000, held_bytes=arrays), [row], begun=frozenset({0}))
+    assert todo.step_bytes == 0
+    assert padded_tokens(todo.chunks) == _MOST_TOKENS
