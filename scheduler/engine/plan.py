@@ -151,6 +151,13 @@ def _fitting(
         taken = room.taken_bytes(prompts, decoding, whole, begun)
         tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
         joining = [row for row in prompts if row.request_id not in begun]
+        unfinished = min((row.chunkable_tokens for row in whole), default=0) - 1
+        if not joining and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
+            # There is no room for them to end; up to there they are not read in the smallest chunks.
+            less = room.taken_bytes(prompts, decoding, (), begun)
+            fitting = room.peak.fitting_tokens(room.room_bytes - less, context)
+            if (shorter := min(budget.tokens, unfinished * len(prompts), fitting)) > tokens:
+                taken, tokens = less, shorter
         enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS
         if enough or not joining or (len(prompts) == 1 and not decoding):
             chunks = share(prompts, begun, tokens, state.limits)

@@ -143,3 +143,17 @@ def test_one_prompt_that_goes_on_copies_nothing() -> None:
     todo = _plan(_room(20_000, held_bytes=arrays), [row], begun=frozenset({0}))
     assert todo.step_bytes == 0
     assert padded_tokens(todo.chunks) == _MOST_TOKENS
+
+
+def test_a_prompt_is_read_up_to_its_end_where_there_is_no_room_for_it_to_end() -> None:
+    """Not in the smallest chunks: its copy for the prefix cache is made in its last step."""
+    rows = [_row(number, 6500, computed=6000) for number in range(2)]
+    begun = frozenset(range(2))
+    arrays = _HELD.batch([6000] * 2, 499)
+    todo = _plan(_room(arrays + 100, held_bytes=arrays), rows, begun=begun)
+    assert [chunk.tokens for chunk in todo.chunks] == [498, 498]
+    assert todo.step_bytes <= arrays + 100
+    for row in rows:
+        row.computed_tokens = 6498
+    last = _plan(_room(arrays + 100, held_bytes=arrays), rows, begun=begun)
+    assert [chunk.tokens for chunk in last.chunks] == [1, 1]
