@@ -164,8 +164,7 @@ class MemoryWatch:
         self._last, self._needed_bytes = reading, needed
         if reading.headroom is None:
             return allowance
-        pool_bytes = self._limit_buffers(reading, needed)
-        reserved = self._limit.reserve_bytes + max(0, pool_bytes - reading.pool)
+        reserved = self._limit.reserve_bytes + self._limit_buffers(reading, needed)
         room_bytes = reading.headroom - reserved + reading.kv - reading.fixed_kv
         saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
         room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
@@ -173,17 +172,19 @@ class MemoryWatch:
 
     def _limit_buffers(self, reading: Reading, needed: int) -> int:
         """Bound what MLX keeps of freed buffers, which grows within a step, too, and the scores of attention
-        by what the system can still give; the limit has room for all of it. Return the pool's bound."""
-        pool, scores = self._limit.pool_bytes, self._limit.score_bytes
+        by what the system can still give; the limit has room for all of it. Return how much the pool may
+        still grow, and the scores: chunks may have been learned with a lower bound on them."""
+        pool, scores, reserved = self._limit.pool_bytes, self._limit.score_bytes, 0
         if reading.available is not None:
             free = reading.available + reading.pool
             pool = min(pool, max(0, free - needed) // _POOL_PART)
-            scores = min(scores, max(_LEAST_SCORE_BYTES, free // _SCORE_PART))
+            reserved = min(scores, free // _SCORE_PART)
+            scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
         if (pool, scores) != self._bounds:
             self._bounds = pool, scores
             self._device.limit_pool(pool)
             self._device.limit_scores(scores)
-        return pool
+        return max(0, pool - reading.pool) + reserved
 
     def _reading(self) -> Reading:
         memory, system = self._device.memory(), self._device.system()
