@@ -13,7 +13,7 @@ from scheduler.statistics import DeathCause
 _SHARE_STEP = 0.8
 _LEAST_SHARE = 0.25
 """With less, requests would wait and be preempted again and again for memory that another program uses."""
-LEAST_CHUNK_TOKENS = 16
+LEAST_CEILING_TOKENS = 16
 """A device that cannot compute this many prompt tokens in its time computes no prompt at all."""
 _CLIMB_CHUNKS = 64
 _MOST_CLIMB_CHUNKS = 16384
@@ -32,7 +32,7 @@ class EngineBounds:
     @property
     def smallest_chunk(self) -> bool:
         """Whether prefill chunks can get no smaller, so that a timeout is not theirs."""
-        return self.chunk_tokens <= LEAST_CHUNK_TOKENS
+        return self.chunk_tokens <= LEAST_CEILING_TOKENS
 
     def climbed(self, chunk_tokens: int) -> EngineBounds:
         """The running engine reports its ceiling."""
@@ -45,7 +45,7 @@ class EngineBounds:
             case DeathCause.OUT_OF_MEMORY:
                 return replace(self, kv_cache_share=lowered_share(self.kv_cache_share))
             case DeathCause.GPU_TIMEOUT:
-                least = min(LEAST_CHUNK_TOKENS, self.chunk_tokens)
+                least = min(LEAST_CEILING_TOKENS, self.chunk_tokens)
                 return replace(
                     self,
                     chunk_tokens=max(least, self.chunk_tokens // 2),

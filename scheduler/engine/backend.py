@@ -130,6 +130,11 @@ class Backend(Protocol):
         Raises KeyError for unknown ids."""
         ...
 
+    def save_memory(self, saving: bool) -> bool:
+        """While `saving`, let rows attend in place to all that is cached of them, whatever time that costs.
+        Returns whether they do from now on."""
+        ...
+
     def emit_pending(self) -> StepResult:
         """Return the tokens that are already sampled, and compute nothing."""
         ...

@@ -20,6 +20,8 @@ _NOTICED = 1 / 32
 """Of the rows' bytes: less is a step's activations."""
 _MOST_COPIES = 1.0
 """Of all rows. More is activations, which do not grow with the rows."""
+_LEAST_COPIES = 1 / 4
+"""Of all rows, however little was seen to be copied at a time."""
 _LEAST_PART = 1 / 16
 """Of the largest recent chunk. The fit is of relative errors: a chunk that took next to nothing, as when its
 buffers were there already, would outweigh all others."""
@@ -79,6 +81,11 @@ class CopyPeak:
         """Most steps copy nothing, and would push those that do out of the window: they do not count."""
         if row_bytes > 0 and transient_bytes > row_bytes * _NOTICED:
             self._ratios.append(min(_MOST_COPIES, transient_bytes / row_bytes))
+
+    @property
+    def part(self) -> float:
+        """Of the rows' bytes, what one more step may copy at a time: all before any was seen."""
+        return max(_LEAST_COPIES, max(self._ratios, default=_MOST_COPIES))
 
     def needed_bytes(self, row_bytes: int) -> int:
         return round(row_bytes * max(self._ratios, default=0.0))

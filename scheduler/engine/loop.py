@@ -66,6 +66,7 @@ class EngineLoop:
             backend.device,
             backend.prefixes,
             backend.kv_bytes,
+            self._row_bytes,
             backend.memory_limit,
             pace.most_tokens,
         )
@@ -141,6 +142,9 @@ class EngineLoop:
         backend = self._backend
         now = self._clock()
         allowance = self._memory_watch.allowance(now)
+        if (room := allowance.room) is not None:
+            room = replace(room, saving=backend.save_memory(room.saving))
+            allowance = replace(allowance, room=room)
         state = EngineState(
             waiting=self._ready(),
             running=list(self._slots),
@@ -234,7 +238,7 @@ class EngineLoop:
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         # A sequence may have been refused when it was admitted.
         chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
-        self._memory_watch.starting(prefills=bool(chunks))
+        self._memory_watch.starting(bool(chunks), todo.step_bytes)
         started = self._clock()
         result = self._backend.step(chunks, todo.predicted_seconds)
         self._meter.measure(todo, result, started, self._clock())

@@ -62,11 +62,13 @@ class Memory:
             self.budget_bytes - self.pinned_bytes - sum(charged_bytes(row, self.row_bytes) for row in running)
         )
 
-    def coming_bytes(self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence]) -> int:
+    def coming_bytes(
+        self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence], saving: bool = False
+    ) -> int:
         """Return what a sequence with a prefix hit of `known_tokens` adds beside these rows: its own charge,
         and what is pinned for it alone. It attends in place to what another row shares, and copies the rest
-        of the hit."""
-        in_place = pinned = 0
+        of the hit, unless that is `saving` memory."""
+        in_place, pinned = known_tokens if saving else 0, 0
         for row in running:
             shared = min(known_tokens, sequence.shared_with(row))
             in_place, pinned = max(in_place, shared), max(pinned, min(shared, row.in_place_tokens))
@@ -91,8 +93,12 @@ class Memory:
         return chosen
 
 
-def left_in_place(sequence: Sequence, known_tokens: int, rows: Iterable[Sequence]) -> int:
+def left_in_place(
+    sequence: Sequence, known_tokens: int, rows: Iterable[Sequence], saving: bool = False
+) -> int:
     """Return the part of a prefix hit that a sequence will probably attend to in place beside these rows."""
+    if saving:
+        return known_tokens
     return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 

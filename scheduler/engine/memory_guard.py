@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
+from scheduler.engine.step_room import StepRoom
 
 CALM_SECONDS = 2.0
 """How long memory must suffice before a level is taken back."""
@@ -57,7 +58,7 @@ class Reading:
     """Memory at one time, in bytes. `used`: of this engine, the allocator's pool included. `limit` 0: none.
     `available`: what the system or container can still give; None: unknown. `kv`: cached prefixes and running
     rows; `fixed_kv`: the part of it that only preemption frees. `pool`: freed buffers, which an eviction
-    returns."""
+    returns. `rows`: the arrays of the rows. `active`: all arrays."""
 
     used: int
     limit: int
@@ -66,6 +67,13 @@ class Reading:
     kv: int
     fixed_kv: int
     pool: int = 0
+    rows: int = 0
+    active: int = 0
+
+    @property
+    def idle(self) -> int:
+        """What is held beside arrays."""
+        return self.used - self.active
 
     @property
     def headroom(self) -> int | None:
@@ -83,8 +91,8 @@ class Allowance:
     relief: Relief = Relief.NONE
     kv_bytes: int | None = None
     chunk_tokens: int | None = None
-    joins: int | None = None
-    """Sequences that may be admitted in one step."""
+    room: StepRoom | None = None
+    """What a step may take; None: unbounded."""
 
     @property
     def admits(self) -> bool:

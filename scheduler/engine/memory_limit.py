@@ -23,7 +23,11 @@ _POOL = 0.05
 MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
 PROCESS_BYTES = 256 << 20
-"""The interpreter, libraries and what is not in arrays: 115 MB at start on Linux."""
+"""The interpreter, libraries and what is not in arrays."""
+_STARTED_BYTES = 115 << 20
+"""The same before the first request, on Linux."""
+_RESERVE_BYTES, _RESERVE_PART = 32 << 20, 32
+"""Of what the system can still give: a fixed part, or a part of a small limit."""
 _SCORES = 1 / 64
 """Fraction of the limit that the scores of one attention product may take: 85 MB of 8 GB of unified memory, a
 gigabyte of a large GPU, where smaller pieces would leave it idle."""
@@ -50,6 +54,11 @@ class MemoryLimit:
     def score_bytes(self) -> int:
         """Of one piece of an attention product."""
         return max(_LEAST_SCORE_BYTES, min(_MOST_SCORE_BYTES, int(self.limit_bytes * _SCORES)))
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Left of what the system can give: for the parent, and for what no arithmetic covers."""
+        return min(_RESERVE_BYTES, self.limit_bytes // _RESERVE_PART or _RESERVE_BYTES)
 
     @property
     def first_peak_bytes(self) -> int:
@@ -87,10 +96,13 @@ def memory_limit(
     limit //= sharers
     if not option and (free := device.get("free_memory")) is not None:
         limit = min(limit, int(int(free) * _OF_DEVICE))  # Other programs use the device, too.
-    if weights_bytes + _LEAST_KV_BYTES > limit:
+    # An option may ask for more than a control group allows.
+    most = min(limit, whole or machine_bytes)
+    if weights_bytes + _STARTED_BYTES + _LEAST_KV_BYTES > most:
         raise MemoryTooSmall(
-            f"the weights take {_gigabytes(weights_bytes)} and {_gigabytes(_LEAST_KV_BYTES)} must be left for"
-            f" the KV cache, but the limit is {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
+            f"the weights take {_gigabytes(weights_bytes)}, the process {_gigabytes(_STARTED_BYTES)}, and"
+            f" {_gigabytes(_LEAST_KV_BYTES)} must be left for the KV cache, but the limit is"
+            f" {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
             + (f" for each of {sharers} engines:" if sharers > 1 else ":")
             + " take a smaller or quantised model, or raise --memory-limit"
         )

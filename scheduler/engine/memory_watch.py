@@ -15,6 +15,8 @@ from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
 from scheduler.engine.device import Device
 from scheduler.engine.memory_guard import Allowance, MemoryGuard, Reading
 from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.step_room import StepRoom
 from scheduler.link.messages import DeviceMemory, MemoryState
 
 _READING_SECONDS = 0.25
@@ -23,8 +25,15 @@ peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
 _CLOSE = 4
-"""Times what the next chunk needs: with less, all rows that are admitted at once may take the rest before the
+"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
 next reading."""
+_POOL_PART = 4
+"""Of what the next chunk leaves, a quarter may be freed buffers."""
+_LEAST_SCORE_BYTES = 4 << 20
+_SCORE_PART = 16
+"""Of what is free, a sixteenth may be the scores of one attention product."""
+_LEAST_CLEARED_BYTES = 16 << 20
+"""Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
 _BUDGET_STEP = 32
 """The KV budget follows the learned peak in steps of a 32nd: each change may evict."""
 
@@ -38,6 +47,7 @@ class Prefixes(Protocol):
     def nbytes(self) -> int: ...
     def pinned_bytes(self) -> int: ...
     def set_budget(self, budget_bytes: int) -> None: ...
+    def evict(self, need: int) -> int: ...
 
 
 class MemoryWatch:
@@ -48,12 +58,14 @@ class MemoryWatch:
         device: Device,
         prefixes: Prefixes | None,
         row_bytes: Callable[[], int],
+        held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
     ) -> None:
         self._device = device
         self._prefixes = prefixes
         self._row_bytes = row_bytes
+        self._held = held
         self._limit = limit
         self._most_chunk_tokens = most_chunk_tokens
         self._guard = MemoryGuard()
@@ -66,8 +78,14 @@ class MemoryWatch:
         self._read_at: float | None = None
         self._peak_bytes = 0
         self._failed = False
-        self._close = False
-        """Memory is short, or nearly: every step is preceded by a reading."""
+        self._bounds = limit.pool_bytes, limit.score_bytes
+        self._last: Reading | None = None
+        self._idle_bytes = 0
+        """What was held beside arrays after freed buffers were returned last."""
+        self._step_bytes = 0
+        """Of the last step, as predicted."""
+        self._needed_bytes = 0
+        """By the next chunk, at the last reading."""
 
     @property
     def state(self) -> MemoryState:
@@ -95,6 +113,13 @@ class MemoryWatch:
                 self._report(error)
         return self._allowance
 
+    @property
+    def _close(self) -> bool:
+        """Memory is short, or may be after another step: each is preceded by a reading."""
+        if self._last is None or self._last.headroom is None:
+            return False
+        return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
+
     def _read(self, now: float) -> None:
         self._follow_peak()
         needed = self._peak_bytes_expected()
@@ -103,19 +128,17 @@ class MemoryWatch:
             chunk = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
             needed = max(chunk, self._copies.needed_bytes(self._row_bytes()))
         reading = self._reading()
-        if reading.headroom is not None and reading.headroom < needed:
+        if self._should_clear(reading, needed):
             # Freed buffers go before anything that is in use.
             self._device.clear_pool()
             reading = self._reading()
-        headroom = reading.headroom
-        self._close = headroom is not None and headroom < _CLOSE * needed
+            self._idle_bytes = reading.idle
         fitting = self._most_chunk_tokens
-        if headroom is not None:
-            fitting = self._peak.fitting_tokens(max(0, headroom), self._longest_context)
+        if reading.headroom is not None:
+            fitting = self._peak.fitting_tokens(max(0, reading.headroom), self._longest_context)
         before = self._allowance
         allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
-        # One at a time, each seen before the next: what sixteen take that join at once is in no chunk's peak.
-        self._allowance = replace(allowance, joins=1) if self._close else allowance
+        self._allowance = self._bounded(allowance, reading, needed)
         if self._prefixes is not None and self._allowance.kv_bytes != before.kv_bytes:
             lowered = self._allowance.kv_bytes
             self._prefixes.set_budget(
@@ -130,6 +153,39 @@ class MemoryWatch:
             needed,
         )
 
+    def _should_clear(self, reading: Reading, needed: int) -> bool:
+        if reading.headroom is not None and reading.headroom < needed:
+            return True
+        short = reading.available is not None and reading.available < self._step_bytes
+        return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
+
+    def _bounded(self, allowance: Allowance, reading: Reading, needed: int) -> Allowance:
+        """Return the allowance with what the next step may take."""
+        self._last, self._needed_bytes = reading, needed
+        if reading.headroom is None:
+            return allowance
+        reserved = self._limit.reserve_bytes + self._limit_buffers(reading, needed)
+        room_bytes = reading.headroom - reserved + reading.kv - reading.fixed_kv
+        saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
+        room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
+        return replace(allowance, room=room)
+
+    def _limit_buffers(self, reading: Reading, needed: int) -> int:
+        """Bound what MLX keeps of freed buffers, which grows within a step, too, and the scores of attention
+        by what the system can still give; the limit has room for all of it. Return how much the pool may
+        still grow, and the scores: chunks may have been learned with a lower bound on them."""
+        pool, scores, reserved = self._limit.pool_bytes, self._limit.score_bytes, 0
+        if reading.available is not None:
+            free = reading.available + reading.pool
+            pool = min(pool, max(0, free - needed) // _POOL_PART)
+            reserved = min(scores, free // _SCORE_PART)
+            scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
+        if (pool, scores) != self._bounds:
+            self._bounds = pool, scores
+            self._device.limit_pool(pool)
+            self._device.limit_scores(scores)
+        return max(0, pool - reading.pool) + reserved
+
     def _reading(self) -> Reading:
         memory, system = self._device.memory(), self._device.system()
         rows, cached, pinned = self._row_bytes(), 0, 0
@@ -143,6 +199,8 @@ class MemoryWatch:
             kv=rows + cached,
             fixed_kv=rows + pinned,
             pool=memory.cached,
+            rows=rows,
+            active=memory.active,
         )
 
     def _follow_peak(self) -> None:
@@ -160,10 +218,22 @@ class MemoryWatch:
         chunk = self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
         return max(chunk, self._copies.needed_bytes(self._row_bytes()))
 
-    def starting(self, prefills: bool) -> None:
-        """A step begins."""
+    def starting(self, prefills: bool, step_bytes: int) -> None:
+        """A step begins that takes this much, as far as is known."""
         self.memory()
+        self._step_bytes = step_bytes
+        self._make_room(step_bytes + self._limit.reserve_bytes)
         self._device.restart_peak(host=prefills)
+
+    def _make_room(self, needed: int) -> None:
+        """Evict prefixes for what a step takes."""
+        last = self._last
+        if self._prefixes is None or last is None or last.headroom is None or last.headroom >= needed:
+            return
+        # More than is short, or each prefix that is kept from now on would evict another.
+        freed = self._prefixes.evict(max(needed - last.headroom, needed // 2))
+        if freed and last.available is not None and last.available < needed:
+            self._device.clear_pool()
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""

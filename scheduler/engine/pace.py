@@ -15,6 +15,9 @@ from scheduler.engine.fitted_line import FittedLine
 
 LEAST_TOKENS = 8
 """The floor, whatever the target: a prefill that never ends is worse than a late token."""
+_TRIED_CHUNKS = 4
+"""Of chunks at the floor, one in four is twice as large: chunks of one size do not tell what a token takes
+from what every chunk takes, and a device that is fast again would stay at the floor."""
 AUTOMATIC_RATIO = 3.5
 """Without a target in seconds: a step with prefill may take 3.5 times a decode step of all rows, those in
 prefill included, which decode soon. Prefill then has 5/7 of the time, so that a long prompt takes 1.4 times
@@ -59,6 +62,7 @@ class PrefillPace:
     target_seconds: float | None = None
     _decode: FittedLine = field(default_factory=lambda: FittedLine(2))
     _prefill: FittedLine = field(default_factory=lambda: FittedLine(3))
+    _least_chunks: int = 0
 
     def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
         """Return the next step's budget, with `decoding` rows and `prefilling` prompts, of which the furthest
@@ -72,7 +76,8 @@ class PrefillPace:
         token = self._prefill.cost(_chunk(1, context)) - self._prefill.cost(_chunk(0, context))
         fitting = int(min(self.most_tokens, left / token if token else math.inf))
         if fitting < LEAST_TOKENS:
-            return PrefillBudget(LEAST_TOKENS, "least_tokens", target)
+            larger = self._least_chunks % _TRIED_CHUNKS == _TRIED_CHUNKS - 1
+            return PrefillBudget(2 * LEAST_TOKENS if larger else LEAST_TOKENS, "least_tokens", target)
         return PrefillBudget(fitting, "within_target", target)
 
     def _target_seconds(self, rows: int) -> float | None:
@@ -96,6 +101,7 @@ class PrefillPace:
     def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
         """`tokens`: padding included."""
         if seconds > 0 and tokens:
+            self._least_chunks += tokens <= 2 * LEAST_TOKENS
             self._prefill.learn(seconds, _chunk(tokens, context))
 
     def decode_seconds(self, decoding: int) -> float | None:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
-from scheduler.engine.prefill import Chunk, PrefillLimits, padded_tokens, share
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
@@ -96,6 +96,8 @@ class StepPlan:
     target_seconds: float | None = None
     context_tokens: int = 0
     """Computed tokens of the prompt in prefill that has most of them."""
+    step_bytes: int = 0
+    """What the step takes of memory at most, beyond what is held; 0 where nothing bounds it."""
 
 
 def plan(state: EngineState, now: float) -> StepPlan:
@@ -111,7 +113,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
     budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
-    chunks = share(prompts, state.begun, budget.tokens, state.limits)
+    chunks, budget, step_bytes = _fitting(state, admissions.rows, budget)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
@@ -124,7 +126,45 @@ def plan(state: EngineState, now: float) -> StepPlan:
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
         target_seconds=budget.target_seconds if chunks else None,
         context_tokens=context,
+        step_bytes=step_bytes,
     )
+
+
+def _fitting(
+    state: EngineState, rows: abc.Sequence[Sequence], budget: PrefillBudget
+) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
+    """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
+    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; what has
+    begun goes on, and one prompt alone is computed whatever it takes."""
+    room, begun = state.allowance.room, state.begun
+    prompts = [row for row in rows if row.chunkable_tokens]
+    decoding = [row for row in rows if not row.chunkable_tokens]
+    chunks = share(prompts, begun, budget.tokens, state.limits)
+    if room is None:
+        return chunks, budget, 0
+    while True:
+        in_batch = {chunk.request_id for chunk in chunks}
+        prompts = [row for row in prompts if row.request_id in in_batch]
+        longest = max((chunk.tokens for chunk in chunks), default=0)
+        context = max((row.computed_tokens for row in prompts), default=0)
+        whole = [row for row in prompts if row.chunkable_tokens <= longest]
+        taken = room.taken_bytes(prompts, decoding, whole, begun)
+        tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
+        joining = [row for row in prompts if row.request_id not in begun]
+        unfinished = min((row.chunkable_tokens for row in whole), default=0) - 1
+        if not joining and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
+            # There is no room for them to end; up to there they are not read in the smallest chunks.
+            less = room.taken_bytes(prompts, decoding, (), begun)
+            fitting = room.peak.fitting_tokens(room.room_bytes - less, context)
+            if (shorter := min(budget.tokens, unfinished * len(prompts), fitting)) > tokens:
+                taken, tokens = less, shorter
+        enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS
+        if enough or not joining or (len(prompts) == 1 and not decoding):
+            chunks = share(prompts, begun, tokens, state.limits)
+            taken += room.peak.needed_bytes(padded_tokens(chunks), context)
+            return chunks, _allowed(budget, tokens, None), taken
+        prompts.remove(max(joining, key=lambda row: row.chunkable_tokens))
+        chunks = share(prompts, begun, budget.tokens, state.limits)
 
 
 def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
@@ -176,9 +216,12 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
         return found
     restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
-    joins = free_slots if state.allowance.joins is None else min(free_slots, state.allowance.joins)
+    room = state.allowance.room
+    saving = room is not None and room.saving
+    if room is not None:
+        room_bytes = min(room_bytes, room.for_admission(rows, state.begun))
     for sequence in state.waiting:
-        if len(found.admit) == joins or (rows and not state.allowance.admits):
+        if len(found.admit) == free_slots or (rows and not state.allowance.admits):
             break
         known = 0
         if restorable != "never" and not sequence.unscored:
@@ -191,7 +234,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
                     found.keep[leader.request_id] = max(shared, found.keep.get(leader.request_id, 0))
                     known = shared
         if memory is not None:
-            coming_bytes = memory.coming_bytes(sequence, known, rows)
+            coming_bytes = memory.coming_bytes(sequence, known, rows, saving)
             # A row alone always runs: its prompt was checked on arrival, and everything else can be evicted.
             if rows and coming_bytes > room_bytes:
                 if now - sequence.arrived_at > PATIENCE_SECONDS:
@@ -199,7 +242,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
                 continue
             room_bytes -= coming_bytes
         checkpoints = _checkpoints(sequence, state.waiting, known) if restorable == "at_checkpoints" else ()
-        admit = Admit(sequence, known, left_in_place(sequence, known, rows), checkpoints)
+        admit = Admit(sequence, known, left_in_place(sequence, known, rows, saving), checkpoints)
         rows.append(_as_admitted(admit, state.admissions + len(found.admit)))
         found.admit.append(admit)
     return found

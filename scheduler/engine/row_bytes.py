@@ -7,7 +7,12 @@ with; the arrays themselves may be rounded up (mlx-lm grows by 256 tokens).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+_LEAST_ROOM_TOKENS = 32
+_ROOM_PART = 8
+_MOST_SPARE_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,25 @@ class RowBytes:
         for window in self.windows:  # Not a generator: runs for every row before every step.
             held += window.token_bytes * min(tokens, window.tokens)
         return held
+
+    def batch(self, own_tokens: Sequence[int], coming_tokens: int = 0) -> int:
+        """Return the most bytes of the arrays in which rows with this many tokens of their own lie side by
+        side (`mlx/kv/padded_rows.py`), and of their windows and states. `coming_tokens`: room for this many
+        more of each."""
+        if not own_tokens:
+            return 0
+        rows, longest = len(own_tokens), max(own_tokens) + coming_tokens
+        places = rows + spare_places(rows)
+        return places * self.token_bytes * roomy(longest) + rows * self.held(longest, longest)
+
+
+def roomy(tokens: int) -> int:
+    """Return the tokens for which there is room where a row of a batch has `tokens`: an eighth more, so that
+    copying the batch costs about eight tokens a step."""
+    return tokens + max(_LEAST_ROOM_TOKENS, tokens // _ROOM_PART)
+
+
+def spare_places(rows: int) -> int:
+    """Return how many rows may join a batch of `rows` before it is copied: few beside few, for each takes as
+    much as the longest row."""
+    return min(_MOST_SPARE_PLACES, rows // 2)

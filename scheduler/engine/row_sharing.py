@@ -42,12 +42,18 @@ class RowPath:
     tokens: int
 
 
-def runs_in_place(paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_COST_TOKENS) -> dict[int, int]:
+def runs_in_place(
+    paths: Mapping[int, RowPath], group_cost_tokens: int = GROUP_COST_TOKENS, saving: bool = False
+) -> dict[int, int]:
     """Return how many leading runs of each row's path are worth leaving in place; rows are known by any
     number.
 
+    `saving` memory: all of them, whatever that costs.
+
     In place are the beginnings of paths: deeper runs never have more rows than those above them.
     """
+    if saving:
+        return {row: len(path.runs) for row, path in paths.items()}
     users = Counter(run for path in paths.values() for run in path.runs)
     depths = {row: _best_depth(path.runs, users, group_cost_tokens) for row, path in paths.items()}
     private = {

@@ -242,6 +242,9 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
+    def save_memory(self, saving: bool) -> bool:
+        return False
+
     def emit_pending(self) -> StepResult:
         return StepResult()
 

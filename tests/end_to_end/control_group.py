@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 _VERSION_1 = Path("/sys/fs/cgroup/memory")
 _VERSION_2 = Path("/sys/fs/cgroup")
+_REMOVALS, _REMOVAL_SECONDS = 50, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +49,15 @@ def control_group() -> Iterator[ControlGroup | None]:
     try:
         yield group if (group.folder / group.limit_file).exists() else None
     finally:
-        with suppress(OSError):  # A process may still be ending in it.
-            group.folder.rmdir()
+        _remove(group.folder)
+
+
+def _remove(folder: Path) -> None:
+    """A process may still be ending in it."""
+    for _ in range(_REMOVALS):
+        try:
+            folder.rmdir()
+        except OSError:
+            time.sleep(_REMOVAL_SECONDS)
+        else:
+            return

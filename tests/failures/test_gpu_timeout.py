@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend
-from scheduler.engine_bounds import LEAST_CHUNK_TOKENS
+from scheduler.engine_bounds import LEAST_CEILING_TOKENS
 from scheduler.events import Failed
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.service import Scheduler
@@ -136,7 +136,7 @@ async def test_a_crash_still_counts_against_a_request_that_was_spared(autojump_c
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(most=st.integers(LEAST_CHUNK_TOKENS, 600), length=st.integers(1, 4000))
+@given(most=st.integers(LEAST_CEILING_TOKENS, 600), length=st.integers(1, 4000))
 def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, length: int) -> None:
     """From the smallest on, with no more deaths than there are halvings."""
 
@@ -145,7 +145,7 @@ def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, 
         client = Client(ask("x" * length))
         await follow_all(scheduler, client)
         await check_undisturbed(client, PLAN)
-        assert len(metal.ceilings) <= 1 + (WHOLE // LEAST_CHUNK_TOKENS).bit_length()
+        assert len(metal.ceilings) <= 1 + (WHOLE // LEAST_CEILING_TOKENS).bit_length()
 
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
 

@@ -26,6 +26,8 @@ class FakeDevice:
     held_bytes: Callable[[], int] = lambda: 0
     traits: Traits = field(default_factory=lambda: Traits("metal"))
     cleared: int = 0
+    most_pool_bytes: int | None = None
+    """As limited; None: not limited yet."""
 
     @property
     def active_bytes(self) -> int:
@@ -53,6 +55,7 @@ class FakeDevice:
         return
 
     def limit_pool(self, most_bytes: int) -> None:
+        self.most_pool_bytes = most_bytes
         self.pool_bytes = min(self.pool_bytes, most_bytes)
 
     def limit_wired(self, most_bytes: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import EngineConfig
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine_bounds import LEAST_CHUNK_TOKENS, EngineBounds
+from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
 from scheduler.statistics import DeathCause
 
 BOUNDED = (DeathCause.OUT_OF_MEMORY, DeathCause.GPU_TIMEOUT)
@@ -21,7 +21,7 @@ def test_a_timeout_halves_the_chunk_and_leaves_the_memory() -> None:
     the one before."""
     bounds, chunks, climbs = EngineBounds(512), [], []
     for _ in range(7):
-        assert bounds.smallest_chunk == (bounds.chunk_tokens == LEAST_CHUNK_TOKENS)
+        assert bounds.smallest_chunk == (bounds.chunk_tokens == LEAST_CEILING_TOKENS)
         bounds = bounds.after(DeathCause.GPU_TIMEOUT)
         chunks.append(bounds.chunk_tokens)
         climbs.append(bounds.climb_chunks)
@@ -70,7 +70,7 @@ def test_a_prompt_that_small_chunks_get_through_is_read_after_few_deaths(
 ) -> None:
     """On a device on which a chunk's time grows with its context, and each engine begins anew: the smallest
     chunks are in time up to the prompt's end. A request is spared more deaths than these."""
-    assert deaths_until_read(length, most=LEAST_CHUNK_TOKENS * length * spare_part) <= 8
+    assert deaths_until_read(length, most=LEAST_CEILING_TOKENS * length * spare_part) <= 8
 
 
 def test_a_device_that_has_time_for_all_chunks_kills_nobody_and_one_without_some() -> None:

@@ -89,6 +89,24 @@ def test_no_engine_is_killed_and_no_prompt_starves(device: Device, slower: float
         assert cool / 2 <= after[-1] <= 2 * cool
 
 
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(DEVICES, st.floats(3, 10), st.floats(1.05, 6), st.floats(0, 0.1))
+def test_under_a_target_in_seconds_a_device_that_cools_down_leaves_the_floor(
+    device: Device, slower: float, ratio: float, more: float
+) -> None:
+    """While it is hot no chunk may meet the target, and chunks of one size would never tell what a token
+    takes."""
+    device.pace = PrefillPace(512, ratio * device.decode_seconds + more)
+    cool = device.run(SOME_STEPS)[-1]
+    device.slower = slower
+    device.run(SOME_STEPS)
+    device.slower = 1.0
+    after = device.run(SOME_STEPS)
+    if cool > 2 * LEAST_TOKENS:
+        assert longest_at_floor(after) <= 2 * FEW_STEPS, after
+        assert after[-1] >= cool / 2
+
+
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.floats(0.01, CEILING / 10), st.floats(3, 10))
 def test_steps_ten_times_as_long_are_no_stall(seconds: float, slower: float) -> None:

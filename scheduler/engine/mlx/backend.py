@@ -211,6 +211,12 @@ class MlxBackend:
         if self._disk is not None and whole:
             self._disk.note(kept, row.sequence.submit.salt)
 
+    def save_memory(self, saving: bool) -> bool:
+        if saving and not self._rows.saving:
+            self._regrouping = True
+        self._rows.saving = saving and self._rows.in_place
+        return self._rows.saving
+
     def _regroup(self) -> None:
         """After rows joined or a prompt was completed: attend in place to the shared runs that are worth
         it."""
@@ -325,7 +331,6 @@ def _prefix_cache(
     budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
     buffers = None
     if (most := device().traits.most_buffers) is not None:
-        buffers = BufferBound(
-            most // 2, *layout.arrays
-        )  # The rows, the weights and a step's graph have half.
+        # The rows, the weights and a step's graph have half.
+        buffers = BufferBound(most // 2, *layout.arrays)
     return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)

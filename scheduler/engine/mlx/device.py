@@ -57,7 +57,7 @@ class MlxDevice:
         self.traits = traits
         self._score_bytes = _FIRST_SCORE_BYTES
         self._system = system_reader()
-        self._held_bytes = 0
+        self._held_bytes = self._pool_bytes = 0
         self._host_bytes: int | None = None
         """Resident when the peak was restarted; None: the host's memory is not measured."""
         self._recommended_bytes = recommended_bytes(self.facts())
@@ -90,14 +90,16 @@ class MlxDevice:
     def restart_peak(self, host: bool = False) -> None:
         mx.reset_peak_memory()
         self._held_bytes = mx.get_active_memory()
+        self._pool_bytes = mx.get_cache_memory()
         self._host_bytes = restart_host_peak() if host and self.traits.kind == "cpu" else None
 
     def transient_bytes(self) -> int:
         active = mx.get_active_memory()
         taken = mx.get_peak_memory() - max(self._held_bytes, active)
         if self._host_bytes is not None:
-            # What the C heap keeps of it afterwards was taken, too: only arrays are held.
-            stays = max(0, active - self._held_bytes)
+            # What the C heap keeps of it afterwards was taken, too: only arrays are held, and the pool, which
+            # has a bound of its own.
+            stays = max(0, active - self._held_bytes) + max(0, mx.get_cache_memory() - self._pool_bytes)
             taken = max(taken, host_memory().peak - self._host_bytes - stays)
         return max(0, taken)
 

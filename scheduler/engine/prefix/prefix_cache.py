@@ -197,6 +197,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._running_bytes = running_bytes
         self._make_room(0)
 
+    def evict(self, need: int) -> int:
+        """Evict until this many bytes are freed, or nothing is left that is not in use. Return the bytes
+        freed."""
+        before = self.nbytes
+        while before - self.nbytes < need and (victim := self._victim()) is not None:
+            self._evict(victim, "budget")
+        return before - self.nbytes
+
     def clear(self) -> int:
         """Evict everything that is not in use. Return the bytes freed."""
         before = self.evicted_bytes

@@ -82,3 +82,13 @@ def test_a_batch_without_rows_teaches_nothing() -> None:
     copies = CopyPeak()
     copies.observe(0, 50 * _MB)
     assert copies.needed_bytes(100 * _MB) == 0
+
+
+def test_copies_are_of_all_rows_before_any_was_seen_and_never_little() -> None:
+    copies = CopyPeak()
+    assert copies.part == 1.0
+    copies.observe(100 * _MB, 60 * _MB)
+    assert copies.part == 0.6
+    for _ in range(100):
+        copies.observe(100 * _MB, 5 * _MB)
+    assert copies.part == 0.25

@@ -80,12 +80,28 @@ def test_the_option_is_a_share_of_the_device_or_bytes(option: float, limit: int)
     assert _limit(_METAL, option=option).limit_bytes == limit
 
 
+def test_engines_that_share_a_device_have_equal_parts() -> None:
+    """Of the default and of the operator's limit; a part that is too small says how many there are."""
+    for option, whole in ((0.0, int(12 * _GB * 0.95)), (0.5, 6 * _GB), (8e9, 8_000_000_000)):
+        assert memory_limit(option, _METAL, 0, _GB, None, 1.0, sharers=4).limit_bytes == whole // 4
+    with pytest.raises(MemoryTooSmall, match=r"3\.00 GB of 12\.00 GB for each of 4 engines"):
+        memory_limit(1.0, _METAL, 0, 9 * _GB, None, 1.0, sharers=4)
+
+
 def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
     with pytest.raises(MemoryTooSmall) as refused:
         _limit(_METAL, option=0.5, weights=9 * _GB)
     assert "9.00 GB" in str(refused.value)
     assert "6.00 GB of 12.00 GB" in str(refused.value)
     assert "--memory-limit" in str(refused.value)
+
+
+@pytest.mark.parametrize("option", [0.0, 1.0, 4e9])
+def test_a_control_group_without_room_for_a_request_is_refused(option: float) -> None:
+    """Whatever the option asks for: the process itself takes memory, too."""
+    with pytest.raises(MemoryTooSmall, match=r"the process 0\.12 GB.*of 0\.24 GB"):
+        _limit(_X86, machine_bytes=240_000_000, option=option, weights=60_000_000)
+    _limit(_X86, machine_bytes=600_000_000, option=option, weights=60_000_000)
 
 
 @given(st.floats(0.3, 1.0), st.integers(1, 3 * _GB), st.integers(0, _GB))

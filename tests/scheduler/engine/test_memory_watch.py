@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from scheduler.engine.backend import StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory_guard import Pressure, Relief
+from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
+from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
 from tests.contracts.journal import alone, prompt_of, request
@@ -23,6 +26,7 @@ _CHUNK_TOKENS = 64
 _ACTIVATION_BYTES = 200
 """Of each token of a chunk, while it runs."""
 _WEIGHTS_BYTES = 10_000
+_MB = 1 << 20
 _PLAN = ScriptedPlan(prefill_tokens_per_step=_CHUNK_TOKENS)
 
 
@@ -144,21 +148,22 @@ def test_another_program_costs_prefixes_then_chunks_then_admission_then_rows() -
     assert farm.retired.keys() == {0, 1, 2, 3, 9}
 
 
-def test_where_memory_is_nearly_short_sequences_join_one_a_step() -> None:
-    """What sixteen take that join at once is in no chunk's peak."""
-    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
+def test_what_joins_at_once_fits_before_it_joins() -> None:
+    """What sixteen take that join at once is in no chunk's peak: it is counted, and those wait for whom there
+    is no room, until there is."""
+    farm = _Farm(machine_bytes=70_000, limit_bytes=60_000, slots=16)
     farm.turn([request(0, prompt_of(60, 0), 100)])
     for _ in range(4):
         farm.turn()
-    farm.device.outside_bytes = 20_000
+    farm.device.outside_bytes = 15_000
     farm.turn()
     assert farm.reliefs[-1] == Relief.NONE
-    joined = []
-    farm.turn([request(n, prompt_of(20, n), 100) for n in range(1, 5)])
-    for _ in range(4):
-        joined.append(len(farm.loop._slots))
-        farm.turn()
-    assert joined == [2, 3, 4, 5]
+    farm.turn([request(n, prompt_of(100, n), 10) for n in range(1, 16)])
+    assert 1 < len(farm.loop._slots) < 16
+    farm.finish()
+    assert set(farm.reliefs) == {Relief.NONE}
+    assert farm.backend.most_bytes <= farm.device.machine_bytes - farm.device.outside_bytes
+    assert len(farm.retired) == 16
 
 
 def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
@@ -199,6 +204,24 @@ def test_freed_buffers_go_back_when_memory_is_short() -> None:
     farm.device.outside_bytes = 55_000
     farm.turn()
     assert farm.device.cleared > 0
+
+
+def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
+    """A pool that grows within a step takes memory as its arrays do."""
+    device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB, pool_bytes=150 * _MB)
+    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch.allowance(0.0)
+    seen = [device.most_pool_bytes]
+    watch.starting(True, 0)
+    device.chunk_bytes = 20 * _MB
+    watch.measured(_CHUNK_TOKENS, 0)
+    for at, (left, pooled) in enumerate(((480, 0), (380, 100), (300, 0), (20, 0)), 1):
+        device.outside_bytes, device.pool_bytes = (900 - left - pooled) * _MB, pooled * _MB
+        watch.allowance(10.0 * at)
+        seen.append(device.most_pool_bytes)
+    # At first there is room for all of it.
+    assert seen == [None, 115 * _MB, 115 * _MB, 70 * _MB, 0]
 
 
 def test_a_reading_that_fails_ends_no_stream(

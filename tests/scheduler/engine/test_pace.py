@@ -59,9 +59,13 @@ def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: flo
 
 
 def test_a_target_that_decoding_alone_exceeds_still_lets_prompts_go_on() -> None:
-    """No prefill starves."""
+    """No prefill starves; and one chunk in four is larger, which tells what a token takes."""
     pace = _taught(PrefillPace(2048, target_seconds=0.001), 8, [0])
-    assert pace.budget(8, 1, 0).tokens == LEAST_TOKENS
+    budgets = []
+    for _ in range(8):
+        budgets.append(pace.budget(8, 1, 0).tokens)
+        pace.observe_prefill(_seconds(0, budgets[-1], 0), budgets[-1], 0)
+    assert sorted(budgets) == [LEAST_TOKENS] * 6 + [2 * LEAST_TOKENS] * 2
 
 
 def test_before_anything_is_known_it_is_careful() -> None:

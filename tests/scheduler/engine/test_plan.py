@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.memory import Memory, charged_bytes
-from scheduler.engine.pace import PrefillPace
+from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import (
     CHECKPOINT_EVERY_TOKENS,
     LEAST_GAP_TOKENS,
@@ -262,7 +262,9 @@ def test_a_step_stays_within_its_target_or_says_why(
             joining = len(todo.decode) - decoding
             assert todo.predicted_seconds <= todo.target_seconds * 1.001 + 0.0006 * joining
         case "least_tokens" | "least_chunk":
-            assert padded_tokens(todo.chunks) <= len(chunked) * LEAST_CHUNK_TOKENS
+            # Now and then a chunk at the floor is twice as large (pace.py).
+            least = max(2 * LEAST_TOKENS, len(chunked) * LEAST_CHUNK_TOKENS)
+            assert padded_tokens(todo.chunks) <= least
         case "no_decode":
             assert not decoding
         case "decode_only":

@@ -78,9 +78,11 @@ class CachedRows:
     ) -> None:
         self._layout = layout
         self._prefixes = prefixes
-        self._in_place = in_place and prefixes is not None
+        self.in_place = in_place and prefixes is not None
         self._group_cost_tokens = group_cost_tokens
         self._cleared_at_bytes = 0
+        self.saving = False
+        """Rows attend in place to all that is cached of them."""
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
         """A row with the longest prefix that can be restored; of an unscored prompt, none."""
@@ -99,7 +101,7 @@ class CachedRows:
         Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
         be evicted.
         """
-        if self._prefixes is None or not self._in_place:
+        if self._prefixes is None or not self.in_place:
             return {}
         matches = [self._match(self._prefixes, row) for row in rows]
         paths = {
@@ -110,7 +112,7 @@ class CachedRows:
         }
         changed: dict[Row, int] = {}
         outdated: list[Lease[KvSegment, RowState]] = []
-        for number, worth in runs_in_place(paths, self._group_cost_tokens).items():
+        for number, worth in runs_in_place(paths, self._group_cost_tokens, self.saving).items():
             row, match = rows[number], matches[number]
             before = row.sequence.in_place_tokens
             depth, in_place = _at_least(paths[number], worth, before)

@@ -16,11 +16,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-_LEAST_ROOM_TOKENS = 32
-_ROOM_PART = 8
-"""Spare room is 1/8 of the tokens, and padding common to all rows is removed at 1/8: so copying costs about
-eight tokens a step, and an eighth is wasted."""
-_SPARE_PLACES = 4
+from scheduler.engine.row_bytes import roomy, spare_places
 
 
 class PaddedRows:
@@ -98,7 +94,8 @@ class PaddedRows:
         like = other if self.keys is None else self
         if like.keys is not None and like.values is not None:
             if self.keys is None or rows + more > self.keys.shape[0] or end > self.end:
-                self._rebuild(like.keys, like.values, list(range(rows)), rows + more + _SPARE_PLACES, 0, end)
+                places = rows + more + spare_places(rows + more)
+                self._rebuild(like.keys, like.values, list(range(rows)), places, 0, end)
             self.padding, self.end = [own + end - self.end for own in self.padding], end
             if other.keys is not None and other.values is not None and length:
                 place = (slice(rows, rows + more), slice(None), slice(end - length, end))
@@ -118,7 +115,7 @@ class PaddedRows:
             return
         least = min(self.padding)
         moved = [(place, row) for place, row in enumerate(order) if place != row]
-        few = 2 * len(order) < self.keys.shape[0] - _SPARE_PLACES
+        few = 2 * len(order) < self.keys.shape[0] - spare_places(self.keys.shape[0])
         if few or 4 * len(moved) > len(order) + 4 or self._is_much(least):
             self._rebuild(self.keys, self.values, order, len(order), least, self.end - least)
             self.padding, self.end = [own - least for own in self.padding], self.end - least
@@ -145,7 +142,8 @@ class PaddedRows:
         self.padding, self.end = [own - least for own in self.padding], self.end - least
 
     def _is_much(self, padding: int) -> bool:
-        return padding == self.end > 0 or padding >= max(_LEAST_ROOM_TOKENS, self.end // _ROOM_PART)
+        """Padding common to all rows is removed where it is as much as the spare room."""
+        return padding == self.end > 0 or padding >= roomy(self.end) - self.end
 
     def _rebuild(
         self, keys: mx.array, values: mx.array, order: list[int], places: int, trim: int, end: int
@@ -159,7 +157,7 @@ class PaddedRows:
     def _copied(
         self, own: mx.array | None, like: mx.array, order: list[int], places: int, trim: int, end: int
     ) -> mx.array:
-        new = mx.zeros((places, like.shape[1], _roomy(end), like.shape[3]), like.dtype)
+        new = mx.zeros((places, like.shape[1], roomy(end), like.shape[3]), like.dtype)
         if own is not None:
             stay = order == list(range(len(order)))
             rows = own[: len(order), :, trim : self.end]
@@ -170,12 +168,8 @@ class PaddedRows:
 
     def _new(self, like: mx.array) -> mx.array:
         room = max(self.end, self._coming_tokens)
-        return mx.zeros((len(self.padding), like.shape[1], _roomy(room), like.shape[3]), like.dtype)
+        return mx.zeros((len(self.padding), like.shape[1], roomy(room), like.shape[3]), like.dtype)
 
     def _roomier(self, array: mx.array, used: int) -> mx.array:
-        shape = (*array.shape[:2], _roomy(self.end) - used, array.shape[3])
+        shape = (*array.shape[:2], roomy(self.end) - used, array.shape[3])
         return mx.concatenate([array[:, :, :used], mx.zeros(shape, array.dtype)], axis=2)
-
-
-def _roomy(tokens: int) -> int:
-    return tokens + max(_LEAST_ROOM_TOKENS, tokens // _ROOM_PART)

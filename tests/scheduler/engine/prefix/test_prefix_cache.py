@@ -152,6 +152,21 @@ def test_clear_lets_go_of_everything_that_is_not_in_use() -> None:
     assert cache.statistics().evicted_tokens == {"budget": 0, "superseded": 0, "cleared": 200 + 2050}
 
 
+def test_room_is_made_for_what_a_step_takes() -> None:
+    """The budget stays: what is freed once may be filled again."""
+    cache = cache_of()
+    for start in (0, 1000, 2000):
+        keep(cache, words(start, 100))
+    lease = cache.match_and_lease(words(0, 100), "")
+    assert cache.evict(1) == 100 * TOKEN_BYTES
+    assert cache.evict(PLENTY) == 100 * TOKEN_BYTES, "what is in use stays"
+    assert cache.evict(1) == 0
+    assert cache.match_length(words(0, 101), "") == 100
+    cache.release(lease)
+    keep(cache, words(1000, 100))
+    assert cache.nbytes == 200 * TOKEN_BYTES
+
+
 def test_a_cut_that_fails_leaves_no_pin_behind() -> None:
     """What was there can be evicted afterwards as before."""
     cache = cache_of()

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.row_bytes import RowBytes
 
 _HEADS, _SIZE = 2, 3
+_TOKEN_BYTES = 2 * _HEADS * _SIZE * 4
 
 
 def _block(rows: list[list[int]]) -> tuple[mx.array, mx.array]:
@@ -89,6 +91,25 @@ def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
                 batch.rows.forget(gone)
                 batch.tokens = [own[first:] for own, first in zip(batch.tokens, gone, strict=True)]
         batch.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(data=st.data())
+def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObject) -> None:
+    """With room for the longest of what all rows still need, as rows join and grow up to that."""
+    lengths = st.lists(st.integers(1, 300), min_size=1, max_size=5)
+    first, coming = data.draw(lengths), data.draw(st.integers(1, 200))
+    rows, own = PaddedRows([0] * len(first), 0, max(first) + coming), first
+    rows.append(*_block([[1] * max(first)] * len(first)))
+    for joining in data.draw(st.lists(lengths, max_size=4)):
+        other = PaddedRows([0] * len(joining), 0, max(joining) + coming)
+        other.append(*_block([[2] * max(joining)] * len(joining)))
+        rows.join(other)
+        own = own + joining
+        assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
+    for _ in range(coming):
+        rows.append(*_block([[3]] * len(own)))
+        assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
 
 
 def _address(rows: PaddedRows) -> int:

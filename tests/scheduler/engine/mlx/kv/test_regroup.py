@@ -71,6 +71,25 @@ def test_a_join_costs_the_tree_the_same_however_many_run(
     assert costs[0] == costs[1]
 
 
+def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a prompt that shares its prefix with nobody, which would otherwise have a copy of it."""
+    own_bytes = []
+    for saving in (False, True):
+        engine = engine_of("qwen3")
+        engine.turn([engine.submit(words(200, 1), max_tokens=4)])
+        engine.finish()
+        save = engine.backend.save_memory
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.backend, "save_memory", lambda short, now=saving, save=save: save(now))
+            again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
+            engine.turn([again])
+            own_bytes.append(engine.backend.kv_bytes())
+            engine.finish()
+        engine.check(again)
+    copied, saved = own_bytes
+    assert saved <= copied / 3
+
+
 def _check_in_place(engine: ReuseEngine) -> None:
     """What a row is said to attend to in place is what its batch does, in each layer, and it is leased."""
     batch = engine.batch
@@ -88,11 +107,16 @@ def _check_in_place(engine: ReuseEngine) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
-def test_leases_are_what_is_in_place(family: str) -> None:
+@pytest.mark.parametrize("saving", [False, True])
+def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: str, saving: bool) -> None:
     """Over 250 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
-    of them: each has its own tokens."""
+    of them: each has its own tokens. Also where memory is saved now and then."""
     generator = random.Random(3)
     engine = engine_of(family, budget_bytes=1 << 18)
+    save = engine.backend.save_memory
+    monkeypatch.setattr(
+        engine.backend, "save_memory", lambda short: save(saving and generator.random() < 0.5)
+    )
     trunk = words(30, 1)
     branches = [trunk + words(12, seed) for seed in (2, 3)]
     submits: list[Any] = []
