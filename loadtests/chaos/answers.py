@@ -13,6 +13,9 @@ from loadtests.chaos.questions import Question
 from loadtests.client import EventSplitter
 
 
+LEAST_PAUSE_SECONDS = 0.25
+
+
 @dataclass(slots=True)
 class Answer:
     """One answer. It is whole if it has a finish reason and its stream an end mark."""
@@ -30,12 +33,20 @@ class Answer:
     disorder: str | None = None
     """A protocol violation: an event after the end, or one that came twice."""
     longest_pause_seconds: float = 0.0
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """When each silence of LEAST_PAUSE_SECONDS or more began and ended, on trio's clock; none before its
+    first words, when it may wait in the queue."""
 
     @property
     def said(self) -> tuple[object, ...]:
         """Return what must be equal with and without engine deaths."""
         calls = tuple(self.calls)
         return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has said anything."""
+        return bool(self.text or self.reasoning or self.calls)
 
     @property
     def whole(self) -> bool:
@@ -85,6 +96,8 @@ async def _follow(response: httpx.Response, answer: Answer) -> None:
         for payload in events.feed(data):
             now = trio.current_time()
             answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)
+            if now - last >= LEAST_PAUSE_SECONDS and answer.begun:
+                answer.pauses.append((last, now))
             last = now
             if answer.ended:
                 answer.disorder = "an event after the end mark"

@@ -25,11 +25,17 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("benc
 @click.option(
     "--seed", default=0, show_default=True, help="Random seed of the questions and of the order of deaths."
 )
+@click.option(
+    "--engines",
+    default=1,
+    show_default=True,
+    help="Of the server; with several, one to three die at each of --deaths moments.",
+)
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
-def chaos(requests: int, deaths: int, seed: int, poison: bool, out: Path) -> None:
+def chaos(requests: int, deaths: int, seed: int, engines: int, poison: bool, out: Path) -> None:
     """Kill engines at random moments; compare every answer with an undisturbed run's."""
-    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison), _note)
+    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, engines=engines), _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from loadtests.chaos.answers import Answer
 from loadtests.chaos.questions import Question
+from loadtests.chaos.volleys import MOST_GAP_SECONDS
 
 SAMPLED_SHARE = 0.03
 """The share of sampled answers that may differ from the undisturbed one. Float32 is not exact: one in some
@@ -43,6 +44,10 @@ class Findings:
     """The server's own metrics: deaths, resumed requests and so on."""
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    """Of several engines: the longest pause of any stream at each moment at which one was killed alone."""
+    usual_gap_seconds: float = 0.0
+    """The longest pause of the undisturbed run, after an answer's first words."""
 
     def complaints(self) -> Iterator[str]:
         """Return each violated requirement; empty if the run passed."""
@@ -60,6 +65,8 @@ class Findings:
             yield f"too many sampled answers that differ from the undisturbed ones: {self.sampled_parted}"
         if wrong := [end for end in self.poison if end != "poisonous_request"]:
             yield f"the planted poison did not fail as expected: {wrong}"
+        if max(self.gaps, default=0.0) > MOST_GAP_SECONDS:
+            yield f"a stream paused for {max(self.gaps):.1f} s while one engine of several was dead"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
             yield "not every strike killed an engine"
 
@@ -108,6 +115,11 @@ def compare(
         ],
         longest_pause_seconds=max((answer.longest_pause_seconds for answer in got.values()), default=0.0),
     )
+
+
+def longest_gap(answers: Mapping[int, Answer]) -> float:
+    """Return the longest pause of any stream after its first words; 0 if none was long enough to be noted."""
+    return max((ended - began for answer in answers.values() for began, ended in answer.pauses), default=0.0)
 
 
 def count(strikes: Sequence[str]) -> dict[str, int]:
