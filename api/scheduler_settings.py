@@ -5,6 +5,7 @@ A file of its own because `settings.py` is the list of options, and nothing else
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +19,14 @@ from scheduler.config import (
     SchedulerConfig,
     SupervisionConfig,
 )
+from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
     settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path
 ) -> SchedulerConfig:
     return SchedulerConfig(
+        engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(
             backend=settings.engine,
@@ -39,6 +42,7 @@ def scheduler_config(
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
+            sharers=sharers_of(settings.engines, gpus_of(os.environ)),
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(

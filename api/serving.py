@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -33,12 +33,15 @@ from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, w
 from api.server.server import Server
 from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
+from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of
+from scheduler.pool.pool import Launchers
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
@@ -133,9 +136,9 @@ async def _serve(settings: ServeSettings) -> None:
     scheduler = Scheduler(
         config,
         Preparation(tokenizer, model.folder, settings.thinking()),
-        ProcessLauncher(blas.environment(engine_environment(os.environ)), config.supervision.stop_seconds),
+        _launchers(blas, config),
         WorkerThreads(),
-        on_loading=lambda stage: click.echo(f"engine     {stage}"),
+        on_loading=_show_loading(config.engines),
         metrics=_metrics(settings, served.name),
         model_name=served.name,
         tracer=tracer,
@@ -229,6 +232,29 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without PENSTOCK_ options, which the engine gets by message: they include the
     API keys."""
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+def _launchers(blas: BlasChoice, config: SchedulerConfig) -> Launchers:
+    """Each engine gets its share of the machine, where the operator's environment leaves the choice."""
+    environment = engine_environment(os.environ)
+    cores, gpus = sorted(cores_of_process()), gpus_of(environment)
+
+    def launcher(number: int) -> ProcessLauncher:
+        share = share_of(number, config.engines, cores, gpus)
+        own = {**share.environment, **environment}
+        if gpus and config.engines > 1:
+            own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
+        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, share.cores)
+
+    return launcher
+
+
+def _show_loading(engines: int) -> Callable[[str, str], None]:
+    def show(engine: str, stage: str) -> None:
+        name = "engine" if engines == 1 else f"engine {engine}"
+        click.echo(f"{name:<10} {stage}")
+
+    return show
 
 
 def _is_loopback(listeners: list[trio.SocketListener]) -> bool:

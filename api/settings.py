@@ -176,6 +176,13 @@ class ServeSettings(BaseModel):
         "Keys", "File of API keys, one a line: 'tenant:key', and 'tenant:key admin' for operators.", None
     )
 
+    engines: int = _option(
+        "Scheduling",
+        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU.",
+        1,
+        ge=1,
+        le=64,
+    )
     max_slots: int = _option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
     )

@@ -34,11 +34,17 @@ class EngineConfig:
     load_check: Literal["auto", "off"] = "auto"
     verdict_folder: Path | None = None
     memory_limit: float = 0.0
-    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    sharers: int = 1
+    """Engines that use one device's memory: each gets an equal part."""
 
-    def load_message(self, bounds: EngineBounds | None = None) -> Load:
-        """`bounds` None: those of a first engine."""
+    def load_message(self, bounds: EngineBounds | None = None, number: int = 0) -> Load:
+        """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
+        its own."""
         bounds = bounds or self.first_bounds
+        kv_disk = (
+            "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
+        )
         return Load(
             version=PROTOCOL_VERSION,
             backend=self.backend,
@@ -49,8 +55,8 @@ class EngineConfig:
             weights_dtype=self.weights_dtype,
             scripted=self.scripted,
             kv_cache_bytes=self.kv_cache_bytes,
-            kv_disk="" if self.kv_disk is None else str(self.kv_disk),
-            kv_disk_bytes=self.kv_disk_bytes,
+            kv_disk=kv_disk,
+            kv_disk_bytes=self.kv_disk_bytes // self.sharers,
             itl_target_ms=self.itl_target_ms,
             kv_cache_share=bounds.kv_cache_share,
             load_check=self.load_check,
@@ -58,6 +64,7 @@ class EngineConfig:
             memory_limit=self.memory_limit,
             chunk_ceiling=bounds.chunk_tokens,
             climb_chunks=bounds.climb_chunks,
+            sharers=self.sharers,
         )
 
     @property
@@ -146,3 +153,5 @@ class SchedulerConfig:
     """If the engine has work and finishes no step for this long, it is declared hung and replaced; sooner if
     its step durations are known (`recovery/deadlines.py`)."""
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    engines: int = 1
+    """How many engines to start."""

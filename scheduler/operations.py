@@ -2,92 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
-from scheduler.engine_events import EngineEvents, EngineSender
 from scheduler.errors import Unavailable
+from scheduler.intake.admission import Admission
+from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
-from scheduler.stages import Stages
-from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
+from scheduler.pool.member import Member
+from scheduler.pool.pool import Pool
+from scheduler.pool.together import together
+from scheduler.statistics import SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import Metrics
 
 
 class Operations:
-    """Reads the stages. Changes nothing, but can clear the prefix cache."""
+    """Reads the stages. Changes nothing, but can clear the prefix caches."""
 
-    def __init__(
-        self,
-        stages: Stages,
-        sender: EngineSender,
-        events: EngineEvents,
-        engine: Callable[[], EngineStatistics],
-        metrics: Metrics,
-    ) -> None:
-        self._stages = stages
-        self._sender = sender
-        self._events = events
-        self._engine = engine
+    def __init__(self, queue: IntakeQueue, admission: Admission, pool: Pool, metrics: Metrics) -> None:
+        self._queue = queue
+        self._admission = admission
+        self._pool = pool
         self.metrics = metrics
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """What the engine's check at load found necessary; empty until an engine is ready."""
-        ready = self._engine().ready
+        """What the check at load found necessary; empty until an engine is ready."""
+        ready = self._pool.ready
         return () if ready is None else ready.fallbacks
 
     def statistics(self) -> SchedulerStatistics:
         now = trio.current_time()
-        blocked = self._stages.admission.blocked(now)
+        blocked = self._admission.blocked(now)
         return SchedulerStatistics(
-            queued=len(self._stages.queue),
-            in_engine=len(self._stages.multiplexer),
-            draining=self._stages.admission.draining,
-            stalled_seconds=self._stages.stall.seconds(now),
-            engine=self._engine(),
+            queued=len(self._queue),
+            in_engine=len(self._pool),
+            draining=self._admission.draining,
+            stalled_seconds=self._pool.stalled_seconds(now),
+            engine=self._pool.statistics(),
             blocked=blocked,
-            blocked_seconds=0.0 if blocked is None else self._stages.admission.unblock_seconds(now),
+            blocked_seconds=0.0 if blocked is None else self._admission.unblock_seconds(now),
         )
 
     def report(self) -> SchedulerReport:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
+        engines = tuple(member.statistics(now) for member in self._pool)
         return SchedulerReport(
-            draining=self._stages.admission.draining,
-            blocked=self._stages.admission.blocked(now),
-            departures_per_second=self._stages.admission.rate.per_second(now),
-            last_step_seconds=self._stages.stall.last_step_seconds(now),
-            kv_cache_share=self._events.bounds.kv_cache_share,
-            prefill_chunk_ceiling=self._events.bounds.chunk_tokens,
-            engine_bound_requests=self._stages.dispatcher.credits,
-            queue=self._stages.queue.statistics(now),
-            running=tuple(record.statistics(now) for record in self._stages.multiplexer),
+            draining=self._admission.draining,
+            blocked=self._admission.blocked(now),
+            departures_per_second=self._admission.rate.per_second(now),
+            last_step_seconds=self._pool.last_step_seconds(now),
+            kv_cache_share=min(engine.kv_cache_share for engine in engines),
+            prefill_chunk_ceiling=min(engine.prefill_chunk_ceiling for engine in engines),
+            engine_bound_requests=self._pool.dispatcher.credits,
+            queue=self._queue.statistics(now),
+            running=tuple(record.statistics(now) for record in self._pool.records),
+            engines=engines,
         )
 
     def observe(self) -> None:
         """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""
         now = trio.current_time()
-        if not self._events.budget_inspected and self._sender.connected:
-            # The reply carries the KV budget; no caller waits for it.
-            self._sender.send(Inspect(query=0, top=0))
-            self._events.budget_inspected = True
+        for member in self._pool:
+            self._observe_member(member, now)
         self.observe_queue()
-        observation.observe_flows(self.metrics, self._stages.queue.statistics(now).flows)
-        observation.observe_states(self.metrics, self._stages.multiplexer)
-        self.metrics.stalled_seconds.set(self.statistics().stalled_seconds)
-        self.metrics.last_step_age.set(self._stages.stall.last_step_seconds(now) or 0.0)
+        observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
+
+    def _observe_member(self, member: Member, now: float) -> None:
+        if not member.budget_inspected and member.ready:
+            # The reply carries the KV budget; no caller waits for it.
+            member.sender.send(Inspect(query=0, top=0))
+            member.budget_inspected = True
+        observation.observe_states(self.metrics, self._pool.records)
+        self.metrics.stalled_seconds.set(self._pool.stalled_seconds(now))
+        self.metrics.last_step_age.set(member.stall.last_step_seconds(now) or 0.0)
 
     def observe_queue(self) -> None:
-        self.metrics.queued.set(len(self._stages.queue))
-        self.metrics.queued_tokens.set(self._stages.queue.prompt_tokens)
-        self.metrics.oldest_queued.set(self._stages.queue.oldest_seconds(trio.current_time()))
-        self.metrics.in_engine.set(len(self._stages.multiplexer))
+        self.metrics.queued.set(len(self._queue))
+        self.metrics.queued_tokens.set(self._queue.prompt_tokens)
+        self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
+        self.metrics.in_engine.set(len(self._pool))
+
+    async def inspect_engines(
+        self, clear: bool = False, top: int = 10, head_tokens: int = 0
+    ) -> dict[str, Inspection]:
+        """Return what each engine holds, by its name, at most a second old; with `clear`, after evicting all
+        prefixes that no row uses. An engine that is not running or does not answer is left out; raise
+        Unavailable if none answers."""
+        found: dict[str, Inspection] = {}
+        refusals: list[Unavailable] = []
+
+        async def inspect(member: Member) -> None:
+            try:
+                found[member.name] = await member.inspections.inspect(
+                    member.sender.send, clear, top, head_tokens
+                )
+            except Unavailable as error:
+                refusals.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for member in self._pool:
+                if member.ready:
+                    nursery.start_soon(inspect, member)
+        if not found:
+            raise (
+                refusals[0] if refusals else Unavailable("the engine is not running", retry_after_seconds=1.0)
+            )
+        return dict(sorted(found.items(), key=lambda pair: int(pair[0])))
 
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
-        """Return the content of the prefix cache, at most a second old; with `clear`, after evicting all that
-        no row uses. Raise Unavailable if no engine is running."""
-        if not self._sender.connected:
-            raise Unavailable("the engine is not running", retry_after_seconds=1.0)
-        return await self._stages.inspections.inspect(self._sender.send, clear, top, head_tokens)
+        """Return what the prefix caches of all engines hold together, as `inspect_engines` does."""
+        return together((await self.inspect_engines(clear, top, head_tokens)).values(), top)

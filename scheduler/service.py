@@ -1,7 +1,7 @@
 """The scheduler's interface for users: `async with scheduler.stream(request) as stream`.
 
-It connects the stages and has no rules of its own: `intake` admits and orders requests, `recovery` keeps the
-engine alive (`engine_events.py` is its listener), the multiplexer delivers, and `operations` reports.
+It connects the stages and has no rules of its own: `intake` admits and orders requests, `pool` keeps engines
+and decides which of them gets a request, their multiplexers deliver, and `operations` reports.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from itertools import count
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engine_events import EngineEvents, EngineSender
 from scheduler.errors import DeadlineExceeded, Draining, SchedulerError
 from scheduler.intake.admission import Admission
-from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
-from scheduler.link.pending_inspections import PendingInspections
-from scheduler.link.process import EngineLauncher
 from scheduler.operations import Operations
+from scheduler.pool.placement import Place, least_seconds
+from scheduler.pool.pool import EngineTraits, Launchers, Pool
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
-from scheduler.recovery.stall_watch import StallWatch
-from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
+from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell
-from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
-from scheduler.stages import Stages
 from scheduler.system_sleep import SleepTime, SleepWatch
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -49,19 +44,20 @@ class Scheduler:
         self,
         config: SchedulerConfig,
         preparation: Preparation,
-        launcher: EngineLauncher,
+        launchers: Launchers,
         offload: Offload,
-        on_loading: Callable[[str], None] = lambda stage: None,
+        on_loading: Callable[[str, str], None] = lambda engine, stage: None,
         metrics: Metrics | None = None,
         model_name: str = "",
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
+        place: Place = least_seconds,
     ) -> None:
-        """`continuous`: a clock that goes on while the machine sleeps."""
+        """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
+        goes on while the machine sleeps."""
         self.metrics = metrics or Metrics()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
-        self.metrics.slots.set(config.engine.max_slots)
         self._preparation = preparation
         self.offload = offload
         self._off_loop = PreparationOffLoop(preparation, offload)
@@ -69,52 +65,17 @@ class Scheduler:
         self._config = config
         self._telemetry = Containment(self.metrics)
         self._change = trio.Event()
-        self._sender = EngineSender()
         self._queue = IntakeQueue(config.intake)
         self._admission = Admission(self._queue)
-        samples = observation.RequestSamples(self.metrics)
-        self._multiplexer = Multiplexer(self._sender.send, self._retire, samples, trio.current_time)
-        credits = config.engine.max_slots + config.intake.lookahead
-        self._dispatcher = Dispatcher(self._queue, self._multiplexer, credits, config.engine.max_slots)
         sleep = SleepTime()
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        self._stall = StallWatch(
-            config.stall_seconds,
-            self._multiplexer,
-            self._sender.send,
-            lambda cause: self._supervisor.declare_hung(cause),
-        )
-        stages = Stages(
-            self._queue,
-            self._admission,
-            self._multiplexer,
-            self._dispatcher,
-            self._expiry,
-            self._stall,
-            PendingInspections(),
-        )
-        events = EngineEvents(
-            stages,
-            self._sender,
-            config,
-            self.metrics,
-            model_name,
-            on_loading,
-            engine=lambda: self._supervisor.statistics(),
-            pump=self._pump,
-            fail_queued=self._fail_queued,
-        )
-        self._supervisor = Supervisor(
-            launcher,
-            lambda: config.engine.load_message(events.bounds),
-            events,
-            config.supervision,
-        )
-        self.operations = Operations(stages, self._sender, events, self._supervisor.statistics, self.metrics)
+        traits = EngineTraits(model_name, observation.RequestSamples(self.metrics), on_loading)
+        self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
+        self.operations = Operations(self._queue, self._admission, self.pool, self.metrics)
 
     async def run(self) -> None:
-        """Never returns by itself. Cancelling it ends the engine and fails every request.
+        """Never returns by itself. Cancelling it ends the engines and fails every request.
 
         Raises EngineNeverReady.
         """
@@ -122,10 +83,9 @@ class Scheduler:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expiry.run)
-                nursery.start_soon(self._stall.run)
                 nursery.start_soon(self._sleep_watch.run)
                 try:
-                    await self._supervisor.run()
+                    await self.pool.run()
                 except EngineNeverReady as error:
                     # Raised outside the nursery, which would wrap it in an exception group.
                     never_ready = error
@@ -149,7 +109,7 @@ class Scheduler:
             requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
         try:
-            with self._admission.preparing(requests[0], arrived_at, self._dispatcher.room, choices):
+            with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
                 check_prompt_logprobs(prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
@@ -158,7 +118,7 @@ class Scheduler:
                 sum(len(one.prompt) * one.request.choices for one in prepared),
                 deadline_of(requests[0], arrived_at),
                 trio.current_time(),
-                waits=not self._dispatcher.has_room,
+                waits=not self.pool.dispatcher.has_room,
                 requests=choices,
             )
         except BaseException as error:
@@ -186,8 +146,8 @@ class Scheduler:
         return self._preparation.keeps_thinking_budget(request)
 
     async def wait_ready(self) -> Ready:
-        """Wait until the engine can take requests."""
-        while (ready := self._supervisor.statistics().ready) is None:
+        """Wait until an engine can take requests."""
+        while (ready := self.pool.ready) is None:
             await self._change.wait()
         return ready
 
@@ -197,28 +157,25 @@ class Scheduler:
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
-        while len(self._queue) or len(self._multiplexer):
+        while len(self._queue) or len(self.pool):
             await self._change.wait()
 
     def end_all(self) -> None:
         """Fail every request with a shutdown error, and close admission."""
         self._admission.close()
         error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
-        self._fail_queued(error)
-        self._multiplexer.end_all(error)
+        self.fail_queued(error)
+        self.pool.end_all(error)
 
     # --- a request's way in and out
 
     def _enqueue(self, records: Sequence[StreamRecord]) -> None:
         self._telemetry.sample(observation.observe_accepted, self.metrics, records)
         now = trio.current_time()
-        if not len(self._multiplexer):
-            # The engine was idle: the time without a step was no stall.
-            self._stall.woke(now)
         for record in records:
             self._queue.push(record, now)
             self._expiry.watch(record)
-        self._pump()
+        self.pump()
 
     def _release(self, record: StreamRecord) -> None:
         """The reader has left, before or after the final event; the record may not have been enqueued yet."""
@@ -226,32 +183,44 @@ class Scheduler:
         queued = self._queue.remove(record.request_id, trio.current_time()) is not None
         if queued or record.state is State.QUEUED:
             record.move(Event.CANCEL)
-            self._retire(record)
+            self.retired(record)
         else:
-            self._multiplexer.cancel(record)
+            self.pool.cancel(record)
 
     def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """A deadline passed. A queued request retires here; a running one when the engine has retired it."""
+        """A deadline passed. A queued request retires here; a running one when its engine has retired it."""
         if self._queue.remove(record.request_id, trio.current_time()):
             record.fail(error)
             record.move(Event.CANCEL)
-            self._retire(record)
+            self.retired(record)
         else:
-            self._multiplexer.expire(record, error)
+            self.pool.expire(record, error)
 
     def _woke(self, now: float) -> None:
-        """The machine slept. The engine's process may wake later than this one, its device later still."""
-        self._stall.woke(now)
+        """The machine slept. An engine's process may wake later than this one, its device later still."""
+        self.pool.woke(now)
         self._expiry.woke()
 
-    def _fail_queued(self, error: SchedulerError) -> None:
-        for record in self._queue.remove_all(trio.current_time()):
-            record.fail(error)
-            record.move(Event.RETIRE)
-            self._retire(record)
+    # --- as the pool's listener
 
-    def _retire(self, record: StreamRecord) -> None:
-        """A request has left the queue or the multiplexer for good."""
+    def pump(self) -> None:
+        now = trio.current_time()
+        for record in self.pool.dispatcher.pump(now):
+            if record.listening:
+                self._expiry.watch(record)
+        self._admission.rate.follow(now, full=not self.pool.dispatcher.has_room)
+        self._telemetry.sample(self.operations.observe_queue)
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+    def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
+        """The engine computed something for this request; `started`: for the first time."""
+        if started:
+            self._expiry.watch(record)
+        self._queue.observe(record, now)
+
+    def retired(self, record: StreamRecord) -> None:
+        """A request has left the queue or the pool for good."""
         now = trio.current_time()
         assert record.outcome is not None, "a request left without an outcome"
         self._recorder.ended(record, now)
@@ -259,14 +228,10 @@ class Scheduler:
         if record.dispatched_at is not None:
             self._queue.charge_actual(record, now)
             self._admission.rate.departed(now)
-        self._pump()
+        self.pump()
 
-    def _pump(self) -> None:
-        now = trio.current_time()
-        for record in self._dispatcher.pump(now):
-            if record.listening:
-                self._expiry.watch(record)
-        self._admission.rate.follow(now, full=not self._dispatcher.has_room)
-        self._telemetry.sample(self.operations.observe_queue)
-        change, self._change = self._change, trio.Event()
-        change.set()
+    def fail_queued(self, error: SchedulerError) -> None:
+        for record in self._queue.remove_all(trio.current_time()):
+            record.fail(error)
+            record.move(Event.RETIRE)
+            self.retired(record)

@@ -37,6 +37,8 @@ class EngineCondition(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    FAILED = "failed"
+    """It could never be started, and no further attempt is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,36 @@ class EngineStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStatistics:
+    """One engine of the pool. `requests`: those that it holds, at most `bound_requests`. `quarantined`: it
+    gets no new requests until those suspected of its last death are cleared. `kv_cache_share`: the share of
+    the KV budget that it may use, lowered when it runs out of memory. `prefill_chunk_ceiling`: of a step's
+    prompt tokens, halved when the device times out, and climbing back. `last_step_seconds`: age of the last
+    step, None before the first. Speeds are None until they are measured."""
+
+    engine: str
+    condition: EngineCondition
+    draining: bool
+    quarantined: bool
+    restarts: int
+    failed_starts: int
+    last_death: str | None
+    last_death_cause: DeathCause | None
+    requests: int
+    bound_requests: int
+    kv_cache_share: float
+    prefill_chunk_ceiling: int
+    last_step_seconds: float | None
+    stalled_seconds: float
+    prefill_tokens_per_second: float | None
+    decode_step_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """The scheduler at one moment. `in_engine` includes requests that await the next engine.
-    `stalled_seconds` is 0 while the engine has no work. `blocked`: why nothing is admitted (None: admission
-    is open), and for how many more seconds."""
+    """The scheduler at one moment. `engine` is all engines together: ready if one is. `in_engine` includes
+    requests that await another engine. `stalled_seconds` is 0 while an engine makes progress or none has
+    work. `blocked`: why nothing is admitted (None: admission is open), and for how many more seconds."""
 
     queued: int
     in_engine: int
@@ -106,6 +134,8 @@ class RunningStatistics:
     arrival, `running_seconds` from the first progress."""
 
     id: str
+    engine: str | None
+    """None while it awaits one."""
     request_id: int
     """Its id in the engine's slots and plans."""
     tenant: str
@@ -123,10 +153,9 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """`GET /v1/scheduler`. `kv_cache_share`: the share of the KV budget that engines may use, lowered when
-    one runs out of memory. `prefill_chunk_ceiling`: of a step's prompt tokens, halved when the device times
-    out, and climbing back. `departures_per_second` (of a full engine) is None until it is measured, and
-    `last_step_seconds` (age of the last step) until the first step."""
+    """`GET /v1/scheduler`. `kv_cache_share` and `prefill_chunk_ceiling` are the least of all engines,
+    `last_step_seconds` is the youngest. `departures_per_second` (of full engines) is None until it is
+    measured."""
 
     draining: bool
     blocked: str | None
@@ -137,3 +166,4 @@ class SchedulerReport:
     engine_bound_requests: int
     queue: QueueStatistics
     running: tuple[RunningStatistics, ...]
+    engines: tuple[MemberStatistics, ...]

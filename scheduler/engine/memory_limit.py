@@ -74,21 +74,25 @@ def memory_limit(
     weights_bytes: int,
     kv_bytes: int | None,
     share: float,
+    sharers: int = 1,
 ) -> MemoryLimit:
-    """Return the limit. `option`: bytes, or up to 1 a share of the device's memory; 0: the default. `device`:
-    MLX's device_info() before the weights are loaded. Raises MemoryTooSmall if they do not fit."""
+    """Return the limit: this engine's part, if several use the device. `option`: bytes, or up to 1 a share of
+    the device's memory; 0: the default. `device`: MLX's device_info() before the weights are loaded. Raises
+    MemoryTooSmall if they do not fit."""
     whole = recommended_bytes(device)
     default = int(whole * _OF_DEVICE) if whole else int(machine_bytes * _OF_MACHINE)
     limit = default
     if option > 0:
         limit = int(option if option > 1 else (whole or machine_bytes) * option)
+    limit //= sharers
     if not option and (free := device.get("free_memory")) is not None:
         limit = min(limit, int(int(free) * _OF_DEVICE))  # Other programs use the device, too.
     if weights_bytes + _LEAST_KV_BYTES > limit:
         raise MemoryTooSmall(
             f"the weights take {_gigabytes(weights_bytes)} and {_gigabytes(_LEAST_KV_BYTES)} must be left for"
-            f" the KV cache, but the limit is {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}:"
-            " take a smaller or quantised model, or raise --memory-limit"
+            f" the KV cache, but the limit is {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
+            + (f" for each of {sharers} engines:" if sharers > 1 else ":")
+            + " take a smaller or quantised model, or raise --memory-limit"
         )
     pool = min(_MOST_POOL_BYTES, max(_LEAST_POOL_BYTES, int(limit * _POOL)))
     return MemoryLimit(limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share)

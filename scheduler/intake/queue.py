@@ -6,13 +6,10 @@ bounds, and the estimates that a ticket is made from.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
-from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import QueueStatistics
@@ -71,6 +68,10 @@ class IntakeQueue:
         most 1."""
         return 1.0 if max_tokens is None else min(1.0, max_tokens / self._output_tokens)
 
+    def expected_tokens(self, record: StreamRecord) -> float:
+        """Return the expected length of a request's answer: the recent mean, if it may be that long."""
+        return min(record.prepared.max_tokens, self._output_tokens)
+
     def waiting_of(self, tenant: str) -> int:
         return self._per_tenant.get(tenant, 0)
 
@@ -100,7 +101,7 @@ class IntakeQueue:
                 prompt_tokens=prompt_tokens,
                 uncached_tokens=prompt_tokens
                 - self._prefixes.cached_tokens(prepared.prefix_blocks, prompt_tokens),
-                output_tokens=min(prepared.max_tokens, round(self._output_tokens)),
+                output_tokens=round(self.expected_tokens(record)),
                 queued_at=now,
             )
         )
@@ -181,40 +182,3 @@ class IntakeQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-
-MOST_BLOCKS = 65_536
-"""The bound on hashes: 16.8 million tokens, in about 8 MB."""
-
-
-class PrefixEstimate:
-    """How much of a prompt is likely to be in the engine's prefix cache: an estimate in this process.
-
-    It keeps the hashes of the blocks of recently computed prompts, the least recently used dropped first (as
-    llm-d's router does for engines that do not report their cache). Evictions are not seen here. The estimate
-    only orders requests within one session, and `charge_actual` corrects the charge made with it.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
-        """Estimated prefix hit of a prompt with these blocks. At least one token is left to compute."""
-        known = 0
-        for chained in hashes:
-            if chained not in self._blocks:
-                break
-            known += 1
-        return min(known * BLOCK_TOKENS, prompt_tokens - 1)
-
-    def computed(self, hashes: Sequence[int]) -> None:
-        """The engine has computed a prompt with these blocks."""
-        # The beginning last: other prompts share it, so it must be dropped last.
-        for chained in reversed(hashes):
-            self._blocks[chained] = None
-            self._blocks.move_to_end(chained)
-        while len(self._blocks) > MOST_BLOCKS:
-            self._blocks.popitem(last=False)

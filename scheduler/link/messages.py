@@ -16,7 +16,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -64,6 +64,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
     climb_chunks: int = 1
     """After this many chunks of its full size the ceiling rises by a quarter."""
+    sharers: int = 1
+    """Engines that use the memory of this one's device: each gets an equal part."""
 
 
 class Sampling(WireStruct, frozen=True):

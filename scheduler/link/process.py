@@ -7,12 +7,14 @@ kill a healthy engine.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,9 +73,13 @@ class EngineLauncher(Protocol):
 class ProcessLauncher:
     """`python -m scheduler.engine` on one end of a socket pair."""
 
-    def __init__(self, environment: Mapping[str, str], stop_seconds: float) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], stop_seconds: float, cores: frozenset[int] | None = None
+    ) -> None:
+        """`cores`: the only ones that the engine may use; None: all, as on systems that cannot pin."""
         self._environment = dict(environment)
         self._stop_seconds = stop_seconds
+        self._cores = cores
 
     async def run(self, session: Session) -> Exit:
         process, ours = await self._launch()
@@ -120,6 +126,11 @@ class ProcessLauncher:
         except BaseException:
             ours.close()
             raise
+        if self._cores is not None and sys.platform == "linux":
+            # It has no thread but its first one yet. It may also be gone already, which its session will
+            # find.
+            with suppress(OSError):
+                os.sched_setaffinity(process.pid, self._cores)
         return process, ours
 
     async def _end(self, process: trio.Process, channel: Channel) -> None:

@@ -20,6 +20,7 @@ FLOOR_SECONDS = 30.0
 at their first use, other programs on the cores. We have measured 4 s on two busy cores."""
 MULTIPLE = 20.0
 """Times the slowest recent step of its kind: contexts and batches grow by powers of two, not of twenty."""
+_SOONER_MULTIPLE = 3.0
 _RECENT = 64
 _LEAST_CONTEXT = 255
 """Up to this many tokens the context does not make a step slower."""
@@ -77,17 +78,26 @@ class StepDeadlines:
         key = (step.work, _size(step))
         self._recent.setdefault(key, deque(maxlen=_RECENT)).append(seconds)
 
-    def limit_seconds(self, step: Step) -> float:
-        """Return how long a step of this kind may take."""
+    def limit_seconds(self, step: Step, *, sooner: bool = False) -> float:
+        """Return how long a step of this kind may take. `sooner`: other engines can go on with the requests
+        while this one loads again, so that waiting in vain costs more than a wrong verdict."""
+        ceiling, multiple = self._ceiling_seconds, MULTIPLE
+        if sooner:
+            ceiling, multiple = min(ceiling, FLOOR_SECONDS), _SOONER_MULTIPLE
+        slowest = self._slowest_seconds(step)
+        if slowest is None:
+            return ceiling
+        limit = max(FLOOR_SECONDS, multiple * slowest)
+        return min(self._ceiling_seconds, limit)
+
+    def _slowest_seconds(self, step: Step) -> float | None:
+        """Return the slowest recent step of the kind; None if too few are known."""
         if self._steps < _ENOUGH:
-            return self._ceiling_seconds
+            return None
         # A step of a longer context takes at least as long, so its duration bounds shorter ones too.
         size = _size(step)
         known = [recent for (work, at), recent in self._recent.items() if work is step.work and at >= size]
-        if sum(map(len, known)) < _ENOUGH:
-            return self._ceiling_seconds
-        slowest = max(max(recent) for recent in known)
-        return min(self._ceiling_seconds, max(FLOOR_SECONDS, MULTIPLE * slowest))
+        return max(max(recent) for recent in known) if sum(map(len, known)) >= _ENOUGH else None
 
 
 def _size(step: Step) -> int:

@@ -1,9 +1,10 @@
 """The effect of an engine's death on the requests on board. Pure: `now` is an argument.
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
-all trusted requests resume together on the next engine. The others are suspects: a request that crashes the
+all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the
 engine does so in its prefill or, when resumed, at the same token again. Suspects resume one at a time, each
-once the one before it is trusted. So a death has one culprit, and the other requests lose only time. A
+once the one before it is trusted, and on the engine that replaces the dead one: in quarantine, so that no
+second engine dies of them. So a death has one culprit, and the other requests lose only time. A
 culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the last time as the only one.
 
 A death because the device timed out is nobody's while the next engine can have smaller prefill chunks: those
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scheduler.errors import PoisonousRequest
-from scheduler.requests.lifecycle import State
+from scheduler.recovery.stall_watch import OnBoard
 from scheduler.requests.record import StreamRecord
 
 _MOST_SPARED_DEATHS = 12
@@ -59,15 +60,7 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
     )
 
 
-def to_resume(records: Iterable[StreamRecord], slots: int) -> list[StreamRecord]:
-    """Return the requests awaiting an engine that may be sent to the new one now."""
-    awaiting: list[StreamRecord] = []
-    on_board: list[StreamRecord] = []
-    for record in records:
-        (awaiting if record.state is State.AWAITING_ENGINE else on_board).append(record)
-    if trusted := [record for record in awaiting if not record.suspect]:
-        return trusted
-    # Without a free slot it would be blamed for a death while it only waited.
-    if len(on_board) >= slots or not all(record.trusted for record in on_board):
-        return []
-    return awaiting[:1]
+def takes_suspect(on_board: OnBoard, slots: int) -> bool:
+    """Whether an engine with these requests may resume a suspect now: its death would have no other culprit.
+    Without a free slot the suspect would be blamed for a death while it only waited."""
+    return len(on_board) < slots and all(record.trusted for record in on_board)

@@ -21,14 +21,15 @@ _QUERY = 0
 
 
 class OnBoard(Protocol):
-    """The requests that the engine has, or that await one."""
+    """The requests that an engine has."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[StreamRecord]: ...
 
 
 class StallWatch:
-    """Owned by the service. `on_board`: the requests in the engine; `send` reaches it, and `kill` ends it."""
+    """Of one engine. `on_board`: its requests; `send` reaches it, and `kill` ends it. `replaceable`: whether
+    others could take its requests, so that a wrong verdict costs them little."""
 
     def __init__(
         self,
@@ -36,11 +37,13 @@ class StallWatch:
         on_board: OnBoard,
         send: Callable[[ToEngine], None],
         kill: Callable[[str], None],
+        replaceable: Callable[[], bool] = lambda: False,
     ) -> None:
         self._deadlines = StepDeadlines(ceiling_seconds)
         self._on_board = on_board
         self._send = send
         self._kill = kill
+        self._replaceable = replaceable
         self._up = False
         self._progressed_at = 0.0
         self._seen = (0, 0)
@@ -86,7 +89,7 @@ class StallWatch:
 
     def limit_seconds(self) -> float:
         """How long `seconds` may get, with the requests on board."""
-        return self._deadlines.limit_seconds(next_step(self._on_board))
+        return self._deadlines.limit_seconds(next_step(self._on_board), sooner=self._replaceable())
 
     def look(self, now: float) -> float:
         """Inspect or kill the engine if it is time to. Returns when to look again."""

@@ -126,6 +126,11 @@ class Supervisor:
         )
 
     @property
+    def was_ready(self) -> bool:
+        """Whether any of its engines ever was."""
+        return self._slowest_load_seconds is not None
+
+    @property
     def _condition(self) -> EngineCondition:
         if self._life is not None and self._life.ready is not None:
             return EngineCondition.READY

@@ -1,8 +1,7 @@
-"""Route the engine's output to the requests, and forget a request when it retires.
+"""Route an engine's output to its requests, and forget a request when it retires.
 
 All of it is synchronous and runs in the task that reads the link. An id leaves the table on `Retired`, or
-when no engine holds it. When the engine dies, requests without a final event stay in the table for the next
-engine.
+when the engine dies: requests without a final event are then the pool's to resume elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Protocol, assert_never
 import structlog
 
 from scheduler.errors import (
-    DeadlineExceeded,
     InvalidRequest,
     LinkError,
     RequestFailed,
@@ -54,18 +52,21 @@ class RequestObserver(Protocol):
 
 
 class Multiplexer:
-    """The requests that the engine holds, by id.
+    """The requests that one engine holds, by id.
 
-    `send` takes messages for the engine; `on_retired` is called with every record that leaves.
+    `send` takes messages for the engine; `on_retired` is called with every record that leaves for good.
     """
 
     def __init__(
         self,
+        engine: str,
         send: Callable[[ToEngine], None],
         on_retired: Callable[[StreamRecord], None],
         observer: RequestObserver,
         clock: Callable[[], float],
     ) -> None:
+        """`engine`: its name."""
+        self._engine = engine
         self._send = send
         self._on_retired = on_retired
         self._observer = observer
@@ -80,22 +81,20 @@ class Multiplexer:
 
     def submit(self, record: StreamRecord) -> None:
         """Hand a queued request to the engine."""
-        record.move(Event.DISPATCH)
         record.dispatched_at = self._clock()
         self._observer.submitted(record, record.dispatched_at)
-        self._records[record.request_id] = record
-        self._send_submit(record, record.submit_message)
+        self._take(record, record.submit_message)
 
-    @property
-    def awaiting_engine(self) -> bool:
-        """Whether any request waits to be resumed."""
-        return any(record.state is State.AWAITING_ENGINE for record in self._records.values())
-
-    def resubmit(self, record: StreamRecord) -> None:
-        """Resume a request on the next engine."""
-        record.move(Event.DISPATCH)
+    def resume(self, record: StreamRecord) -> None:
+        """Resume a request whose engine died."""
         self._observer.resumed()
-        self._send_submit(record, record.resubmit_message)
+        self._take(record, record.resubmit_message)
+
+    def _take(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
+        record.move(Event.DISPATCH)
+        record.engine = self._engine
+        self._records[record.request_id] = record
+        self._send_submit(record, message)
 
     def _send_submit(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
         try:
@@ -108,21 +107,10 @@ class Multiplexer:
 
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for. It leaves the table when its Retired arrives."""
-        if record.state is State.AWAITING_ENGINE:
-            self._drop(record, Event.CANCEL)
-        elif record.state not in (State.CANCELLING, State.RETIRED):
+        if record.state not in (State.CANCELLING, State.RETIRED):
             record.move(Event.CANCEL)
             record.cancel_sent_at = self._clock()
             self._send(Cancel(record.request_id))
-
-    def expire(self, record: StreamRecord, error: DeadlineExceeded) -> bool:
-        """A deadline passed: deliver `error` as the final event, and cancel the request in the engine. Return
-        False if it has its final event already."""
-        if not record.listening:
-            return False
-        record.fail(error)
-        self.cancel(record)
-        return True
 
     def route(self, output: StepOutput) -> None:
         """Deliver one step. A failure in one request's text ends that request and no other.
@@ -215,17 +203,23 @@ class Multiplexer:
             case _:
                 assert_never(retired.reason)
 
-    def lose_all(self) -> None:
-        """The engine died. Requests without a final event wait for the next engine; cancelled ones retire."""
+    def lose_all(self) -> list[StreamRecord]:
+        """The engine died. Return the requests without a final event, which await another engine now;
+        cancelled ones retire."""
         now = self._clock()
+        lost = []
         for record in list(self._records.values()):
             if record.state is State.CANCELLING:
                 self._drop(record, Event.RETIRE)
-            elif record.state is not State.AWAITING_ENGINE:
-                record.move(Event.LOSE)
-                record.lost_at = now if record.lost_at is None else record.lost_at
-                if (ending := record.ending) is not None:
-                    self._finish_without_retired(record, ending)
+                continue
+            record.move(Event.LOSE)
+            record.lost_at = now if record.lost_at is None else record.lost_at
+            if (ending := record.ending) is not None:
+                self._finish_without_retired(record, ending)
+            else:
+                del self._records[record.request_id]
+                lost.append(record)
+        return lost
 
     def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
         try:
@@ -234,13 +228,8 @@ class Multiplexer:
             self._fail_answer(record, error)
         self._drop(record, Event.RETIRE)
 
-    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """Fail a request that awaits an engine."""
-        record.fail(error)
-        self._drop(record, Event.RETIRE)
-
     def end_all(self, error: SchedulerError) -> None:
-        """Fail every request with `error`, and cancel those that the engine has."""
+        """Fail every request with `error`, and cancel it in the engine."""
         for record in list(self._records.values()):
             if record.listening:
                 record.fail(error)

@@ -45,6 +45,10 @@ class StreamRecord:
     """Every token of the answer, its stop token included: the next engine needs them to resume."""
     reported_prefill: int = 0
     """The furthest progress reported to the reader; after an engine's death prefill itself starts again."""
+    engine: str | None = None
+    """The engine that holds it, or that died with it; None before it has got one."""
+    expected_cached_tokens: int = 0
+    """Prompt tokens that its engine was expected to find in its prefix cache."""
     resumed: int = 0
     """How often it was resumed on another engine."""
     resumed_tokens: int = 0
@@ -205,6 +209,7 @@ class StreamRecord:
         request = self.prepared.request
         return RunningStatistics(
             id=request.public_id,
+            engine=None if self.state is State.AWAITING_ENGINE else self.engine,
             request_id=self.request_id,
             tenant=request.tenant,
             session=request.session or "",

@@ -202,6 +202,9 @@ class Metrics:
         self.resumed = self._counter(
             "penstock_resumed_requests", "Times that a request was resumed on another engine."
         )
+        self.session_moves = self._counter(
+            "penstock_session_moves", "Requests that went to another engine than their session's last one."
+        )
         self.poisonous = self._counter(
             "penstock_poisonous_requests", "Requests that failed because they repeatedly crashed the engine."
         )

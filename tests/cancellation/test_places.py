@@ -48,7 +48,9 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
 
     bench = Bench()
     config = SchedulerConfig(EngineConfig("scripted", FOLDER.path))
-    bench.scheduler = Scheduler(config, Preparation(ByteTokenizer(), FOLDER), bench.launcher, stuck)
+    bench.scheduler = Scheduler(
+        config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, stuck
+    )
     client = Client(ask())
     async with running(bench.scheduler) as nursery:
         nursery.start_soon(client.follow, bench.scheduler)

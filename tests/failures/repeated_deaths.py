@@ -24,7 +24,7 @@ async def follow_through_deaths(
         killed_at = 0
         while not client.finals:
             await trio.sleep(STEP_SECONDS)
-            tokens = next((record.output_tokens for record in scheduler._multiplexer), 0)
+            tokens = next((record.output_tokens for record in scheduler.pool.records), 0)
             if lives_tokens is not None and tokens >= killed_at + lives_tokens:
                 killed_at = tokens
                 launcher.kill()

@@ -27,7 +27,7 @@ PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
 
 
 def the_record(bench: Bench) -> StreamRecord:
-    (record,) = bench.scheduler._multiplexer
+    (record,) = bench.scheduler.pool.records
     return record
 
 

@@ -14,6 +14,7 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
+from scheduler.pool.pool import Launchers
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
@@ -33,7 +34,7 @@ async def in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = 
 
 
 def make_scheduler(
-    launcher: EngineLauncher,
+    launcher: EngineLauncher | Launchers,
     plan: ScriptedPlan | None = None,
     *,
     max_slots: int = 4,
@@ -49,9 +50,11 @@ def make_scheduler(
     kv_cache_bytes: int = -1,
     continuous: Callable[[], float] = trio.current_time,
     engine: EngineConfig | None = None,
+    engines: int = 1,
     **intake: Any,
 ) -> Scheduler:
-    """`preparation`: with another tokenizer than the byte tokenizer. `engine`: not the scripted one."""
+    """`launcher`: of the only engine, or of each by its number. `preparation`: with another tokenizer than
+    the byte tokenizer. `engine`: not the scripted one."""
     config = SchedulerConfig(
         engine=engine
         or EngineConfig(
@@ -66,9 +69,11 @@ def make_scheduler(
         cache_sharing=cache_sharing,
         stall_seconds=stall_seconds,
         recovery=recovery or RecoveryConfig(),
+        engines=engines,
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
-    return Scheduler(config, preparation, launcher, in_place, tracer=tracer, continuous=continuous)
+    launchers = launcher if callable(launcher) else lambda number: launcher
+    return Scheduler(config, preparation, launchers, in_place, tracer=tracer, continuous=continuous)
 
 
 @asynccontextmanager

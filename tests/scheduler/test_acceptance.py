@@ -49,7 +49,7 @@ BUGS: dict[str, Callable[[Scheduler], None]] = {
     "push": lambda scheduler: raise_once(scheduler._queue, "push", 2),
     "fair-queue": lambda scheduler: raise_once(scheduler._queue._fair, "push", 2),
     "expiry": lambda scheduler: raise_once(scheduler._expiry, "watch", 2),
-    "pump": lambda scheduler: raise_once(scheduler._dispatcher, "pump", 1),
+    "pump": lambda scheduler: raise_once(scheduler.pool.dispatcher, "pump", 1),
     "pop": lambda scheduler: raise_once(scheduler._queue, "pop", 2),
 }
 
@@ -77,7 +77,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
     """The engine never gets it and sends no Retired: its credit is returned nevertheless."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     async with running(scheduler):
-        real = scheduler._sender._send
+        real = scheduler.pool["0"].sender._send
         assert real is not None
 
         def send(message: ToEngine) -> None:
@@ -85,7 +85,7 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
                 raise BugError("too large a frame")
             real(message)
 
-        scheduler._sender._send = send
+        scheduler.pool["0"].sender._send = send
         finals: list[Finished | Failed] = []
 
         async def follow(text: str) -> None:

@@ -157,7 +157,9 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
 
     config = SchedulerConfig(EngineConfig("scripted", FOLDER.path, max_slots=1))
     config = SchedulerConfig(config.engine, intake=type(config.intake)(max_queue=1, lookahead=0))
-    bench.scheduler = Scheduler(config, Preparation(ByteTokenizer(), FOLDER), bench.launcher, slow)
+    bench.scheduler = Scheduler(
+        config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, slow
+    )
     clients = [Client(ask(f"{number}")) for number in range(5)]
     async with running(bench.scheduler):
         await follow_all(bench, clients)

@@ -135,6 +135,7 @@ def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
         weights_bytes,
         kv_bytes,
         load.kv_cache_share,
+        load.sharers,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import DeadlineExceeded, Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
+from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, Usage
 from scheduler.link.messages import (
     Cancel,
@@ -26,6 +26,7 @@ from scheduler.link.messages import (
 from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.stranded import Stranded
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples
 from scheduler.token_ids import compact
@@ -42,15 +43,21 @@ class Board:
     metrics: Metrics = field(default_factory=Metrics)
     now: float = 0.0
     multiplexer: Multiplexer = field(init=False)
+    stranded: Stranded = field(init=False)
 
     def __post_init__(self) -> None:
+        self.stranded = Stranded(self.left.append)
         self.multiplexer = Multiplexer(
-            self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
+            "0", self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
         )
 
     def submit(self, record: StreamRecord) -> StreamRecord:
         self.multiplexer.submit(record)
         return record
+
+    def lose_all(self) -> None:
+        """The engine dies, and the pool keeps what it had."""
+        self.stranded.add(self.multiplexer.lose_all())
 
     def sample(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -271,10 +278,11 @@ def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others(
     board.multiplexer.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
     left.abandon()
     board.multiplexer.cancel(left)
-    board.multiplexer.lose_all()
-    board.multiplexer.lose_all()
+    board.lose_all()
+    board.lose_all()
     assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
-    assert list(board.multiplexer) == [waiting, decoding]
+    assert list(board.stranded) == [waiting, decoding]
+    assert len(board.multiplexer) == 0
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
     assert [record.outcome for record in board.left] == ["stop", "cancelled"]
@@ -287,9 +295,9 @@ def test_a_resumed_request_goes_on_behind_its_output() -> None:
     record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
     for output in letters(1, "abc"):
         board.multiplexer.route(output)
-    board.multiplexer.lose_all()
+    board.lose_all()
     board.now = 3.0
-    board.multiplexer.resubmit(record)
+    board.multiplexer.resume(board.stranded.take(record))
     [first, again] = board.sent
     assert isinstance(first, Submit)
     assert again == msgspec.structs.replace(first, prompt=compact([7, 8, 9, *b"abc"]), done_tokens=3)
@@ -314,31 +322,28 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
         board.multiplexer.route(
             step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
         )
-    board.multiplexer.lose_all()
+    board.lose_all()
     [final] = finals_of(events_of(record))
     assert isinstance(final, Finished)
     assert final.reason is reason
     assert board.left == [record]
 
 
-@pytest.mark.parametrize("how", ["cancel", "expire", "end all"])
+@pytest.mark.parametrize("how", ["cancel", "give up"])
 def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
     """No engine has it, so no Retired will come, and no Cancel is sent."""
     board = Board()
     record = board.submit(make_record())
-    board.multiplexer.lose_all()
+    board.lose_all()
     match how:
         case "cancel":
             record.abandon()
-            board.multiplexer.cancel(record)
-        case "expire":
-            assert board.multiplexer.expire(record, DeadlineExceeded("late"))
-            assert not board.multiplexer.expire(record, DeadlineExceeded("later"))
+            board.stranded.cancel(record)
         case _:
-            board.multiplexer.end_all(Draining("going"))
+            board.stranded.give_up(record, Draining("going"))
     assert board.left == [record]
     assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
-    assert len(board.multiplexer) == 0
+    assert len(board.multiplexer) == len(board.stranded) == 0
     assert [type(message) for message in board.sent] == [Submit]
 
 
@@ -387,10 +392,10 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
             case "stop" | "length" | "failed" | "refused":
                 board.multiplexer.route(step(tokens=[(number, 65)], retired=[(number, act)]))
     if lost:
-        board.multiplexer.lose_all()
-        for record in list(board.multiplexer):
+        board.lose_all()
+        for record in list(board.stranded):
             assert record.state is State.AWAITING_ENGINE
-            board.multiplexer.give_up(record, EngineLost("none is left"))
+            board.stranded.give_up(record, EngineLost("none is left"))
         assert sorted(record.request_id for record in board.left) == list(range(5))
     assert len(board.left) + len(board.multiplexer) == 5
     for record in board.left:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -46,12 +45,12 @@ def break_metrics(scheduler: Scheduler) -> None:
 
 
 def raises_from(
-    owner: str, method: str, *, after: int = 0, times: int = 10**9
+    owner: Callable[[Scheduler], Any], method: str, *, after: int = 0, times: int = 10**9
 ) -> Callable[[Scheduler], None]:
     """Make a method of the scheduler's part raise after its work, except in the first `after` calls."""
 
     def break_it(scheduler: Scheduler) -> None:
-        part = attrgetter(owner)(scheduler)
+        part = owner(scheduler)
         real, calls = getattr(part, method), 0
 
         def broken(*args: Any) -> Any:
@@ -87,8 +86,8 @@ async def undisturbed() -> list[str]:
 
 BROKEN_TELEMETRY: dict[str, Callable[[Scheduler], None]] = {
     "metrics": break_metrics,
-    "recent": raises_from("recent", "add"),
-    "engine-totals": raises_from("operations._events._totals", "take"),
+    "recent": raises_from(lambda one: one.recent, "add"),
+    "engine-totals": raises_from(lambda one: one.pool["0"]._totals, "take"),
 }
 
 
@@ -130,9 +129,9 @@ def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
 
 BROKEN_ROUTING: dict[str, Callable[[Scheduler], None]] = {
     # Each after some tokens: tokens delivered before it raised must not come twice.
-    "route": raises_from("_multiplexer", "route", after=6, times=1),
-    "accounting": raises_from("_queue", "observe", after=20, times=1),
-    "stall-watch": raises_from("_stall", "stepped", after=5, times=1),
+    "route": raises_from(lambda one: one.pool["0"].multiplexer, "route", after=6, times=1),
+    "accounting": raises_from(lambda one: one._queue, "observe", after=20, times=1),
+    "stall-watch": raises_from(lambda one: one.pool["0"].stall, "stepped", after=5, times=1),
 }
 
 

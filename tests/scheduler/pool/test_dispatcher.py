@@ -7,9 +7,9 @@ from itertools import count
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scheduler.intake.dispatcher import Dispatcher
 
 from scheduler.config import IntakeConfig
-from scheduler.intake.dispatcher import Dispatcher
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.requests.lifecycle import State

@@ -1,4 +1,4 @@
-"""The queue's estimate of prefix hits. A file of its own because `PrefixEstimate` needs no queue."""
+"""The estimate of prefix hits in the parent process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.intake import queue
-from scheduler.intake.queue import PrefixEstimate
+from scheduler.prompt import prefix_estimate
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
+from scheduler.prompt.prefix_estimate import PrefixEstimate
 
 
 def estimate_of(*prompts: list[int], salt: str = "") -> PrefixEstimate:
@@ -50,9 +50,28 @@ def test_the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bounded, and the part of a prompt that others share goes last."""
-    monkeypatch.setattr(queue, "MOST_BLOCKS", 6)
+    monkeypatch.setattr(prefix_estimate, "MOST_BLOCKS", 6)
     old, new = list(range(4 * BLOCK_TOKENS)), list(range(10_000, 10_000 + 4 * BLOCK_TOKENS))
     estimate = estimate_of(old, new)
     assert len(estimate) == 6
     assert cached(estimate, [*new, 1]) == 4 * BLOCK_TOKENS
     assert cached(estimate, [*old, 1]) == 2 * BLOCK_TOKENS
+
+
+def test_no_more_is_expected_than_the_engine_says_it_holds() -> None:
+    """It has evicted what was used longest ago; this process is not told what."""
+    old, new = list(range(4 * BLOCK_TOKENS)), list(range(10_000, 10_000 + 4 * BLOCK_TOKENS))
+    estimate = estimate_of(old, new)
+    estimate.bound(5 * BLOCK_TOKENS + 1)
+    assert cached(estimate, [*new, 1]) == 4 * BLOCK_TOKENS
+    assert cached(estimate, [*old, 1]) == BLOCK_TOKENS
+
+
+def test_what_was_cancelled_before_it_was_computed_is_not_expected() -> None:
+    """Only whole blocks that were computed stay."""
+    prompt = list(range(4 * BLOCK_TOKENS))
+    estimate = estimate_of(prompt)
+    estimate.forget(block_hashes(prompt, ""), 2 * BLOCK_TOKENS - 1)
+    assert cached(estimate, [*prompt, 1]) == BLOCK_TOKENS
+    estimate.clear()
+    assert cached(estimate, [*prompt, 1]) == 0

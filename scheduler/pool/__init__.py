@@ -1,0 +1,1 @@
+"""Many engines behind one queue: members, placement, deaths, coming and going."""

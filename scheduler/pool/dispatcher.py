@@ -1,0 +1,166 @@
+"""Send requests to engines while there is room: first those to resume, then the queue's.
+
+It has no task: the pool calls it when a request arrives or retires, and when an engine becomes ready or is
+lost."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from scheduler.intake.queue import IntakeQueue
+from scheduler.pool.placement import Candidate, Place
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.stranded import Stranded
+
+_MOST_SESSIONS = 65_536
+
+
+class Engine(Protocol):
+    """What the dispatcher needs of a pool's member."""
+
+    quarantined: bool
+    """Its last process died with suspects on board, and they are not all cleared yet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def credits(self) -> int:
+        """How many requests it may ever hold: its slots and a small lookahead; 0 while it drains."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """How many more requests it may hold now; 0 unless it is ready."""
+        ...
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def hopeless(self) -> bool:
+        """Whether it is not expected to become ready again."""
+        ...
+
+    @property
+    def takes_suspect(self) -> bool:
+        """Whether a suspect would be the only culprit of its death."""
+        ...
+
+    def candidate(self, record: StreamRecord) -> Candidate: ...
+    def submit(self, record: StreamRecord) -> None: ...
+    def resume(self, record: StreamRecord) -> None: ...
+
+
+_E = TypeVar("_E", bound=Engine)
+
+
+class Dispatcher:
+    """`engines` by name, which come and go; `moved` is called when a session's request goes to another engine
+    than its last one."""
+
+    def __init__(
+        self,
+        queue: IntakeQueue,
+        engines: Mapping[str, Engine],
+        stranded: Stranded,
+        place: Place,
+        moved: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._engines = engines
+        self._stranded = stranded
+        self._place = place
+        self._moved = moved
+        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """The engine of each session's last request, the least recent session first."""
+
+    @property
+    def credits(self) -> int:
+        """How many requests the engines may hold together."""
+        return sum(engine.credits for engine in self._engines.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request that arrives now goes straight to an engine."""
+        return bool(self._open())
+
+    @property
+    def room(self) -> int:
+        """Return how many requests that arrive now go straight to an engine."""
+        return sum(engine.room for engine in self._open())
+
+    def pump(self, now: float) -> list[StreamRecord]:
+        """Resume requests whose engine died (they are charged already), then submit queued ones while there
+        is room. Return the latter."""
+        self._resume_trusted()
+        self._resume_suspects()
+        submitted = []
+        while len(self._queue) and (engines := self._open()):
+            record = self._queue.pop(now)
+            self._choose(engines, record).submit(record)
+            submitted.append(record)
+        return submitted
+
+    def _open(self) -> list[Engine]:
+        """Engines with room for a new request. One in quarantine has none: a new request would be a further
+        suspect if it died again."""
+        return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
+
+    def _resume_trusted(self) -> None:
+        for record in self._stranded.trusted:
+            willing = [engine for engine in self._engines.values() if engine.room]
+            if not willing:
+                return
+            healthy = [engine for engine in willing if not engine.quarantined]
+            self._choose(healthy or willing, record).resume(self._stranded.take(record))
+
+    def _resume_suspects(self) -> None:
+        """At most one on each engine in quarantine."""
+        quarantine = [engine for engine in self._engines.values() if engine.quarantined]
+        if not self._stranded.suspects:
+            for engine in quarantine:
+                engine.quarantined = False
+            return
+        coming = [engine for engine in quarantine if not engine.hopeless]
+        if not coming:
+            # Their engine has left the pool, or cannot be replaced: another one takes the risk.
+            coming = sorted(
+                (engine for engine in self._engines.values() if engine.room), key=lambda one: one.requests
+            )[:1]
+            for engine in coming:
+                engine.quarantined = True
+        names = {engine.name for engine in coming}
+        for engine in coming:
+            if not (engine.room and engine.takes_suspect):
+                continue
+            # Those that died with it first; then those whose engine does not come back.
+            for record in self._stranded.suspects:
+                if record.engine == engine.name or record.engine not in names:
+                    engine.resume(self._stranded.take(record))
+                    break
+        if not self._stranded.suspects:
+            for engine in coming:
+                engine.quarantined = False
+
+    def _choose(self, engines: Sequence[_E], record: StreamRecord) -> _E:
+        request = record.prepared.request
+        if request.session is None:
+            return self._placed(engines, record, None)
+        session = (request.tenant, request.session)
+        last = self._last.get(session)
+        chosen = self._placed(engines, record, last)
+        if last is not None and last != chosen.name:
+            self._moved()
+        self._last[session] = chosen.name
+        self._last.move_to_end(session)
+        if len(self._last) > _MOST_SESSIONS:
+            self._last.popitem(last=False)
+        return chosen
+
+    def _placed(self, engines: Sequence[_E], record: StreamRecord, last: str | None) -> _E:
+        if len(engines) == 1:
+            return engines[0]
+        candidates = [engine.candidate(record) for engine in engines]
+        place = self._place(candidates, self._queue.expected_tokens(record), last)
+        return next(engine for engine in engines if engine.name == place.engine)

@@ -1,0 +1,355 @@
+"""The engines behind the one queue: who they are, what goes to which, and what the end of one means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+import structlog
+import trio
+
+from scheduler.config import SchedulerConfig
+from scheduler.errors import DeadlineExceeded, EngineLost, SchedulerError, Unavailable
+from scheduler.intake.admission import Admission
+from scheduler.intake.queue import IntakeQueue
+from scheduler.link.messages import Ready
+from scheduler.link.process import EngineLauncher
+from scheduler.pool.dispatcher import Dispatcher
+from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Lost, Member
+from scheduler.pool.placement import Place, least_seconds
+from scheduler.recovery.death import Death
+from scheduler.recovery.poison import culprit_of, poison
+from scheduler.recovery.supervisor import EngineNeverReady
+from scheduler.requests.multiplexer import RequestObserver
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.stranded import Stranded
+from scheduler.statistics import EngineCondition, EngineStatistics
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.metrics import Metrics
+
+_log = structlog.get_logger("scheduler")
+Launchers = Callable[[int], EngineLauncher]
+"""The launcher of the engine with this number."""
+
+
+class PoolListener(Protocol):
+    """The service, to its pool. Called in the task that reads a link: nothing here may wait."""
+
+    def pump(self) -> None:
+        """Something may be sent now."""
+        ...
+
+    def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None: ...
+    def retired(self, record: StreamRecord) -> None: ...
+    def fail_queued(self, error: SchedulerError) -> None: ...
+
+
+class UnknownEngine(Exception):
+    """No engine of the pool has this name."""
+
+
+class LastEngine(Exception):
+    """Nobody would be left to serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTraits:
+    """What all engines of a pool have in common."""
+
+    model_name: str
+    observer: RequestObserver
+    on_loading: Callable[[str, str], None] = lambda engine, stage: None
+    """Called with an engine's name and the stage that it loads."""
+    clock: Callable[[], float] = trio.current_time
+
+
+class Pool:
+    """`run` must be running. An engine's number is never given again; its name is the number."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        launchers: Launchers,
+        queue: IntakeQueue,
+        admission: Admission,
+        listener: PoolListener,
+        metrics: Metrics,
+        traits: EngineTraits,
+        place: Place = least_seconds,
+    ) -> None:
+        self.stranded = Stranded(listener.retired)
+        self._config = config
+        self._launchers = launchers
+        self._admission = admission
+        self._listener = listener
+        self._metrics = metrics
+        self._traits = traits
+        self._telemetry = Containment(metrics)
+        self._members: dict[str, Member] = {}
+        self._numbers = count()
+        self._nursery: trio.Nursery | None = None
+        self._never_ready: EngineNeverReady | None = None
+        self.dispatcher = Dispatcher(queue, self._members, self.stranded, place, self._session_moved)
+        for _ in range(config.engines):
+            self._new()
+
+    # --- its members
+
+    def __len__(self) -> int:
+        """How many requests the engines hold, or are to resume."""
+        return len(self.stranded) + sum(len(member.multiplexer) for member in self)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __getitem__(self, name: str) -> Member:
+        """Raise UnknownEngine."""
+        try:
+            return self._members[name]
+        except KeyError:
+            raise UnknownEngine(name) from None
+
+    @property
+    def records(self) -> Iterator[StreamRecord]:
+        """All requests in the pool."""
+        for member in self:
+            yield from member.multiplexer
+        yield from self.stranded
+
+    @property
+    def ready(self) -> Ready | None:
+        """What an engine that is ready has reported; None if none is."""
+        return self.statistics().ready
+
+    async def run(self) -> None:
+        """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
+        cannot be started."""
+        async with trio.open_nursery() as self._nursery:
+            for member in self:
+                self._nursery.start_soon(self._run, member)
+        if self._never_ready is not None:
+            raise self._never_ready
+
+    async def _run(self, member: Member) -> None:
+        assert self._nursery is not None
+        try:
+            await member.run()
+        except EngineNeverReady as error:
+            if any(one.supervisor.was_ready for one in self):
+                # The model and the installation are not the reason.
+                member.never_ready = str(error)
+                _log.error("engine_failed", engine=member.name, reason=member.never_ready)
+                self._follow_blocks()
+                self._listener.pump()
+            else:
+                self._never_ready = error
+                self._nursery.cancel_scope.cancel()
+            return
+        self._leave(member)
+
+    def add(self) -> Member:
+        """Start a further engine."""
+        member = self._new()
+        _log.info("engine_added", engine=member.name)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run, member)
+        return member
+
+    def drain(self, name: str) -> Member:
+        """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
+        LastEngine if no other one is left."""
+        member = self[name]
+        if not any(one is not member and not one.draining and one.never_ready is None for one in self):
+            raise LastEngine(name)
+        if not member.draining:
+            member.draining = True
+            _log.info("engine_draining", engine=name, requests=member.requests)
+            self._follow_blocks()
+            self._stop_if_drained(member)
+            self._listener.pump()
+        return member
+
+    def _new(self) -> Member:
+        number = next(self._numbers)
+        name = str(number)
+        member = self._members[name] = Member(
+            name,
+            self._config,
+            self._launchers(number),
+            self,
+            self._metrics,
+            self._traits.observer,
+            self._traits.model_name,
+            lambda stage: self._traits.on_loading(name, stage),
+            self._traits.clock,
+        )
+        return member
+
+    def _stop_if_drained(self, member: Member) -> None:
+        if not member.draining or len(member.multiplexer):
+            return
+        if member.never_ready is None:
+            member.stop()
+        else:
+            self._leave(member)
+
+    def _leave(self, member: Member) -> None:
+        """It has been stopped."""
+        if self._members.pop(member.name, None) is not None:
+            _log.info("engine_removed", engine=member.name)
+            self._follow_blocks()
+            self._listener.pump()
+
+    # --- requests
+
+    def cancel(self, record: StreamRecord) -> None:
+        """Cancel a request that no reader waits for."""
+        if record in self.stranded:
+            self.stranded.cancel(record)
+        elif (member := self._of(record)) is not None:
+            member.multiplexer.cancel(record)
+
+    def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
+        """A deadline passed: deliver `error` as the final event, and cancel the request in its engine. A
+        request that has its final event already keeps it."""
+        if record.listening:
+            record.fail(error)
+            self.cancel(record)
+
+    def end_all(self, error: SchedulerError) -> None:
+        """Fail every request with `error`, and cancel those that engines have."""
+        for record in list(self.stranded):
+            self.stranded.give_up(record, error)
+        for member in self:
+            member.multiplexer.end_all(error)
+
+    def left(self, record: StreamRecord) -> None:
+        """A request of the pool has retired."""
+        if (member := self._of(record)) is not None:
+            member.left(record)
+            self._stop_if_drained(member)
+
+    def woke(self, now: float) -> None:
+        """The machine slept: the time until now was no stall."""
+        for member in self:
+            member.stall.woke(now)
+
+    def _of(self, record: StreamRecord) -> Member | None:
+        return None if record.engine is None else self._members.get(record.engine)
+
+    def _session_moved(self) -> None:
+        self._telemetry.sample(self._metrics.session_moves.inc)
+
+    # --- as the members' owner
+
+    def retired(self, record: StreamRecord) -> None:
+        self.left(record)
+        self._listener.retired(record)
+
+    def engine_ready(self, member: Member) -> None:
+        # The time without an engine is no gap between two departures.
+        self._admission.rate.pause()
+        self._follow_blocks()
+        self._listener.pump()
+
+    def engine_progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
+        self._listener.progressed(record, now, started=started)
+
+    def engine_stepped(self, member: Member) -> None:
+        if len(self.stranded):
+            # A suspect may be waiting for another request to become trusted.
+            self._listener.pump()
+
+    def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
+        self.stranded.add(lost)
+        self._follow_blocks()
+        failed_starts = [one.failed_starts for one in map(_life, self._serving())]
+        if all(failed >= STARTS_UNTIL_BLOCKED for failed in failed_starts):
+            reason = f"the engine does not start: {cause}"
+            self._listener.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
+        if all(one.hopeless for one in self._serving()):
+            for record in list(self.stranded):
+                reason = f"the engine was lost, and no other could be started to resume the request: {cause}"
+                self.stranded.give_up(record, EngineLost(reason, retry_after_seconds=10.0))
+        if member.draining:
+            # It is not replaced: the others have its requests.
+            member.stop()
+        self._listener.pump()
+
+    def engine_recovery_failed(self, member: Member, cause: str) -> None:
+        """A final event for every request of the lost engine, whatever state a failed recovery left it in."""
+        reason = f"the engine was lost, and its requests could not be resumed: {cause}"
+        error = EngineLost(reason, retry_after_seconds=10.0)
+        member.multiplexer.end_all(error)
+        self.stranded.add(member.multiplexer.lose_all())
+        for record in [one for one in self.stranded if one.engine == member.name]:
+            self.stranded.give_up(record, error)
+        self._listener.pump()
+
+    def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
+        """Fail a culprit. Not before the cause is known: what the device's watchdog ended may be its
+        chunk's."""
+        if lost is None:
+            return
+        culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
+        if culprit is not None and culprit in self.stranded:
+            self._telemetry.sample(self._metrics.poisonous.inc)
+            # Without the line of stderr, which is the operator's.
+            self.stranded.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
+
+    def others_ready(self, member: Member) -> bool:
+        return any(one is not member and one.ready and not one.draining for one in self)
+
+    def _serving(self) -> list[Member]:
+        return [member for member in self if not member.draining]
+
+    def _follow_blocks(self) -> None:
+        """Admission is closed while nobody can be counted on."""
+        now = self._traits.clock()
+        reasons = [(one.blocked_until, one.blocked(now)) for one in self._serving()]
+        blocks = [(until, reason) for until, reason in reasons if reason is not None]
+        if len(blocks) < len(reasons):
+            self._admission.unblock()
+        else:
+            until, reason = min(blocks)
+            self._admission.block(reason, until)
+
+    # --- for operators
+
+    def statistics(self) -> EngineStatistics:
+        """All engines as one: ready if one is; the last death is that of the engine that died last."""
+        lives = [_life(member) for member in self]
+        died = max(self, key=lambda member: member.lost_at)
+        conditions = [member.condition for member in self]
+        ready = next((life.ready for life in lives if life.ready is not None), None)
+        return EngineStatistics(
+            condition=min(conditions, key=_BEST_FIRST.index),
+            restarts=sum(life.restarts for life in lives),
+            failed_starts=min(life.failed_starts for life in lives),
+            last_death=_life(died).last_death,
+            ready=ready,
+            death_cause=_life(died).death_cause,
+        )
+
+    def stalled_seconds(self, now: float) -> float:
+        """The least of all engines that have work: one that makes progress is enough to be alive."""
+        return min((one.stall.seconds(now) for one in self if one.ready and one.requests), default=0.0)
+
+    def last_step_seconds(self, now: float) -> float | None:
+        """Age of the last step of any engine; None before the first."""
+        ages = [age for one in self if (age := one.stall.last_step_seconds(now)) is not None]
+        return min(ages, default=None)
+
+
+_BEST_FIRST = (
+    EngineCondition.READY,
+    EngineCondition.STARTING,
+    EngineCondition.RESTARTING,
+    EngineCondition.FAILED,
+)
+
+
+def _life(member: Member) -> EngineStatistics:
+    return member.supervisor.statistics()

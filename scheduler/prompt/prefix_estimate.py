@@ -1,0 +1,59 @@
+"""How much of a prompt an engine's prefix cache is likely to have: an estimate in the parent process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+
+MOST_BLOCKS = 65_536
+"""The bound on hashes: 16.8 million tokens, in about 8 MB."""
+
+
+class PrefixEstimate:
+    """The hashes of the blocks of recently computed prompts, the least recently used dropped first (as
+    llm-d's router does for engines that do not report their cache).
+
+    The queue has one, of all engines together: it orders requests within one session only, and
+    `charge_actual` corrects the charge made with it. Each engine has its own, for placement; the engine
+    reports how much its cache holds, and `bound` drops what cannot be in it.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """Estimated prefix hit of a prompt with these blocks. At least one token is left to compute."""
+        known = 0
+        for chained in hashes:
+            if chained not in self._blocks:
+                break
+            known += 1
+        return min(known * BLOCK_TOKENS, prompt_tokens - 1)
+
+    def computed(self, hashes: Sequence[int]) -> None:
+        """The engine has computed a prompt with these blocks, or is about to."""
+        # The beginning last: other prompts share it, so it must be dropped last.
+        for chained in reversed(hashes):
+            self._blocks[chained] = None
+            self._blocks.move_to_end(chained)
+        while len(self._blocks) > MOST_BLOCKS:
+            self._blocks.popitem(last=False)
+
+    def forget(self, hashes: Sequence[int], computed_tokens: int) -> None:
+        """A prompt with these blocks was computed up to here only."""
+        for chained in hashes[computed_tokens // BLOCK_TOKENS :]:
+            self._blocks.pop(chained, None)
+
+    def bound(self, tokens: int) -> None:
+        """The engine's cache holds this many."""
+        while len(self._blocks) * BLOCK_TOKENS > tokens:
+            self._blocks.popitem(last=False)
+
+    def clear(self) -> None:
+        """The engine has lost its cache."""
+        self._blocks.clear()
