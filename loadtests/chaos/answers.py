@@ -12,7 +12,6 @@ import trio
 from loadtests.chaos.questions import Question
 from loadtests.client import EventSplitter
 
-
 LEAST_PAUSE_SECONDS = 0.25
 
 
@@ -45,7 +44,7 @@ class Answer:
 
     @property
     def begun(self) -> bool:
-        """Whether it has said anything."""
+        """Whether any of it has come."""
         return bool(self.text or self.reasoning or self.calls)
 
     @property
