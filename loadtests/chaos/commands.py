@@ -16,9 +16,15 @@ from loadtests.chaos import report, run, soak
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 
+_REQUESTS, _REQUESTS_AN_ENGINE = 200, 120
+
 
 @click.command()
-@click.option("--requests", default=200, show_default=True)
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    help=f"By default {_REQUESTS}; {_REQUESTS_AN_ENGINE} for each of several engines, so that all are busy.",
+)
 @click.option(
     "--deaths", default=20, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
 )
@@ -33,8 +39,10 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("benc
 )
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
-def chaos(requests: int, deaths: int, seed: int, engines: int, poison: bool, out: Path) -> None:
+def chaos(requests: int | None, deaths: int, seed: int, engines: int, poison: bool, out: Path) -> None:
     """Kill engines at random moments; compare every answer with an undisturbed run's."""
+    if requests is None:
+        requests = _REQUESTS if engines == 1 else _REQUESTS_AN_ENGINE * engines
     found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, engines=engines), _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 

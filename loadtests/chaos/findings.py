@@ -47,7 +47,7 @@ class Findings:
     gaps: list[float] = field(default_factory=list)
     """Of several engines: the longest pause of any stream at each moment at which one was killed alone."""
     usual_gap_seconds: float = 0.0
-    """The longest pause of the undisturbed run, after an answer's first words."""
+    """The longest pause of the two undisturbed runs, after an answer's first words."""
 
     def complaints(self) -> Iterator[str]:
         """Return each violated requirement; empty if the run passed."""
