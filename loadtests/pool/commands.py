@@ -80,7 +80,7 @@ def of_scale(found: Sequence[scale.Scaled], alone: Sequence[front.FrontCost]) ->
         "Servers: tokens/s, of linear, processor time of the front a streamed token",
         [
             (
-                f"{one.engines} engines",
+                _engines(one.engines),
                 f"{one.tokens_per_second:.1f}, {one.linear:.3f}, {1e6 * one.cpu_seconds_per_token:.0f} µs",
             )
             for one in scale.scales(found)
@@ -90,7 +90,7 @@ def of_scale(found: Sequence[scale.Scaled], alone: Sequence[front.FrontCost]) ->
         "The front alone, without HTTP: simulated tokens/s, processor time a token, tokens/s a core",
         [
             (
-                f"{one.engines} simulated engines",
+                _engines(one.engines, "simulated "),
                 f"{one.tokens_per_second:.1f}, {1e6 * one.cpu_seconds_per_token:.0f} µs,"
                 f" {1 / one.cpu_seconds_per_token:,.0f}",
             )
@@ -112,6 +112,10 @@ def of_affinity(found: Sequence[affinity.Shares]) -> Iterator[report.Section]:
             for each in found
         ],
     )
+
+
+def _engines(number: int, kind: str = "") -> str:
+    return f"{number} {kind}engine{'s' if number > 1 else ''}"
 
 
 def _note(text: str) -> None:

@@ -61,8 +61,9 @@ def run(plan: FrontPlan, note: Callable[[str], None]) -> list[FrontCost]:
     """Return the cost with each number of engines."""
     preparation, found = prepared(), []
     for engines in plan.engines:
-        found.append(simulated(partial(_cost, plan, preparation, engines)))
-        note(f"{engines} simulated: {1e6 * found[-1].cpu_seconds_per_token:.0f} µs of the front a token")
+        one = simulated(partial(_cost, plan, preparation, engines))
+        found.append(one)
+        note(f"simulated engines {engines}: {1e6 * one.cpu_seconds_per_token:.0f} µs of the front a token")
     return found
 
 

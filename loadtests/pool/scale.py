@@ -106,7 +106,7 @@ async def run(plan: ScalePlan, note: Callable[[str], None]) -> list[Scaled]:
             found.append(one)
             cost = 1e6 * one.cpu_seconds_per_token
             note(
-                f"{engines} engines: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token"
+                f"engines {engines}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token"
             )
     return found
 
@@ -127,12 +127,12 @@ async def _measure(plan: ScalePlan, engines: int) -> Scaled:
         for number in range(plan.slots * engines):
             nursery.start_soon(_client, http, server.url, number, failures)
         await trio.sleep(plan.warm_up_seconds)
-        began, tokens, cpu = trio.current_time(), await _tokens(http, server), cpu_seconds(server.process.pid)
+        before = await _now(http, server)
         await trio.sleep(plan.seconds)
-        tokens, cpu = await _tokens(http, server) - tokens, cpu_seconds(server.process.pid) - cpu
-        measured = Scaled(engines, tokens, trio.current_time() - began, cpu, failures)
+        after = await _now(http, server)
         nursery.cancel_scope.cancel()
-    return measured
+    tokens, seconds, cpu = (late - early for early, late in zip(before, after, strict=True))
+    return Scaled(engines, tokens, seconds, cpu, failures)
 
 
 async def _client(http: httpx.AsyncClient, url: str, number: int, failures: list[str]) -> None:
@@ -152,5 +152,7 @@ async def _client(http: httpx.AsyncClient, url: str, number: int, failures: list
             await trio.sleep(1.0)
 
 
-async def _tokens(http: httpx.AsyncClient, server: Victim) -> float:
-    return total(await server.metrics(http), "penstock_generated_tokens_total")
+async def _now(http: httpx.AsyncClient, server: Victim) -> tuple[float, float, float]:
+    """Return the tokens until now, the time, and the server's processor time."""
+    tokens = total(await server.metrics(http), "penstock_generated_tokens_total")
+    return tokens, trio.current_time(), cpu_seconds(server.process.pid)
