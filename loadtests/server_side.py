@@ -58,16 +58,24 @@ class _Growth:
             self._scrapes.append(scrape)
 
     def growth(self, name: str, **labels: str) -> float | None:
-        """Return the growth, or None with fewer than two scrapes. A counter that fell was reset and counts
-        anew."""
-        sums = [
-            sum(value for found, value in scrape[name] if labels.items() <= found.items())
+        """Return the growth of all series together, or None with fewer than two scrapes. A series that fell
+        was reset and counts anew; one that is gone has not fallen: its engine has left."""
+        scrapes = [
+            {
+                frozenset(found.items()): value
+                for found, value in scrape[name]
+                if labels.items() <= found.items()
+            }
             for scrape in self._scrapes
             if name in scrape
         ]
-        if len(sums) < 2:
+        if len(scrapes) < 2:
             return None
-        return sum(after - before if after >= before else after for before, after in pairwise(sums))
+        return sum(
+            value - past if value >= (past := before.get(series, 0.0)) else value
+            for before, after in pairwise(scrapes)
+            for series, value in after.items()
+        )
 
     def most(self, name: str) -> float | None:
         return max(

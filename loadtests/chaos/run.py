@@ -16,7 +16,7 @@ from loadtests.chaos.answers import Answer, ask
 from loadtests.chaos.findings import Findings
 from loadtests.chaos.questions import JSON_FORMAT, Question, poison, questions
 from loadtests.chaos.strikes import Strike, kinds, strike
-from loadtests.chaos.victim import Victim, total, victim
+from loadtests.chaos.victim import Victim, victim
 from loadtests.chaos.volleys import Volley
 
 SERVER = (
@@ -83,14 +83,14 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         seconds = trio.current_time() - began
         after = await server.metrics(http)
         found = findings.compare(asked, undisturbed, control, crowd.answers)
-        counts = {name: total(after, key) - total(before, key) for name, key in _COUNTERS.items()}
-        for sample, value in sorted(after.items()):
-            if sample.startswith("penstock_engine_restarts_total") and value:
-                cause = f"deaths reported as {_cause(sample)}"
-                counts[cause] = counts.get(cause, 0.0) + value
-        counts["share of the KV budget at the end"] = min(
-            value for sample, value in after.items() if sample.startswith("penstock_kv_cache_share")
-        )
+        counts = {name: after.get(key, 0.0) - before.get(key, 0.0) for name, key in _COUNTERS.items()}
+        counts |= {
+            f"deaths reported as {_cause(sample)}": value
+            for sample, value in sorted(after.items())
+            if sample.startswith("penstock_engine_restarts_total") and value
+        }
+        least = await server.metrics(http, combine=min)
+        counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
         return replace(
             found,
             strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
@@ -227,4 +227,4 @@ async def _all_ready(plan: Plan, server: Victim, http: httpx.AsyncClient) -> boo
 
 
 async def _deaths(server: Victim, http: httpx.AsyncClient) -> float:
-    return total(await server.metrics(http), "penstock_engine_deaths_total")
+    return (await server.metrics(http))["penstock_engine_deaths_total"]

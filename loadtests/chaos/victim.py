@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +57,26 @@ class Victim:
         report = (await http.get(f"{self.url}/v1/scheduler")).json()
         return sum(engine["condition"] == "ready" for engine in report["engines"])
 
-    async def metrics(self, http: httpx.AsyncClient) -> dict[str, float]:
-        """Return the server's samples, by name with labels as Prometheus writes them."""
-        text = (await http.get(f"{self.url}/metrics")).text
-        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, _, value in samples if name}
+    async def metrics(
+        self, http: httpx.AsyncClient, combine: Callable[[Iterable[float]], float] = sum
+    ) -> dict[str, float]:
+        """Return the server's samples over all its engines: see `over_engines`."""
+        return over_engines((await http.get(f"{self.url}/metrics")).text, combine)
 
 
-def total(samples: Mapping[str, float], name: str) -> float:
-    """Return the sum of a metric's samples over all values of its labels; 0 if there is none."""
-    return sum(value for sample, value in samples.items() if sample.partition("{")[0] == name)
+_ENGINE = re.compile(r'(?<=[{,])engine="[^"]*"(?:,|(?=\}))')
+
+
+def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = sum) -> dict[str, float]:
+    """Return samples by name with labels, as Prometheus writes them. Those that differ only in their engine
+    are one sample without this label: their sum, or what `combine` makes of them."""
+    found: dict[str, list[float]] = {}
+    for line in exposition.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name and not line.startswith("#"):
+            name = _ENGINE.sub("", name).replace(",}", "}").removesuffix("{}")
+            found.setdefault(name, []).append(float(value))
+    return {name: combine(values) for name, values in found.items()}
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import trio
 
 from loadtests.chaos.answers import ask
 from loadtests.chaos.questions import Question
-from loadtests.chaos.victim import Victim, total, victim
+from loadtests.chaos.victim import Victim, victim
 from loadtests.processes import cpu_seconds
 
 LEAST_OF_LINEAR = 0.95
@@ -154,5 +154,5 @@ async def _client(http: httpx.AsyncClient, url: str, number: int, failures: list
 
 async def _now(http: httpx.AsyncClient, server: Victim) -> tuple[float, float, float]:
     """Return the tokens until now, the time, and the server's processor time."""
-    tokens = total(await server.metrics(http), "penstock_generated_tokens_total")
+    tokens = (await server.metrics(http))["penstock_generated_tokens_total"]
     return tokens, trio.current_time(), cpu_seconds(server.process.pid)

@@ -57,6 +57,21 @@ def test_vllms_metrics_are_summed_over_engines_and_survive_a_restart() -> None:
     assert [(row.label, row.server) for row in found] == [("Generated tokens", 8.0)]
 
 
+def test_an_engine_that_leaves_or_joins_is_no_reset() -> None:
+    """The others' counters go on: what they counted before the run is no growth."""
+    name = "penstock_generated_tokens_total"
+    found = measure(
+        run(
+            server=(
+                scrape(0.0, **{f'{name}{{engine="0"}}': 1000.0, f'{name}{{engine="1"}}': 1000.0}),
+                scrape(1.0, **{f'{name}{{engine="0"}}': 1005.0, f'{name}{{engine="1"}}': 1002.0}),
+                scrape(2.0, **{f'{name}{{engine="1"}}': 1004.0, f'{name}{{engine="2"}}': 3.0}),
+            )
+        )
+    ).server
+    assert [(row.label, row.server) for row in found] == [("Generated tokens", 5.0 + 4.0 + 3.0)]
+
+
 def test_a_target_without_metrics_has_no_such_table() -> None:
     """Nor does one with a single successful scrape."""
     assert measure(run()).server == ()

@@ -12,7 +12,6 @@ from loadtests.chaos.answers import Answer
 from loadtests.chaos.findings import compare, longest_gap
 from loadtests.chaos.report import of_chaos, text
 from loadtests.chaos.strikes import Strike
-from loadtests.chaos.victim import total
 from loadtests.chaos.volleys import MOST_GAP_SECONDS, Volley, gaps, plan
 
 ONE = Volley((Strike.KILL,), struck_at=100.0, back_at=110.0, deaths=1)
@@ -96,9 +95,3 @@ def test_a_run_of_one_engine_reports_no_gaps() -> None:
 def test_the_longest_gap_of_all_streams() -> None:
     assert longest_gap({}) == 0.0
     assert longest_gap({1: paused((1.0, 1.5)), 2: paused((0.0, 0.75), (3.0, 3.25))}) == 0.75
-
-
-def test_a_metric_is_summed_over_its_labels() -> None:
-    """With the label `engine` or without; another metric's name may begin with its."""
-    samples = {'a_total{engine="0"}': 2.0, 'a_total{engine="1"}': 3.0, "a_total_b": 9.0, "b_total": 4.0}
-    assert (total(samples, "a_total"), total(samples, "b_total"), total(samples, "c")) == (5.0, 4.0, 0.0)
