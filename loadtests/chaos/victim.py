@@ -43,11 +43,6 @@ class Victim:
         except (OSError, ValueError):
             return None
 
-    def engine_pid(self) -> int | None:
-        """Return the server's one child, or None."""
-        found = self.engine_pids()
-        return found[0] if found else None
-
     def engine_pids(self) -> list[int]:
         """Return the server's children: its engines, also those that are loading."""
         return children(self.process.pid)
@@ -56,6 +51,11 @@ class Victim:
         """Return how many of its engines can take requests."""
         report = (await http.get(f"{self.url}/v1/scheduler")).json()
         return sum(engine["condition"] == "ready" for engine in report["engines"])
+
+    def engine_pid(self) -> int | None:
+        """Return the server's one child, or None."""
+        found = children(self.process.pid)
+        return found[0] if found else None
 
     async def metrics(
         self, http: httpx.AsyncClient, combine: Callable[[Iterable[float]], float] = sum
