@@ -45,9 +45,11 @@ class Findings:
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
     gaps: list[float] = field(default_factory=list)
-    """Of several engines: the longest pause of any stream at each moment at which one was killed alone."""
+    """Of several engines: the longest pause of any even stream, after its first words, at each moment when one
+    was killed alone."""
     usual_gap_seconds: float = 0.0
-    """The longest pause of the two undisturbed runs, after an answer's first words."""
+    """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes longer
+    ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""
 
     def complaints(self) -> Iterator[str]:
         """Return each violated requirement; empty if the run passed."""
@@ -65,7 +67,7 @@ class Findings:
             yield f"too many sampled answers that differ from the undisturbed ones: {self.sampled_parted}"
         if wrong := [end for end in self.poison if end != "poisonous_request"]:
             yield f"the planted poison did not fail as expected: {wrong}"
-        if max(self.gaps, default=0.0) > MOST_GAP_SECONDS:
+        if max(self.gaps, default=0.0) > max(MOST_GAP_SECONDS, self.usual_gap_seconds):
             yield f"a stream paused for {max(self.gaps):.1f} s while one engine of several was dead"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
             yield "not every strike killed an engine"
@@ -115,11 +117,6 @@ def compare(
         ],
         longest_pause_seconds=max((answer.longest_pause_seconds for answer in got.values()), default=0.0),
     )
-
-
-def longest_gap(answers: Mapping[int, Answer]) -> float:
-    """Return the longest pause of any stream after its first words; 0 if none was long enough to be noted."""
-    return max((ended - began for answer in answers.values() for began, ended in answer.pauses), default=0.0)
 
 
 def count(strikes: Sequence[str]) -> dict[str, int]:

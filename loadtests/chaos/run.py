@@ -91,13 +91,18 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         }
         least = await server.metrics(http, combine=min)
         counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
+        even = volleys.even_streams(undisturbed, control)
+        usual = [
+            volleys.longest_gap(answers[number] for number in even) for answers in (undisturbed, control)
+        ]
+        disturbed = [answer for number, answer in crowd.answers.items() if number in even]
         return replace(
             found,
             strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
             server=counts,
             seconds=seconds,
-            gaps=volleys.gaps(shots, crowd.answers) if plan.engines > 1 else [],
-            usual_gap_seconds=max(map(findings.longest_gap, (undisturbed, control))),
+            gaps=volleys.gaps(shots, disturbed) if plan.engines > 1 else [],
+            usual_gap_seconds=max(usual),
         )
 
 
@@ -166,8 +171,12 @@ async def _under_fire(
         for number, kinds_ in enumerate(to_come):
             crowd.due = max(crowd.due, int((number + 1) * share) + _AHEAD * plan.engines)
             await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
-            done.append(await _strike(plan, server, http, crowd, kinds_, chance))
-            note(f"{number + 1} of {plan.deaths}: {', '.join(kind.value for kind in kinds_)}")
+            shot = await _strike(plan, server, http, crowd, kinds_, chance)
+            done.append(shot)
+            note(
+                f"{number + 1} of {plan.deaths}: {', '.join(kind.value for kind in kinds_)};"
+                f" all ready after {shot.back_at - shot.struck_at:.1f} s"
+            )
         crowd.due = len(crowd._asked)
 
     crowd.due = 0

@@ -4,7 +4,7 @@ dead."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -15,6 +15,9 @@ MOST_AT_ONCE = 3
 MOST_GAP_SECONDS = 2.0
 """The longest pause of a stream while one engine of several is dead, of SIGKILL, and the others can take its
 requests."""
+
+
+MOST_UNEVEN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,26 @@ def plan(moments: int, engines: int, kinds: Sequence[Strike], seed: int) -> list
     return planned
 
 
-def gaps(volleys: Iterable[Volley], answers: Mapping[int, Answer]) -> list[float]:
-    """Return the longest pause of any stream in each volley of one engine, in seconds; 0 where none was long
+def even_streams(*undisturbed: Mapping[int, Answer]) -> set[int]:
+    """Return the numbers of the questions whose answers come evenly: in one undisturbed run at least without a
+    pause of MOST_UNEVEN_SECONDS. Of others tokens are held back, such as those of a call."""
+    return {
+        number
+        for answers in undisturbed
+        for number, answer in answers.items()
+        if longest_gap([answer]) < MOST_UNEVEN_SECONDS
+    }
+
+
+def gaps(volleys: Iterable[Volley], answers: Collection[Answer]) -> list[float]:
+    """Return the longest pause of any answer in each volley of one engine, in seconds; 0 where none was long
     enough to be noted."""
-    return [max(_pauses_within(volley, answers.values()), default=0.0) for volley in volleys if volley.of_one]
+    return [max(_pauses_within(volley, answers), default=0.0) for volley in volleys if volley.of_one]
+
+
+def longest_gap(answers: Iterable[Answer]) -> float:
+    """Return the longest pause of any answer; 0 if none was long enough to be noted."""
+    return max((ended - began for answer in answers for began, ended in answer.pauses), default=0.0)
 
 
 def _pauses_within(volley: Volley, answers: Iterable[Answer]) -> Iterator[float]:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from loadtests.chaos.answers import Answer
-from loadtests.chaos.findings import compare, longest_gap
+from loadtests.chaos.findings import compare
 from loadtests.chaos.report import of_chaos, text
 from loadtests.chaos.strikes import Strike
-from loadtests.chaos.volleys import MOST_GAP_SECONDS, Volley, gaps, plan
+from loadtests.chaos.volleys import MOST_GAP_SECONDS, Volley, even_streams, gaps, longest_gap, plan
 
 ONE = Volley((Strike.KILL,), struck_at=100.0, back_at=110.0, deaths=1)
 
@@ -57,8 +57,14 @@ def test_of_two_engines_one_dies() -> None:
 )
 def test_a_gap_is_a_pause_while_the_engine_is_dead(pauses: list[tuple[float, float]], gap: float) -> None:
     """From the strike until the next engine is ready; whichever stream paused."""
-    answers = {0: paused(), 1: paused(*pauses)}
-    assert gaps([ONE], answers) == [pytest.approx(gap)]
+    assert gaps([ONE], [paused(), paused(*pauses)]) == [pytest.approx(gap)]
+
+
+def test_only_streams_that_come_evenly_have_gaps() -> None:
+    """The words of a call are held back until it is whole, with any death or none: in both undisturbed runs.
+    What pauses in one of them only was the machine's."""
+    held, once, even = paused((3.0, 9.0)), paused((5.0, 7.0)), paused((5.0, 5.5))
+    assert even_streams({0: held, 1: once, 2: even}, {0: held, 1: even, 2: even}) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,8 @@ def test_a_gap_is_a_pause_while_the_engine_is_dead(pauses: list[tuple[float, flo
 def test_other_deaths_have_no_bound(other: Volley) -> None:
     """A hung engine is found by its deadline; where two are dead, a third may be full; a planted poison kills
     one more."""
-    assert gaps([other], {0: paused((99.0, 109.0))}) == []
-    assert gaps([other, ONE], {0: paused((99.0, 109.0))}) == [10.0]
+    assert gaps([other], [paused((99.0, 109.0))]) == []
+    assert gaps([other, ONE], [paused((99.0, 109.0))]) == [10.0]
 
 
 def test_a_long_gap_is_a_complaint_and_is_reported() -> None:
@@ -84,6 +90,7 @@ def test_a_long_gap_is_a_complaint_and_is_reported() -> None:
     assert "0.70 s" in shown
     (complaint,) = replace(found, gaps=[0.3, MOST_GAP_SECONDS + 0.1]).complaints()
     assert "2.1 s" in complaint
+    assert list(replace(found, gaps=[3.0], usual_gap_seconds=3.5).complaints()) == []
 
 
 def test_a_run_of_one_engine_reports_no_gaps() -> None:
@@ -93,5 +100,5 @@ def test_a_run_of_one_engine_reports_no_gaps() -> None:
 
 
 def test_the_longest_gap_of_all_streams() -> None:
-    assert longest_gap({}) == 0.0
-    assert longest_gap({1: paused((1.0, 1.5)), 2: paused((0.0, 0.75), (3.0, 3.25))}) == 0.75
+    assert longest_gap([]) == 0.0
+    assert longest_gap([paused((1.0, 1.5)), paused((0.0, 0.75), (3.0, 3.25))]) == 0.75
