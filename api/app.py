@@ -24,6 +24,7 @@ from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
 from api.auth import Authentication, is_open
 from api.completions.routes import completions_routes
+from api.engines import engine_routes
 from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics, ServerMetrics
@@ -86,6 +87,7 @@ def make_app(
     app.include_router(tokenization_routes(scheduler, model), responses=OPENAI_ERRORS)
     app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
+    app.include_router(engine_routes(scheduler), responses=OPENAI_ERRORS)
     if metrics:
         app.include_router(metrics_routes(scheduler, server))
     app.include_router(live_routes(scheduler, model))

@@ -22,6 +22,7 @@ from scheduler.errors import (
     EngineFailure,
     EngineLost,
     InvalidRequest,
+    LastEngine,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
@@ -29,6 +30,7 @@ from scheduler.errors import (
     SchedulerError,
     TenantLimit,
     Unavailable,
+    UnknownEngine,
     UnsupportedParameter,
 )
 
@@ -139,8 +141,10 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound():
+        case ModelNotFound() | UnknownEngine():
             return 404, "invalid_request_error"
+        case LastEngine():
+            return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"
         case TenantLimit():

@@ -21,12 +21,14 @@ from starlette.types import Receive, Scope, Send
 
 from api import sse
 from api.auth import operator
-from api.operations import cache_object, rounded
+from api.engines import rounded
+from api.operations import cache_object
 from api.served_model import ServedModel
 from scheduler.errors import SchedulerError
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
-from scheduler.statistics import FlowStatistics
+from scheduler.statistics import FlowStatistics, MemberStatistics
+from scheduler.telemetry.metrics import EngineMetrics
 from scheduler.telemetry.readings import buckets_of, value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
@@ -105,13 +107,14 @@ class LiveStream(Response):
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the server's current state for the page. Buckets are totals by upper edge; the page computes
-    differences."""
+    """Return the server's current state for the page: of all engines together, and of each. Buckets are
+    totals by upper edge; the page computes differences."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
     queue = asdict(report.queue)
     queue["tenants"] = _tenants(report.queue.flows)
     del queue["flows"]
+    engines = [_engine_line(metrics.of_engine(engine.engine), engine) for engine in report.engines]
     body = {
         "time": trio.current_time(),
         "engine": {
@@ -121,18 +124,14 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
             "stalled_seconds": statistics.stalled_seconds,
             "draining": statistics.draining,
         },
-        "slots": value_of(metrics.slots),
+        "engines": engines,
+        "slots": sum(line["slots"] for line in engines),
         "queue": queue,
         "running": [asdict(one) for one in report.running],
-        "generated_tokens": value_of(metrics.generated_tokens),
-        "prefilled_tokens": value_of(metrics.prefilled_tokens),
-        "cached_tokens": value_of(metrics.prefix_hit_tokens),
-        "memory": {
-            "running_bytes": value_of(metrics.kv_bytes),
-            "prefix_bytes": value_of(metrics.prefix_bytes),
-            "budget_bytes": value_of(metrics.kv_budget),
-            "weights_bytes": value_of(metrics.weights_bytes),
-        },
+        "generated_tokens": sum(value_of(engine.generated_tokens) for engine in metrics.engines),
+        "prefilled_tokens": sum(value_of(engine.prefilled_tokens) for engine in metrics.engines),
+        "cached_tokens": sum(value_of(engine.prefix_hit_tokens) for engine in metrics.engines),
+        "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
     }
     histograms = {
         name: list(buckets_of(histogram)[0].items())
@@ -140,6 +139,29 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
     }
     result: dict[str, Any] = rounded(body) | histograms
     return result
+
+
+_MEMORY = ("running_bytes", "prefix_bytes", "budget_bytes", "weights_bytes")
+
+
+def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[str, Any]:
+    """Return what the page shows of one engine."""
+    return {
+        "engine": engine.engine,
+        "condition": statistics.condition.value,
+        "draining": statistics.draining,
+        "quarantined": statistics.quarantined,
+        "restarts": statistics.restarts,
+        "last_death": statistics.last_death,
+        "stalled_seconds": statistics.stalled_seconds,
+        "slots": value_of(engine.slots),
+        "running_slots": value_of(engine.running),
+        "waiting_requests": value_of(engine.waiting),
+        "running_bytes": value_of(engine.kv_bytes),
+        "prefix_bytes": value_of(engine.prefix_bytes),
+        "budget_bytes": value_of(engine.kv_budget),
+        "weights_bytes": value_of(engine.weights_bytes),
+    }
 
 
 def _tenants(flows: Iterable[FlowStatistics]) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
 from api.auth import operator, trusted
-from scheduler.errors import Unavailable
+from api.engines import engine_objects, rounded
 from scheduler.link.messages import Inspection
-from scheduler.link.reports import EngineReport
+from scheduler.pool.together import together
 from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
 
@@ -65,44 +65,39 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
-        """The contents of the prefix cache. `text_tokens`: how many tokens of each shared prefix to return as
-        text; the text is part of clients' prompts."""
-        inspection = await scheduler.operations.inspect_cache(top=top, head_tokens=text_tokens)
+        """The contents of the prefix caches, all engines together and, if there are several, each by its name
+        in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the text is part
+        of clients' prompts."""
+        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
+        inspection = together(found.values(), top)
         prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
         texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
-        return JSONResponse(cache_object(inspection, texts))
+        body = cache_object(inspection, texts)
+        if len(scheduler.pool.names) > 1:
+            body["engines"] = {name: cache_object(one) for name, one in found.items()}
+        return JSONResponse(body)
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache() -> JSONResponse:
-        """Evict every prefix that no running request uses."""
+        """Evict every prefix that no running request uses, in all engines."""
         inspection = await scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """The queue by tenant and session, the requests in the engine, the bounds, the rate of finished
-        requests and the last engine's cause of death; and of the engine, its slots, its measured speeds and
-        the plan of its last step (null if it does not answer)."""
+        """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
+        requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
+        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's
+        report."""
         body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
         life = scheduler.operations.statistics().engine
         body["restarts"], body["last_death"] = life.restarts, life.last_death
         body["last_death_cause"] = life.death_cause
-        try:
-            engine = (await scheduler.operations.inspect_cache(top=0)).engine
-        except Unavailable:
-            engine = None
-        body["engine"] = None if engine is None else rounded(_engine_object(engine))
+        body["engines"] = await engine_objects(scheduler)
+        body["engine"] = body["engines"][0]["report"]
         return body
 
     return router
-
-
-def _engine_object(engine: EngineReport) -> dict[str, Any]:
-    """Add field names, which messages on the link do not carry."""
-    fields = msgspec.structs.asdict(engine)
-    slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
-    plan = None if engine.plan is None else msgspec.structs.asdict(engine.plan)
-    return fields | {"slots": slots, "plan": plan}
 
 
 def _status(statistics: SchedulerStatistics) -> str:
@@ -126,17 +121,3 @@ def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str,
     plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
     return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}
-
-
-def rounded(value: Any) -> Any:
-    """Round floats to the thousandth, or below 1 to three digits (a step may take less than a
-    millisecond)."""
-    match value:
-        case float():
-            return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
-        case dict():
-            return {key: rounded(item) for key, item in value.items()}
-        case list() | tuple():
-            return [rounded(item) for item in value]
-        case _:
-            return value

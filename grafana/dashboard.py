@@ -11,9 +11,11 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.panel import DATASOURCE, Panel
+from grafana.panel import DATASOURCE, Panel, matchers
 
 _INSTANCES = 'label_values(penstock_model_info{model=~"$model"}, instance)'
+_ENGINES = 'label_values(penstock_model_info{instance=~"$instance"}, engine)'
+_DEATHS = "penstock_engine_deaths_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Dashboard:
             .with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
             .with_variable(_choice("model", "Model", "label_values(penstock_model_info, model)"))
             .with_variable(_choice("instance", "Instance", _INSTANCES))
+            .with_variable(_choice("engine", "Engine", _ENGINES))
             .annotation(_EngineDeaths())
         )
         for identity, panel in enumerate(self.panels, start=1):
@@ -78,7 +81,7 @@ class _EngineDeaths(models.AnnotationQuery, Builder[models.AnnotationQuery]):
             name="Engine deaths",
             datasource=DATASOURCE,
             icon_color="red",
-            expr='changes(penstock_engine_deaths_total{instance=~"$instance"}[1m]) > 0',
+            expr=f"changes({_DEATHS}{{{matchers(_DEATHS)}}}[1m]) > 0",
         )
 
     def build(self) -> models.AnnotationQuery:
@@ -86,4 +89,4 @@ class _EngineDeaths(models.AnnotationQuery, Builder[models.AnnotationQuery]):
 
     def to_json(self) -> dict[str, Any]:
         # Fields of Prometheus annotations that the SDK's type lacks.
-        return {**super().to_json(), "titleFormat": "engine died", "step": "10s"}
+        return {**super().to_json(), "titleFormat": "engine {{engine}} died", "step": "10s"}

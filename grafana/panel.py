@@ -1,9 +1,12 @@
-"""A panel: what it shows, and its Grafana SDK builder. In expressions `@` stands for the instance matcher."""
+"""A panel: what it shows, and its Grafana SDK builder. In expressions `@` stands for the matchers of the
+metric before it: the chosen instances, and the chosen engines if it has a series an engine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from grafana_foundation_sdk.builders import common as common_builders
@@ -12,21 +15,42 @@ from grafana_foundation_sdk.builders import prometheus, stat, timeseries
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
+from scheduler.telemetry.labels import MODEL_FACTS
+from scheduler.telemetry.metrics import Metrics
+
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-MATCHER = 'instance=~"$instance"'
+INSTANCES = 'instance=~"$instance"'
+ENGINES = 'engine=~"$engine"'
 RANGE = "$__rate_interval"
+ENGINE_LEGEND = "{{instance}} engine {{engine}}"
+"""In the legend of a panel with a curve an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`expression` with `@` for the instance; `legend` names its series."""
+    """`expression` with `@` for the matchers; `legend` names its series."""
 
     expression: str
     legend: str
 
     @property
     def promql(self) -> str:
-        return self.expression.replace("@", MATCHER)
+        return re.sub(r"([\w:]+)\{@", lambda found: f"{found[1]}{{{matchers(found[1])}", self.expression)
+
+
+def matchers(series: str) -> str:
+    """Return the matchers of the dashboards' variables for series of this name."""
+    by_engine = series in series_of_engines() or series.startswith("instance_engine:")
+    return f"{INSTANCES},{ENGINES}" if by_engine else INSTANCES
+
+
+@cache
+def series_of_engines() -> frozenset[str]:
+    """Return the names of the series that have the label `engine`."""
+    metrics = Metrics()
+    metrics.of_engine("0").describe_model(dict.fromkeys(MODEL_FACTS, ""))
+    samples = (one for family in metrics.registry.collect() for one in family.samples)
+    return frozenset(one.name for one in samples if "engine" in one.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,11 @@ def total(gauge: str, legend: str, by: str = "") -> Query:
 
 def most(gauge: str, legend: str, by: str = "instance") -> Query:
     return Query(f"max by ({by}) ({gauge}{{@}})", legend)
+
+
+def each(gauge: str, legend: str = "") -> Query:
+    """One curve an engine."""
+    return most(gauge, f"{legend} {ENGINE_LEGEND}".strip(), by="instance, engine")
 
 
 def share(part: str, whole: str, legend: str) -> Query:

@@ -80,6 +80,18 @@ class ModelNotFound(InvalidRequest):
     code = "model_not_found"
 
 
+class UnknownEngine(InvalidRequest):
+    """The pool has no engine of this name."""
+
+    code = "engine_not_found"
+
+
+class LastEngine(InvalidRequest):
+    """Without this engine there would be none to serve."""
+
+    code = "last_engine"
+
+
 class QueueFull(SchedulerError):
     """The intake queue is full; the request was not accepted."""
 

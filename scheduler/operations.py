@@ -11,7 +11,7 @@ from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import together
-from scheduler.statistics import SchedulerReport, SchedulerStatistics
+from scheduler.statistics import MemberStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import Metrics
 
@@ -61,28 +61,38 @@ class Operations:
             engines=engines,
         )
 
+    @staticmethod
+    def engine(member: Member) -> MemberStatistics:
+        return member.statistics(trio.current_time())
+
     def observe(self) -> None:
         """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""
         now = trio.current_time()
         for member in self._pool:
             self._observe_member(member, now)
+        conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
+        observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
-    def _observe_member(self, member: Member, now: float) -> None:
+    @staticmethod
+    def _observe_member(member: Member, now: float) -> None:
         if not member.budget_inspected and member.ready:
             # The reply carries the KV budget; no caller waits for it.
             member.sender.send(Inspect(query=0, top=0))
             member.budget_inspected = True
-        observation.observe_states(self.metrics, self._pool.records)
-        self.metrics.stalled_seconds.set(self._pool.stalled_seconds(now))
-        self.metrics.last_step_age.set(member.stall.last_step_seconds(now) or 0.0)
+        observation.observe_states(member.metrics, member.multiplexer)
+        member.metrics.stalled_seconds.set(member.stall.seconds(now))
+        member.metrics.last_step_age.set(member.stall.last_step_seconds(now) or 0.0)
 
     def observe_queue(self) -> None:
+        """Update the gauges of waiting requests, and of those that engines hold."""
         self.metrics.queued.set(len(self._queue))
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
-        self.metrics.in_engine.set(len(self._pool))
+        self.metrics.awaiting_engine.set(len(self._pool.stranded))
+        for member in self._pool:
+            member.metrics.on_board.set(member.requests)
 
     async def inspect_engines(
         self, clear: bool = False, top: int = 10, head_tokens: int = 0

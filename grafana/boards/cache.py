@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import RANGE, Panel, Query, rate, share, total
+from grafana.panel import ENGINE_LEGEND, RANGE, Panel, Query, each, rate, share, total
 
 CACHE = Dashboard(
     "cache",
@@ -16,6 +16,18 @@ CACHE = Dashboard(
             "each time.",
             "percentunit",
             [share("penstock_prefix_hit_tokens_total", "penstock_prefix_query_tokens_total", "hits")],
+        ),
+        Panel(
+            "Hit share by engine",
+            "One below the others: it was restarted, or its sessions are more than its memory holds.",
+            "percentunit",
+            [
+                Query(
+                    f"sum by (instance, engine) (rate(penstock_prefix_hit_tokens_total{{@}}[{RANGE}]))"
+                    f" / sum by (instance, engine) (rate(penstock_prefix_query_tokens_total{{@}}[{RANGE}]))",
+                    ENGINE_LEGEND,
+                )
+            ],
         ),
         Panel(
             "Where prompt tokens come from",
@@ -76,7 +88,7 @@ CACHE = Dashboard(
             "Disk tier: bytes",
             "Against --kv-disk-bytes; the longest unused files go first.",
             "bytes",
-            [total("penstock_prefix_disk_bytes", "bytes")],
+            [each("penstock_prefix_disk_bytes")],
         ),
         Panel(
             "Self-check complaints",

@@ -86,12 +86,14 @@ FAIRNESS = Dashboard(
             by="reason",
         ),
         Panel(
-            "In the engine by state",
-            "cancelling for long: the engine does not step.",
+            "In the engines by state",
+            "cancelling for long: an engine does not step. awaiting engine: theirs died, and no other has "
+            "them yet.",
             "short",
             [
                 total("penstock_engine_state_requests", "{{state}}", by="state"),
                 total("penstock_engine_requests", "all"),
+                total("penstock_awaiting_engine_requests", "awaiting engine"),
             ],
             stacked=False,
         ),

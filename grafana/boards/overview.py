@@ -12,14 +12,14 @@ OVERVIEW = Dashboard(
     (
         figure(
             "Engines up",
-            "Fewer than there are instances: requests wait for an engine that loads or restarts. See "
+            "Fewer than were started: one loads or restarts, and the others have its work. See "
             "Engine and memory.",
             "short",
             total("penstock_engine_up", "up"),
         ),
         figure(
             "Waiting",
-            "Grows for minutes: more is asked than the engine can do. See Scheduler and fairness for "
+            "Grows for minutes: more is asked than the engines can do. See Scheduler and fairness for "
             "whose it is.",
             "short",
             total("penstock_queued_requests", "waiting"),
@@ -48,7 +48,11 @@ OVERVIEW = Dashboard(
             "Share of prompt tokens not computed. Agents' turns give 0.9 and more; low means "
             "evictions or salts.",
             "percentunit",
-            Query("avg(instance:penstock_prefix_hit:ratio_rate5m{@})", "hits"),
+            Query(
+                "sum(rate(penstock_prefix_hit_tokens_total{@}[5m]))"
+                " / sum(rate(penstock_prefix_query_tokens_total{@}[5m]))",
+                "hits",
+            ),
         ),
         figure(
             "Stalled",
@@ -73,7 +77,7 @@ OVERVIEW = Dashboard(
             "queue: look at step time.",
             "short",
             [
-                Query("sum(instance:penstock_generated_tokens:rate1m{@})", "generated"),
+                Query("sum(instance_engine:penstock_generated_tokens:rate1m{@})", "generated"),
                 rate("penstock_prefilled_tokens_total", "prefilled"),
                 rate("penstock_prefix_hit_tokens_total", "cached, memory and disk"),
                 rate("penstock_re_prefilled_tokens_total", "prefilled again"),
@@ -82,12 +86,12 @@ OVERVIEW = Dashboard(
         Panel(
             "Slots",
             "Running at the number of slots with a queue behind: full. Fewer with a queue: memory or "
-            "a dead engine.",
+            "a dead engine. Of all engines together.",
             "short",
             [
                 total("penstock_slots", "slots"),
                 total("penstock_running_slots", "running"),
-                total("penstock_engine_waiting_requests", "in the engine without a slot"),
+                total("penstock_engine_waiting_requests", "in an engine without a slot"),
                 total("penstock_queued_requests", "queued"),
             ],
         ),

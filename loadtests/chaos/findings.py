@@ -45,11 +45,11 @@ class Findings:
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
     gaps: list[float] = field(default_factory=list)
-    """Of several engines: the longest pause of any even stream, after its first words, at each moment when one
-    was killed alone."""
+    """Of several engines: the longest pause of any even stream, after its first words, at each moment when
+    one was killed alone."""
     usual_gap_seconds: float = 0.0
-    """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes longer
-    ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""
+    """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes
+    longer ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""
 
     def complaints(self) -> Iterator[str]:
         """Return each violated requirement; empty if the run passed."""

@@ -53,8 +53,8 @@ def plan(moments: int, engines: int, kinds: Sequence[Strike], seed: int) -> list
 
 
 def even_streams(*undisturbed: Mapping[int, Answer]) -> set[int]:
-    """Return the numbers of the questions whose answers come evenly: in one undisturbed run at least without a
-    pause of MOST_UNEVEN_SECONDS. Of others tokens are held back, such as those of a call."""
+    """Return the numbers of the questions whose answers come evenly: in one undisturbed run at least without
+    a pause of MOST_UNEVEN_SECONDS. Of others tokens are held back, such as those of a call."""
     return {
         number
         for answers in undisturbed

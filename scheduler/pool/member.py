@@ -32,7 +32,7 @@ from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import EngineMetrics
 
 _log = structlog.get_logger("scheduler")
 STARTS_UNTIL_BLOCKED = 2
@@ -108,7 +108,8 @@ class Member:
         config: SchedulerConfig,
         launcher: EngineLauncher,
         owner: Owner,
-        metrics: Metrics,
+        metrics: EngineMetrics,
+        telemetry: Containment,
         observer: RequestObserver,
         model_name: str,
         on_loading: Callable[[str], None],
@@ -141,10 +142,10 @@ class Member:
         self._config = config
         self._owner = owner
         self._clock = clock
-        self._metrics = metrics
+        self.metrics = metrics
         self._model_name = model_name
         self._on_loading = on_loading
-        self._telemetry = Containment(metrics)
+        self._telemetry = telemetry
         self._totals = EngineTotals(metrics)
         self._breaker = CrashLoopBreaker(config.recovery)
         self._lost: Lost | None = None
@@ -263,7 +264,7 @@ class Member:
         self.stall.engine_ready(now)
         self._blocked = self._breaker.reason(now)
         self._blocked_until = now + self._config.supervision.stable_seconds
-        self._telemetry.sample(observation.observe_ready, self._metrics, ready, self._model_name)
+        self._telemetry.sample(observation.observe_ready, self.metrics, ready, self._model_name)
         self.budget_inspected = False
         _log.info(
             "engine_ready",
@@ -286,7 +287,7 @@ class Member:
         self._owner.engine_stepped(self)
 
     def engine_inspected(self, inspection: Inspection) -> None:
-        self._telemetry.sample(observation.observe_inspection, self._metrics, inspection)
+        self._telemetry.sample(observation.observe_inspection, self.metrics, inspection)
         self.stall.answered(inspection, self._clock())
         self.inspections.answered(inspection)
 
@@ -294,7 +295,7 @@ class Member:
         self.lost_at = self._clock()
         self.sender.disconnect()
         self.stall.engine_lost()
-        self._telemetry.sample(observation.observe_loss, self._metrics)
+        self._telemetry.sample(observation.observe_loss, self.metrics)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
         if self._config.engine.kv_disk is None:
@@ -306,7 +307,7 @@ class Member:
             self._owner.engine_recovery_failed(self, cause)
 
     def engine_died(self, death: Death) -> None:
-        self._telemetry.sample(observation.observe_death, self._metrics, death.cause)
+        self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         lost, self._lost = self._lost, None
         timed_out = death.cause is DeathCause.GPU_TIMEOUT
         if lost is not None and timed_out and not self.bounds.smallest_chunk:
@@ -336,10 +337,10 @@ class Member:
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)
         if (share := self.bounds.kv_cache_share) != before.kv_cache_share:
-            self._telemetry.sample(self._metrics.kv_cache_share.set, share)
+            self._telemetry.sample(self.metrics.kv_cache_share.set, share)
             _log.warning("kv_budget_lowered", engine=self.name, share=share, reason=death.detail)
         if (tokens := self.bounds.chunk_tokens) != before.chunk_tokens:
-            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            self._telemetry.sample(self.metrics.chunk_ceiling.set, tokens)
             _log.warning("prefill_chunk_lowered", engine=self.name, tokens=tokens, reason=death.detail)
 
     def _follow(self, counters: Counters) -> None:
@@ -351,7 +352,7 @@ class Member:
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:
             self.bounds = self.bounds.climbed(tokens)
-            self._telemetry.sample(self._metrics.chunk_ceiling.set, tokens)
+            self._telemetry.sample(self.metrics.chunk_ceiling.set, tokens)
             _log.info("prefill_chunk_raised", engine=self.name, tokens=tokens)
 
     # --- for operators

@@ -11,7 +11,14 @@ import structlog
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.errors import DeadlineExceeded, EngineLost, SchedulerError, Unavailable
+from scheduler.errors import (
+    DeadlineExceeded,
+    EngineLost,
+    LastEngine,
+    SchedulerError,
+    Unavailable,
+    UnknownEngine,
+)
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
@@ -44,14 +51,6 @@ class PoolListener(Protocol):
     def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None: ...
     def retired(self, record: StreamRecord) -> None: ...
     def fail_queued(self, error: SchedulerError) -> None: ...
-
-
-class UnknownEngine(Exception):
-    """No engine of the pool has this name."""
-
-
-class LastEngine(Exception):
-    """Nobody would be left to serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,11 @@ class Pool:
         try:
             return self._members[name]
         except KeyError:
-            raise UnknownEngine(name) from None
+            raise UnknownEngine(f"there is no engine {name!r}") from None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
 
     @property
     def records(self) -> Iterator[StreamRecord]:
@@ -162,7 +165,7 @@ class Pool:
         LastEngine if no other one is left."""
         member = self[name]
         if not any(one is not member and not one.draining and one.never_ready is None for one in self):
-            raise LastEngine(name)
+            raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
         if not member.draining:
             member.draining = True
             _log.info("engine_draining", engine=name, requests=member.requests)
@@ -179,7 +182,8 @@ class Pool:
             self._config,
             self._launchers(number),
             self,
-            self._metrics,
+            self._metrics.of_engine(name),
+            self._telemetry,
             self._traits.observer,
             self._traits.model_name,
             lambda stage: self._traits.on_loading(name, stage),
@@ -198,6 +202,7 @@ class Pool:
     def _leave(self, member: Member) -> None:
         """It has been stopped."""
         if self._members.pop(member.name, None) is not None:
+            self._metrics.forget_engine(member.name)
             _log.info("engine_removed", engine=member.name)
             self._follow_blocks()
             self._listener.pump()

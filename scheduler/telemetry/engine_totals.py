@@ -1,4 +1,4 @@
-"""Convert an engine's totals to increments of the service's counters, which a restart must not reset."""
+"""Convert an engine's totals to increments of its counters, which a restart of its process must not reset."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import structlog
 
 from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import EngineMetrics
 
 _log = structlog.get_logger("engine")
 
 
 class EngineTotals:
-    """Call `forget` when an engine is lost: the next one starts at zero."""
+    """Call `forget` when the process is lost: the next one starts at zero."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
         self._last = Counters()
 
@@ -27,7 +27,7 @@ class EngineTotals:
         metrics.preemptions.inc(now.preemptions - last.preemptions)
         metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
         metrics.running.set(now.running)
-        metrics.engine_waiting.set(now.waiting)
+        metrics.waiting.set(now.waiting)
         metrics.preempted.set(now.preempted)
         metrics.kv_bytes.set(now.kv_bytes)
         metrics.row_tokens.set(now.row_tokens)
@@ -49,14 +49,14 @@ class EngineTotals:
         prefilled = now.prefilled_tokens - last.prefilled_tokens
         kind = STEPS[0 if not prefilled else 1 if rows else 2]
         for _ in range(steps):
-            metrics.step_seconds.labels(kind).observe(busy / steps)
+            metrics.step_seconds[kind].observe(busy / steps)
             metrics.step_rows.observe(rows / steps)
             metrics.step_prefill.observe(prefilled / steps)
         model = now.model_seconds - last.model_seconds
         parts = (model, busy - model, now.between_seconds - last.between_seconds)
         for part, seconds in zip(ENGINE_PARTS, parts, strict=True):
             # Rounding may make a difference slightly negative, which a counter rejects.
-            metrics.engine_seconds.labels(part).inc(max(0.0, seconds))
+            metrics.seconds[part].inc(max(0.0, seconds))
 
     def _take_memory(self, now: DeviceMemory) -> None:
         self._metrics.device_active.set(now.active)
@@ -68,13 +68,14 @@ class EngineTotals:
         metrics = self._metrics
         read = (now.used, now.limit, now.available, now.chunk_peak)
         for part, count in zip(MEMORY_PARTS, read, strict=True):
-            metrics.memory_guard.labels(part).set(count)
+            metrics.memory_guard[part].set(count)
         if now.relief == last.relief:
             return
         metrics.memory_relief.set(now.relief)
-        metrics.memory_relief_changes.labels(DIRECTIONS[now.relief < last.relief]).inc()
+        metrics.memory_relief_changes[DIRECTIONS[now.relief < last.relief]].inc()
         _log.warning(
             "memory_relief",
+            engine=metrics.engine,
             level=RELIEF_LEVELS[now.relief],
             before=RELIEF_LEVELS[last.relief],
             used_bytes=now.used,
@@ -91,9 +92,9 @@ class EngineTotals:
         metrics.prefix_stored_tokens.inc(now.stored_tokens - last.stored_tokens)
         metrics.prefix_complaints.inc(now.complaints - last.complaints)
         evicted = metrics.prefix_evicted_tokens
-        evicted.labels("budget").inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
-        evicted.labels("superseded").inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
-        evicted.labels("cleared").inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
+        evicted["budget"].inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
+        evicted["superseded"].inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
+        evicted["cleared"].inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
         metrics.prefix_bytes.set(now.held_bytes)
         metrics.prefix_tokens.set(now.held_tokens)
         metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
@@ -107,7 +108,7 @@ class EngineTotals:
         self._last = Counters()
         metrics = self._metrics
         for gauge in (
-            *(metrics.running, metrics.engine_waiting, metrics.preempted, metrics.kv_bytes),
+            *(metrics.running, metrics.waiting, metrics.preempted, metrics.kv_bytes),
             *(metrics.row_tokens, metrics.shared_row_tokens, metrics.prefix_bytes, metrics.prefix_tokens),
         ):
             gauge.set(0)

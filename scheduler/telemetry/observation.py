@@ -20,8 +20,8 @@ from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause, FlowStatistics
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.labels import BANDS, OTHER, STATES
-from scheduler.telemetry.metrics import LONG_GAP_SECONDS, Metrics
+from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
+from scheduler.telemetry.metrics import LONG_GAP_SECONDS, EngineMetrics, Metrics
 
 EXEMPLAR_CHARACTERS = 100
 """OpenMetrics allows 128 for an exemplar's labels, names included."""
@@ -171,16 +171,24 @@ def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:
     metrics.service_gap.set(max(gaps, default=0.0))
 
 
-def observe_states(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
+def observe_engines(metrics: Metrics, conditions: Iterable[str]) -> None:
+    """`conditions` of every engine, each one of CONDITIONS."""
+    engines = Counter(conditions)
+    for condition in CONDITIONS:
+        metrics.by_condition.labels(condition).set(engines[condition])
+
+
+def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> None:
+    """`records` of the engine's requests."""
     states = Counter(record.state.name.lower() for record in records)
-    for state in STATES:
-        metrics.by_state.labels(state).set(states[state])
+    for state, gauge in engine.by_state.items():
+        gauge.set(states[state])
 
 
-def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
-    metrics.engine_up.set(1)
-    metrics.weights_bytes.set(ready.weights_bytes)
-    metrics.describe_model(
+def observe_ready(engine: EngineMetrics, ready: Ready, model: str) -> None:
+    engine.up.set(1)
+    engine.weights_bytes.set(ready.weights_bytes)
+    engine.describe_model(
         {
             "model": model or ready.model_type,
             "model_type": ready.model_type,
@@ -191,16 +199,17 @@ def observe_ready(metrics: Metrics, ready: Ready, model: str) -> None:
     )
 
 
-def observe_loss(metrics: Metrics) -> None:
-    metrics.engine_up.set(0)
-    metrics.engine_deaths.inc()
+def observe_loss(engine: EngineMetrics) -> None:
+    engine.up.set(0)
+    engine.deaths.inc()
 
 
-def observe_death(metrics: Metrics, cause: DeathCause) -> None:
-    metrics.engine_restarts.labels(cause.value).inc()
+def observe_death(engine: EngineMetrics, cause: DeathCause) -> None:
+    if cause is not DeathCause.STOPPED:
+        engine.restarts[cause.value].inc()
 
 
-def observe_inspection(metrics: Metrics, inspection: Inspection) -> None:
+def observe_inspection(engine: EngineMetrics, inspection: Inspection) -> None:
     """Inspections report the KV budget, which the device decides."""
     if inspection.cache is not None:
-        metrics.kv_budget.set(inspection.cache.budget_bytes)
+        engine.kv_budget.set(inspection.cache.budget_bytes)

@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 
 def value_of(instrument: Counter | Gauge) -> float:
-    """Return the value of an instrument without labels."""
+    """Return the value of one series: an instrument without labels, or a child of one with them."""
     (family,) = instrument.collect()
     return float(family.samples[0].value)
 

@@ -1,4 +1,4 @@
-"""The live page's stream: snapshots until the drain is done."""
+"""The live page's stream: snapshots until the drain is done, of all engines together and of each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import trio.testing
 from trio.testing import trio_test
 
+from api.live import snapshot
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
@@ -41,5 +42,35 @@ async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testi
     assert [one["number"] for one in recent] == [1, 2, 3]
     assert [one["outcome"] for one in recent] == ["length"] * 3
     assert snapshots[-1]["generated_tokens"] == 24
+    assert [(line["engine"], line["condition"]) for line in snapshots[-1]["engines"]] == [("0", "ready")]
     assert named(body, "cache")[0]["enabled"] is True
     assert "secret" not in body
+
+
+@trio_test
+async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockClock) -> None:
+    """And each engine's own rows and memory are in its line."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=4)
+    async with running(scheduler):
+        for name, factor in (("0", 1), ("1", 10)):
+            engine = scheduler.metrics.of_engine(name)
+            engine.slots.set(4)
+            engine.running.set(factor)
+            engine.kv_bytes.set(2 * factor)
+            engine.prefix_bytes.set(3 * factor)
+            engine.kv_budget.set(100)
+            engine.weights_bytes.set(1000)
+            engine.generated_tokens.inc(5 * factor)
+            engine.prefilled_tokens.inc(6 * factor)
+            engine.prefix_hit_tokens.inc(7 * factor)
+        body = snapshot(scheduler)
+    assert body["slots"] == 8
+    assert (body["generated_tokens"], body["prefilled_tokens"], body["cached_tokens"]) == (55, 66, 77)
+    assert body["memory"] == {
+        "running_bytes": 22,
+        "prefix_bytes": 33,
+        "budget_bytes": 200,
+        "weights_bytes": 2000,
+    }
+    lines = [(line["engine"], line["running_slots"], line["running_bytes"]) for line in body["engines"]]
+    assert lines == [("0", 1, 2), ("1", 10, 20)]

@@ -8,7 +8,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
-from api.operations import rounded
+from api.engines import rounded
 from scheduler.config import RecoveryConfig
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
@@ -76,18 +76,18 @@ async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockCloc
     assert samples["penstock_requests_total", ("cancelled",)] == 0
     assert samples["penstock_requests_total", ("invalid",)] == 1
     assert samples["penstock_prompt_tokens_total", ()] == 3 * prompt
-    assert samples["penstock_prefilled_tokens_total", ()] == prompt + 2
-    assert samples["penstock_prefix_query_tokens_total", ()] == 3 * prompt
-    assert samples["penstock_prefix_hit_tokens_total", ()] == 2 * (prompt - 1)
-    assert samples["penstock_generated_tokens_total", ()] == 24
+    assert samples["penstock_prefilled_tokens_total", ("0",)] == prompt + 2
+    assert samples["penstock_prefix_query_tokens_total", ("0",)] == 3 * prompt
+    assert samples["penstock_prefix_hit_tokens_total", ("0",)] == 2 * (prompt - 1)
+    assert samples["penstock_generated_tokens_total", ("0",)] == 24
     assert samples["penstock_time_to_first_token_seconds_count", ("cold",)] == 1
     assert samples["penstock_time_to_first_token_seconds_count", ("warm",)] == 2
     assert samples["penstock_inter_token_seconds_count", ()] == 21
     assert samples["penstock_request_seconds_count", ()] == 3
     assert samples["penstock_queued_requests", ()] == 0
-    assert samples["penstock_running_slots", ()] == 0
-    assert samples["penstock_kv_bytes", ()] == 0
-    assert samples["penstock_engine_up", ()] == 1
+    assert samples["penstock_running_slots", ("0",)] == 0
+    assert samples["penstock_kv_bytes", ("0",)] == 0
+    assert samples["penstock_engine_up", ("0",)] == 1
 
 
 @trio_test

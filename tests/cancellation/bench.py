@@ -21,6 +21,7 @@ from scheduler.service import RequestStream, Scheduler
 from scheduler.telemetry.labels import OUTCOMES
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler
 
 
@@ -173,9 +174,7 @@ class Bench:
         return {outcome: int(value) for outcome, value in values.items() if value}
 
     def sample(self, name: str, **labels: str) -> float:
-        value = self.scheduler.metrics.registry.get_sample_value(name, labels)
-        assert value is not None, f"no sample {name}"
-        return value
+        return sample(self.scheduler.metrics.registry, name, **labels)
 
     def check_intake_is_empty(self) -> None:
         """No deadline is watched, no charge is open, no account waits or runs."""

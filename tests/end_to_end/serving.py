@@ -67,13 +67,16 @@ class Served:
                 return error.code, json.loads(error.read())
 
     def metric(self, name: str, *labels: str) -> float:
+        """Return the sum of the series of this name with these labels, among others."""
         with urlopen(self.url + "/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        for line in text.splitlines():
-            found = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
-            if found and all(label in (found[1] or "") for label in labels):
-                return float(found[2])
-        raise KeyError(name)
+        lines = (re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line) for line in text.splitlines())
+        values = [
+            float(found[2]) for found in lines if found and all(label in (found[1] or "") for label in labels)
+        ]
+        if not values:
+            raise KeyError(name)
+        return sum(values)
 
     def engine_pid(self) -> int:
         """The server's one child."""

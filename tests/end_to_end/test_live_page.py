@@ -37,6 +37,12 @@ GIVE_KEY = """
 document.querySelector("#key").value = "{}";
 document.querySelector("#keyform button").click()"""
 
+ANOTHER_ENGINE = """
+const one = snapshot;
+snapshot = s => one({...s, engines: [...s.engines, {...s.engines[0], engine: "1", condition: "restarting",
+  restarts: 2, last_death: "<img src=x onerror=boom()>" + " killed".repeat(60), stalled_seconds: 0}]})"""
+"""A second line in every snapshot that the server sends."""
+
 
 @contextmanager
 def load(served: Served, agents: int = 14) -> Iterator[None]:
@@ -92,6 +98,31 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.ask('document.querySelectorAll("img").length') == 0
         assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_several_engines_have_a_line_each(width: int, tmp_path: Path) -> None:
+    """One engine has none: the page's figures are its own. A line says what its engine died of."""
+    with serving(*SLOW) as served, load(served, 3), tab(tmp_path / "profile") as page:
+        page.open(served.url, width)
+        page.until('document.querySelector("#state").textContent === "ready"')
+        assert page.ask('document.querySelector("#pool").hidden')
+        page.ask(ANOTHER_ENGINE)
+        page.until('!document.querySelector("#pool").hidden')
+        page.until('document.querySelector("#state").textContent === "1 of 2 engines ready"')
+        assert page.ask('document.querySelector("#state").className') == "chip bad"
+        rows = '[...document.querySelectorAll("#engines tr")].map(row => row.children[{}].textContent)'
+        assert page.ask(rows.format(0)) == ["0", "1"]
+        assert page.ask(rows.format(1)) == ["ready", "restarting"]
+        page.until(rows.format(2) + '.every(text => text.endsWith(" of 6"))')
+        assert page.ask(rows.format(6))[0] == ""
+        assert page.ask(rows.format(6))[1].endswith("killed (2 restarts)")
+        assert page.ask(OVERFLOW) == []
+        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert page.ask('document.querySelectorAll("img").length') == 0
+        assert page.complaints == []
+        if SCREENSHOTS:
+            page.screenshot(Path(SCREENSHOTS) / f"live-engines-{width}.png")
 
 
 def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:

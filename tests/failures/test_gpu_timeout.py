@@ -22,6 +22,7 @@ from tests.failures.test_poison import check_poisonous
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import HEALTHY, METAL_TIMEOUT, Faults, in_engine_process
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
 from tests.scheduler.link.real_engine import RealEngine
 
@@ -58,10 +59,6 @@ async def follow_all(scheduler: Scheduler, *clients: Client) -> None:
                 await trio.lowlevel.checkpoint()
 
 
-def sample(scheduler: Scheduler, name: str, **labels: str) -> float | None:
-    return scheduler.metrics.registry.get_sample_value(name, labels)
-
-
 @trio_test
 async def test_each_timeout_halves_the_chunk_until_the_device_is_in_time(autojump_clock: MockClock) -> None:
     """The answers are those of an undisturbed run, and the operator sees ceiling and cause."""
@@ -73,9 +70,9 @@ async def test_each_timeout_halves_the_chunk_until_the_device_is_in_time(autojum
         await check_undisturbed(client, PLAN)
     assert metal.ceilings == [WHOLE, 256, 128, 64]
     assert scheduler.operations.report().prefill_chunk_ceiling == 64
-    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == 64
-    assert sample(scheduler, "penstock_engine_restarts_total", cause="gpu_timeout") == 3
-    assert sample(scheduler, "penstock_poisonous_requests_total") == 0
+    assert sample(scheduler.metrics.registry, "penstock_prefill_chunk_ceiling_tokens") == 64
+    assert sample(scheduler.metrics.registry, "penstock_engine_restarts_total", cause="gpu_timeout") == 3
+    assert sample(scheduler.metrics.registry, "penstock_poisonous_requests_total") == 0
     lowered = [line for line in logs if line["event"] == "prefill_chunk_lowered"]
     assert [(line["tokens"], line["reason"]) for line in lowered] == [
         (tokens, METAL_TIMEOUT) for tokens in (256, 128, 64)
@@ -96,7 +93,7 @@ async def test_a_device_that_is_in_time_again_gets_its_chunks_back(autojump_cloc
     raised = [line["tokens"] for line in logs if line["event"] == "prefill_chunk_raised"]
     assert raised == [320, 400, 500, WHOLE]
     assert scheduler.operations.report().prefill_chunk_ceiling == WHOLE
-    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == WHOLE
+    assert sample(scheduler.metrics.registry, "penstock_prefill_chunk_ceiling_tokens") == WHOLE
 
 
 @trio_test
@@ -123,7 +120,7 @@ async def test_only_what_fails_with_the_smallest_chunk_is_poison(autojump_clock:
     assert isinstance(final, Failed)
     assert "gpu_timeout" in final.error.message
     assert metal.ceilings[:7] == [WHOLE, 256, 128, 64, 32, 16, 16]
-    assert sample(scheduler, "penstock_poisonous_requests_total") == 1
+    assert sample(scheduler.metrics.registry, "penstock_poisonous_requests_total") == 1
 
 
 @trio_test
@@ -173,7 +170,7 @@ def test_a_process_that_dies_as_metal_does_is_followed_by_one_with_smaller_chunk
         trio.run(main)
     for client in clients:
         trio.run(check_undisturbed, client, ScriptedPlan())
-    assert sample(scheduler, "penstock_prefill_chunk_ceiling_tokens") == 64
+    assert sample(scheduler.metrics.registry, "penstock_prefill_chunk_ceiling_tokens") == 64
     died = [line for line in logs if line["event"] == "engine_died"]
     assert [line["cause"] for line in died] == ["gpu_timeout"] * 3
     assert all("SIGABRT" in line["exit"] and line["detail"] == METAL_TIMEOUT for line in died)

@@ -17,6 +17,7 @@ from scheduler.link.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
 
 PLAN = ScriptedPlan(step_seconds=0.01)
@@ -72,9 +73,9 @@ async def test_the_next_engine_has_four_fifths_of_the_budget(
         assert scheduler.operations.report().kv_cache_share == 0.8
     await check_undisturbed(client, PLAN)
     assert memory.budgets[1] == int(0.8 * memory.budgets[0])
-    sample = scheduler.metrics.registry.get_sample_value
-    assert sample("penstock_kv_cache_share") == 0.8
-    assert sample("penstock_engine_restarts_total", {"cause": "out_of_memory"}) == 1
+    registry = scheduler.metrics.registry
+    assert sample(registry, "penstock_kv_cache_share") == 0.8
+    assert sample(registry, "penstock_engine_restarts_total", cause="out_of_memory") == 1
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ async def test_an_engine_that_dies_of_something_else_keeps_its_budget(
         assert scheduler.operations.report().kv_cache_share == 1
     await check_undisturbed(client, PLAN)
     assert memory.budgets[1] == memory.budgets[0]
-    sample = scheduler.metrics.registry.get_sample_value
-    assert sample("penstock_engine_restarts_total", {"cause": cause}) == 1
+    registry = scheduler.metrics.registry
+    assert sample(registry, "penstock_engine_restarts_total", cause=cause) == 1
 
 
 @trio_test

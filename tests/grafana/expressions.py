@@ -72,9 +72,10 @@ def expressions() -> Iterator[Expression]:
         yield Expression(str(rule.get("alert") or rule["record"]), rule["expr"], alert="alert" in rule)
 
 
-def filled_in(promql: str) -> str:
-    """Return the expression as Grafana sends it, with all instances."""
-    return promql.replace("$instance", ".*").replace("$__rate_interval", "1m")
+def filled_in(promql: str, rate_interval: str = "1m") -> str:
+    """Return the expression as Grafana sends it, with all instances and engines."""
+    filled = promql.replace("$instance", ".*").replace("$engine", ".*")
+    return filled.replace("$__rate_interval", rate_interval)
 
 
 def metrics_in(promql: str) -> set[str]:

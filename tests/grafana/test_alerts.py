@@ -40,12 +40,19 @@ def outcomes(**each: int) -> dict[str, str]:
     return {f'penstock_requests_total{{outcome="{name}"}}': f"0+{n}x120" for name, n in each.items()}
 
 
+def engines(metric: str, *values: str, **labels: str) -> dict[str, str]:
+    """One series an engine."""
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return {f'{metric}{{engine="{number}"{more}}}': one for number, one in enumerate(values)}
+
+
 def cache(evicted: int, stored: int, found: int) -> dict[str, str]:
+    """Of two engines, of which the second has no work."""
     return {
-        'penstock_prefix_evicted_tokens_total{reason="budget"}': f"0+{evicted}x120",
-        "penstock_prefix_stored_tokens_total": f"0+{stored}x120",
-        "penstock_prefix_hit_tokens_total": f"0+{found}x120",
-        "penstock_prefix_query_tokens_total": "0+100x120",
+        **engines("penstock_prefix_evicted_tokens_total", f"0+{evicted}x120", "0x120", reason="budget"),
+        **engines("penstock_prefix_stored_tokens_total", f"0+{stored}x120", "0x120"),
+        **engines("penstock_prefix_hit_tokens_total", f"0+{found}x120", "0x120"),
+        **engines("penstock_prefix_query_tokens_total", "0+100x120", "0x120"),
     }
 
 
@@ -60,13 +67,22 @@ def cancels(slow: int) -> dict[str, str]:
 CASES = {
     "PenstockDown": Case({'up{job="penstock"}': "1x50 0x60"}, {'up{job="penstock"}': "1x120"}, early=51),
     "PenstockEngineDown": Case(
-        {"penstock_engine_up": "1x50 0x60"}, {"penstock_engine_up": "1x50 0x3 1x60"}, early=53
+        engines("penstock_engine_up", "1x50 0x60", "1x30 0x80"),
+        engines("penstock_engine_up", "1x50 0x60", "1x120"),
+        early=53,
+    ),
+    "PenstockEngineMissing": Case(
+        engines("penstock_engine_up", "1x120", "1x50 0x60"),
+        engines("penstock_engine_up", "1x50 0x60", "1x50 0x60"),
+        early=53,
     ),
     "PenstockCrashLoop": Case(
-        {"penstock_engine_deaths_total": "0+1x120"}, {"penstock_engine_deaths_total": "0x40 1x80"}
+        engines("penstock_engine_deaths_total", "0+1x120", "0x120"),
+        engines("penstock_engine_deaths_total", "0x40 1x80", "0x50 2x70"),
     ),
     "PenstockEngineHung": Case(
-        {"penstock_stalled_seconds": "0x57 60+60x9"}, {"penstock_stalled_seconds": "0x57 45x9"}
+        engines("penstock_stalled_seconds", "0x120", "0x57 60+60x9"),
+        engines("penstock_stalled_seconds", "0x120", "0x57 45x9"),
     ),
     "PenstockQueueOld": Case(
         {"penstock_oldest_queued_seconds": "0x50 90x60"},
@@ -78,34 +94,41 @@ CASES = {
     "PenstockRejecting": Case(outcomes(stop=70, rejected=30), outcomes(stop=90, rejected=10)),
     "PenstockCacheThrash": Case(cache(95, 100, 5), cache(95, 100, 90)),
     "PenstockMemoryTight": Case(
-        {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "100x120"},
-        {"penstock_kv_bytes": "95x120", "penstock_kv_budget_bytes": "0x120"},
+        engines("penstock_kv_bytes", "5x120", "95x120")
+        | engines("penstock_kv_budget_bytes", "100x120", "100x120"),
+        engines("penstock_kv_bytes", "95x120", "95x120")
+        | engines("penstock_kv_budget_bytes", "200x120", "0x120"),
         early=5,
     ),
     "PenstockDeviceMemoryTight": Case(
-        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "100x120"},
-        {"penstock_device_active_bytes": "97x120", "penstock_device_recommended_bytes": "0x120"},
+        engines("penstock_device_active_bytes", "5x120", "97x120")
+        | engines("penstock_device_recommended_bytes", "100x120", "100x120"),
+        engines("penstock_device_active_bytes", "97x120", "97x120")
+        | engines("penstock_device_recommended_bytes", "200x120", "0x120"),
         early=1,
     ),
     "PenstockMemoryPressed": Case(
-        {"penstock_memory_relief": "3x120"},
-        {"penstock_memory_relief": "2x120"},
+        engines("penstock_memory_relief", "0x120", "3x120"),
+        engines("penstock_memory_relief", "2x120", "2x120"),
         early=1,
     ),
     "PenstockPreempting": Case(
-        {"penstock_re_prefilled_tokens_total": "0+30x120", "penstock_prefilled_tokens_total": "0+100x120"},
-        {"penstock_re_prefilled_tokens_total": "0+5x120", "penstock_prefilled_tokens_total": "0+100x120"},
+        engines("penstock_re_prefilled_tokens_total", "0x120", "0+30x120")
+        | engines("penstock_prefilled_tokens_total", "0+900x120", "0+100x120"),
+        engines("penstock_re_prefilled_tokens_total", "0x120", "0+5x120")
+        | engines("penstock_prefilled_tokens_total", "0+900x120", "0+100x120"),
     ),
     "PenstockUnfair": Case(
         {"penstock_service_gap_tokens": "80000x120"}, {"penstock_service_gap_tokens": "80000x55 100x60"}
     ),
     "PenstockCancelSlow": Case(cancels(5), cancels(0)),
     "PenstockCacheFault": Case(
-        {"penstock_prefix_integrity_complaints_total": "0x50 1x60"},
-        {"penstock_prefix_integrity_complaints_total": "1x120"},
+        engines("penstock_prefix_integrity_complaints_total", "0x120", "0x50 1x60"),
+        engines("penstock_prefix_integrity_complaints_total", "0x120", "1x120"),
     ),
     "PenstockDiskTierErrors": Case(
-        {"penstock_prefix_disk_errors_total": "0+1x120"}, {"penstock_prefix_disk_errors_total": "0x50 1x60"}
+        engines("penstock_prefix_disk_errors_total", "0+1x120", "0x120"),
+        engines("penstock_prefix_disk_errors_total", "0x50 1x60", "0x50 1x60"),
     ),
 }
 

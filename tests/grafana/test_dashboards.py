@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from grafana.boards import DASHBOARDS as BOARDS
 from grafana.build import FOLDER
 from grafana.dashboard import Dashboard
-from scheduler.telemetry.metrics import Metrics
+from tests.grafana.exported import registry
 from tests.grafana.expressions import DASHBOARDS, alerts, expressions, filled_in, metrics_in, recorded, rules
 
 PROMETHEUS_OWN = {"up"}
@@ -23,14 +24,7 @@ UNUSED: dict[str, str] = {
 
 def exported() -> dict[str, set[str]]:
     """Return series names by metric, from a real registry."""
-    metrics = Metrics(["acme"])
-    metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
-    metrics.describe_model(
-        {"model": "m", "model_type": "t", "device": "d", "weights_dtype": "w", "fallbacks": ""}
-    )
-    metrics.http_requests.labels("GET", "/health", "200").inc()
-    metrics.bodies_with_ignored_fields.labels("/v1/messages").inc()
-    return {family.name: {sample.name for sample in family.samples} for family in metrics.registry.collect()}
+    return {family.name: {sample.name for sample in family.samples} for family in registry("0").collect()}
 
 
 def test_what_is_read_of_an_expression() -> None:
@@ -122,7 +116,7 @@ def test_variables_and_annotation_are_read_from_the_chosen_data_source() -> None
             assert choice["query"]["query"].startswith("label_values(penstock_model_info")
             assert (choice["allValue"], choice["includeAll"], choice["multi"]) == (".*", True, True)
         (deaths,) = board["annotations"]["list"]
-        assert (deaths["titleFormat"], deaths["step"]) == ("engine died", "10s")
+        assert (deaths["titleFormat"], deaths["step"]) == ("engine {{engine}} died", "10s")
         assert all(panel["datasource"]["uid"] == "${datasource}" for panel in board["panels"])
 
 
@@ -134,6 +128,7 @@ def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
         "datasource",
         "model",
         "instance",
+        "engine",
     ]
     taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
@@ -147,6 +142,23 @@ def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
         for target in panel["targets"]:
             assert 'instance=~"$instance"' in target["expr"]
     assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_a_chosen_engine_is_asked_for_where_there_is_one() -> None:
+    """A matcher on a label that a series lacks empties its panel; a missing one shows all engines."""
+    names = {family.name: family.samples for family in registry("0").collect()}
+    engines = {one.name for samples in names.values() for one in samples if "engine" in one.labels}
+    engines |= {name for name in recorded() if name.startswith("instance_engine:")}
+    selectors = re.compile(r"([\w:]+)\{([^}]*)\}")
+    found = [
+        (one.where, series, matchers)
+        for one in expressions()
+        if "$instance" in one.promql
+        for series, matchers in selectors.findall(one.promql)
+    ]
+    assert len(found) > 100
+    wrong = [one for one in found if (one[1] in engines) != ('engine=~"$engine"' in one[2])]
+    assert wrong == []
 
 
 def test_alerts_have_a_runbook_and_a_severity() -> None:

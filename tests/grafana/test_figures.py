@@ -20,7 +20,7 @@ from loadtests.targets import Target
 from loadtests.window import output_tokens, tpot, ttft
 from scheduler.telemetry.metrics import ITL_SECONDS, LATENCY_SECONDS, TTFT_SECONDS
 from tests.end_to_end.serving import Served, eventually, serving
-from tests.grafana.expressions import GRAFANA
+from tests.grafana.expressions import GRAFANA, filled_in
 from tests.grafana.programs import program
 from tests.grafana.prometheus import Prometheus, prometheus
 
@@ -58,7 +58,7 @@ def panel(board: str, title: str, legend: str) -> str:
     (found,) = [one for one in panels if one["title"] == title]
     (target,) = [one for one in found["targets"] if one["legendFormat"] == legend]
     expression: str = target["expr"]
-    return expression.replace("$instance", ".*").replace("$__rate_interval", "10m")
+    return filled_in(expression, rate_interval="10m")
 
 
 def shown(collector: Prometheus, expression: str) -> float:

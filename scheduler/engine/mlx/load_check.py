@@ -24,6 +24,7 @@ there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -52,7 +53,10 @@ _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit: the effect of another order of summation. Where not all is float32 the
 median position counts, because rounding may send a token to another expert, which changes one position much
 and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
-that goes to another expert, a right model falls back: with two sets of prompts one hid a fault."""
+that goes to another expert, a right model differs, with one row at a time as well (`_ROUNDING_ALIKE`)."""
+_ROUNDING_ALIKE = 1.2
+"""In few bits, a batch that differs at most this many times as much as one row at a time does so by
+rounding."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
 """Of a reference: those of its answer, and in a second turn those of the first turn's answer."""
@@ -66,7 +70,11 @@ class ModelUnusable(Exception):
 
 
 class _Differs(Exception):
-    """A batch does not give what the model gives alone."""
+    """A batch does not give what the model gives alone. `by`: this fraction of the largest logit."""
+
+    def __init__(self, reason: str, by: float = math.inf) -> None:
+        super().__init__(reason)
+        self.by = by
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,8 @@ def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = Tr
 class _Fault:
     reason: str
     raised: bool
-    """Whether the model raised; otherwise it differs."""
+    """Whether the model raised; otherwise it differs, by a fraction of the largest logit."""
+    by: float = math.inf
 
     def __str__(self) -> str:
         return self.reason
@@ -158,7 +167,10 @@ class _Check:
         """`wanted` with its fallbacks."""
         if self._fault(wanted.batching) is None:
             return wanted
-        return self._prefixes(self._rows(wanted))
+        found = self._rows(wanted)
+        if not found.batching.batched and self._only_rounds(wanted.batching):
+            return wanted
+        return self._prefixes(found)
 
     def _rows(self, verdict: Verdict) -> Verdict:
         without = replace(verdict.batching, prefixes=False, in_place=False)
@@ -173,6 +185,13 @@ class _Check:
             if fault.raised and not tried.batched:
                 raise ModelUnusable(str(fault))
         return replace(verdict, batching=ONE_ROW)
+
+    def _only_rounds(self, wanted: Batching) -> bool:
+        """Whether this batching differs as one row at a time does, by the rounding of few bits."""
+        batch, alone = self._fault(wanted), self._fault(ONE_ROW)
+        if self._exact or batch is None or alone is None or not math.isfinite(alone.by):
+            return False
+        return batch.by <= _ROUNDING_ALIKE * alone.by
 
     def _prefixes(self, verdict: Verdict) -> Verdict:
         """The verdict, with less of the prefix cache if need be."""
@@ -203,7 +222,7 @@ class _Check:
             for submit in reversed(run.submits):
                 self._compare(submit, run.answers[submit.request_id])
         except _Differs as differs:
-            return _Fault(str(differs), raised=False)
+            return _Fault(str(differs), raised=False, by=differs.by)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
             return _Fault(f"{type(error).__name__}: {error}", raised=True)
         return None
@@ -231,7 +250,7 @@ class _Check:
         differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
         worst = max(differences) if self._exact else median(differences)
         if not worst <= (_TOLERANCE if self._exact else _TOLERANCE_16_BIT):  # NaN is a difference.
-            raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit")
+            raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
 
     def _reference(self, text: list[int], positions: int) -> _Reference:
         """One that has the last `positions` of this text."""

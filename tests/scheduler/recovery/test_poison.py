@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler.config import RecoveryConfig
 from scheduler.events import FinishReason
 from scheduler.recovery.death import CrashLoopBreaker
-from scheduler.recovery.poison import count_death, culprit_of, spare, to_resume
+from scheduler.recovery.poison import count_death, culprit_of, spare, takes_suspect
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 from tests.fakes.byte_tokenizer import EOS
@@ -38,23 +38,21 @@ def sent_again(record: StreamRecord) -> StreamRecord:
     return record
 
 
-def test_trusted_requests_resume_together_and_suspects_one_by_one() -> None:
-    """Each suspect when all on board are trusted, in their old order."""
+def test_a_suspect_resumes_where_it_would_be_the_only_culprit() -> None:
+    """With a free slot, beside requests that are all trusted."""
     trusted = [on_board(number, tokens=4) for number in (1, 2)]
-    suspects = [on_board(number, tokens=number) for number in (3, 0)]
-    records = [trusted[0], *suspects, trusted[1]]
-    assert after_death(*records) is None
-    assert to_resume(records, 8) == trusted
+    assert takes_suspect([], 1)
+    assert takes_suspect(trusted, 3)
+    assert not takes_suspect(trusted, 2), "no slot is free"
+    after_death(*trusted)
     for record in trusted:
         sent_again(record)
-    assert to_resume(records, 8) == [], "they are not trusted yet"
+    assert not takes_suspect(trusted, 8), "they are not trusted yet"
     for record in trusted:
         for _ in range(4):
             record.count_token(65, 0.0)
-    assert to_resume(records, 2) == [], "no slot is free"
-    assert to_resume(records, 3) == [suspects[0]]
-    sent_again(suspects[0])
-    assert to_resume(records, 8) == [], "one at a time"
+    assert takes_suspect(trusted, 8)
+    assert not takes_suspect([*trusted, on_board(3, tokens=3)], 8), "one at a time"
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:

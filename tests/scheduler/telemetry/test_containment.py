@@ -39,9 +39,10 @@ class BrokenInstrument:
 
 
 def break_metrics(scheduler: Scheduler) -> None:
-    for name, value in list(vars(scheduler.metrics).items()):
-        if isinstance(value, Counter | Gauge | Histogram):
-            setattr(scheduler.metrics, name, BrokenInstrument())
+    for owner in (scheduler.metrics, *scheduler.metrics.engines):
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, Counter | Gauge | Histogram | dict) and not name.startswith("_"):
+                setattr(owner, name, BrokenInstrument())
 
 
 def raises_from(
@@ -153,9 +154,10 @@ async def test_a_bug_in_routing_is_an_engines_end_and_the_streams_go_on(
 def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
     """Counters before a broken one continue correctly."""
     metrics = Metrics()
-    totals = EngineTotals(metrics)
-    metrics.running = BrokenInstrument()  # type: ignore[assignment]
+    engine = metrics.of_engine("0")
+    totals = EngineTotals(engine)
+    engine.running = BrokenInstrument()  # type: ignore[assignment]
     for tokens in (5, 9):
         with pytest.raises(BugError):
             totals.take(Counters(generated_tokens=tokens))
-    assert metrics.registry.get_sample_value("penstock_generated_tokens_total") == 9
+    assert metrics.registry.get_sample_value("penstock_generated_tokens_total", {"engine": "0"}) == 9

@@ -52,6 +52,6 @@ def test_every_refusal_has_its_reason(error: type[SchedulerError], reason: str) 
 def test_services_do_not_share_their_numbers() -> None:
     """A registry each: two schedulers in one process, as in tests, count for themselves."""
     one, two = Metrics(), Metrics()
-    one.preemptions.inc()
-    assert read(one, "penstock_preemptions_total") == 1
-    assert read(two, "penstock_preemptions_total") == 0
+    one.session_moves.inc()
+    assert read(one, "penstock_session_moves_total") == 1
+    assert read(two, "penstock_session_moves_total") == 0

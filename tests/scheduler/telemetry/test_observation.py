@@ -14,7 +14,9 @@ from scheduler.statistics import FlowStatistics
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import band_of, observe_flows
 from scheduler.telemetry.vllm_names import VllmNames
+from tests.cancellation.bench import Bench
 from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 
@@ -94,23 +96,18 @@ async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock
     parts = [value(f"penstock_{phase}_seconds_sum") or 0.0 for phase in phases]
     assert sum(parts) == pytest.approx(value("penstock_request_seconds_sum"))
     assert value("penstock_tenant_output_tokens_total", {"tenant": "other"}) == 16
-    assert value("penstock_stalled_seconds") == 0
-    assert value("penstock_model_info", _model_labels(scheduler.metrics)) == 1
+    assert value("penstock_stalled_seconds", {"engine": "0"}) == 0
+    assert value("penstock_engines", {"condition": "ready"}) == 1
+    assert sample(scheduler.metrics.registry, "penstock_model_info", engine="0") == 1
     text = generate_latest(scheduler.metrics.registry).decode()
     exemplars = [
-        sample.exemplar
+        one.exemplar
         for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.exemplar is not None
+        for one in family.samples
+        if one.exemplar is not None
     ]
     assert exemplars
     assert all(exemplar.labels == {"request_id": "test-hello"} for exemplar in exemplars)
-
-
-def _model_labels(metrics: Metrics) -> dict[str, str]:
-    (family,) = metrics.model.collect()
-    (sample,) = family.samples
-    return sample.labels
 
 
 @trio_test
@@ -145,6 +142,25 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
     assert value("penstock_cancel_seconds_count") == 1
     assert 0 < (value("penstock_cancel_seconds_sum") or 0) <= 1.0
     assert value("penstock_request_seconds_count") == 0
+
+
+@trio_test
+async def test_who_awaits_an_engine_is_in_no_state_of_one(autojump_clock: MockClock) -> None:
+    """Until another has resumed it: then it decodes there."""
+    bench = Bench()
+    async with running(bench.scheduler), trio.open_nursery() as nursery:
+        client = await bench.strand(nursery)
+        bench.scheduler.operations.observe()
+        assert bench.sample("penstock_awaiting_engine_requests") == 1
+        assert bench.sample("penstock_engine_state_requests") == 0
+        assert bench.sample("penstock_engines", condition="restarting") == 1
+        had = len(client.text)
+        await bench.wait_for(lambda: len(client.text) > had)
+        bench.scheduler.operations.observe()
+        assert bench.sample("penstock_awaiting_engine_requests") == 0
+        assert bench.sample("penstock_engine_state_requests", state="decoding") == 1
+        assert bench.sample("penstock_engines", condition="ready") == 1
+        client.leave()
 
 
 @trio_test

@@ -123,11 +123,13 @@ def test_padding_is_found_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["exaone@affine4", "exaone_moe@affine4", "bailing_moe@affine4", "gemma@affine4"]
+    "name",
+    ["exaone@affine4", "exaone_moe@affine4", "bailing_moe@affine4", "gemma@affine4", "falcon_h1@affine4"],
 )
 def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
     """Of models that fell back while one set of prompts decided: one logit of some thousand was far, or a
-    token of a prompt went to another expert. The zoo finds them right."""
+    token of a prompt went to another expert; falcon_h1 differs as much with one row at a time. The zoo finds
+    them right."""
     model, model_type = build(name)
     assert checked(model, model_type) == Verdict(Batching())
 

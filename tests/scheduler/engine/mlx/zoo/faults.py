@@ -7,6 +7,8 @@ file of its own because entries leave it as faults are mended, and nothing else 
 from __future__ import annotations
 
 FAULTS: dict[str, str] = {
+    "gpt_oss@affine8": "rounding sends a token to another expert: 1.5 where the rule allows 1.05;"
+    " float32 and the stored type differ by up to 17 E in the model alone",
     "gpt_oss@nvfp4": "rounding sends a token to another expert: 1.7 where the rule allows 1.5",
     "phi3small": "mlx-lm itself: its mask of sparse blocks is misaligned where a prompt is cut",
     "plamo3": "mlx-lm itself masks window + 1 tokens over a ring of window: a prompt's cuts show",

@@ -1,0 +1,81 @@
+"""Endpoints for operators of several engines: who they are, one more, one less."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse
+
+from api.auth import operator
+from scheduler.errors import Unavailable
+from scheduler.link.messages import Inspection
+from scheduler.link.reports import EngineReport
+from scheduler.pool.member import Member
+from scheduler.service import Scheduler
+
+
+def engine_routes(scheduler: Scheduler) -> APIRouter:
+    router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
+
+    @router.get("/v1/engines")
+    async def engines() -> dict[str, Any]:
+        """Each engine's state and speeds; `report` has its slots and the plan of its last step, null if it
+        does not answer."""
+        return {"engines": await engine_objects(scheduler)}
+
+    @router.post("/v1/engines", status_code=202)
+    async def add() -> JSONResponse:
+        """Start one more engine, as the others were started. It takes requests when it has loaded."""
+        return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
+
+    @router.delete("/v1/engines/{name}", status_code=202)
+    async def drain(name: str) -> JSONResponse:
+        """Give an engine no new requests, and stop it at the end of those that it has. 404 for an unknown
+        name, 409 for the last engine."""
+        return JSONResponse(_state(scheduler, scheduler.pool.drain(name)), status_code=202)
+
+    return router
+
+
+async def engine_objects(scheduler: Scheduler) -> list[dict[str, Any]]:
+    """Return the engines in the order of their numbers."""
+    found: dict[str, Inspection] = {}
+    with suppress(Unavailable):
+        found = await scheduler.operations.inspect_engines(top=0)
+    bodies = []
+    for statistics in scheduler.operations.report().engines:
+        inspection = found.get(statistics.engine)
+        report = None if inspection is None or inspection.engine is None else _report(inspection.engine)
+        bodies.append(rounded({**asdict(statistics), "report": report}))
+    return bodies
+
+
+def _state(scheduler: Scheduler, member: Member) -> dict[str, Any]:
+    state: dict[str, Any] = rounded(asdict(scheduler.operations.engine(member)))
+    return state
+
+
+def _report(engine: EngineReport) -> dict[str, Any]:
+    """Add field names, which messages on the link do not carry."""
+    fields = msgspec.structs.asdict(engine)
+    slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
+    plan = None if engine.plan is None else msgspec.structs.asdict(engine.plan)
+    return fields | {"slots": slots, "plan": plan}
+
+
+def rounded(value: Any) -> Any:
+    """Round floats to the thousandth, or below 1 to three digits (a step may take less than a
+    millisecond)."""
+    match value:
+        case float():
+            return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
+        case dict():
+            return {key: rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return [rounded(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,202 @@
+"""Whatever clients and engines do, in any order: nobody waits beside a free slot, nobody is lost, and a
+poison takes no second engine with it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scheduler.errors import Draining, LastEngine
+from scheduler.pool.member import Member
+from scheduler.requests.lifecycle import State
+from tests.scheduler.pool.bench import PoolBench
+from tests.scheduler.requests.records import events_of, finals_of
+
+numbers = st.integers(0, 9)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1))
+    def begin(self, engines: int, slots: int, lookahead: int) -> None:
+        self.bench = PoolBench(engines, slots=slots, lookahead=lookahead)
+        self.credits = slots + lookahead
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self.bench.pool)
+
+    def running(self, which: int) -> Member | None:
+        ready = [member for member in self.members if member.ready]
+        return ready[which % len(ready)] if ready else None
+
+    @rule(requests=st.integers(1, 4), session=st.sampled_from([None, "a", "b"]))
+    def arrive(self, requests: int, session: str | None) -> None:
+        for _ in range(requests):
+            self.bench.arrive(session)
+
+    @rule(which=numbers)
+    def become_ready(self, which: int) -> None:
+        starting = [member for member in self.members if not member.ready]
+        if starting:
+            self.bench.ready(starting[which % len(starting)].name)
+
+    @rule(which=numbers)
+    def die(self, which: int) -> None:
+        if (member := self.running(which)) is not None:
+            self.bench.die(member.name)
+
+    @rule(which=numbers, steps=st.integers(1, 4))
+    def step(self, which: int, steps: int) -> None:
+        if (member := self.running(which)) is not None:
+            for _ in range(steps):
+                self.bench.step(member.name)
+
+    @rule(which=numbers, whom=numbers)
+    def retire(self, which: int, whom: int) -> None:
+        if (member := self.running(which)) is not None and (rows := list(member.multiplexer)):
+            self.bench.step(member.name, [rows[whom % len(rows)]])
+
+    @precondition(lambda self: bool(self.bench.accepted))
+    @rule(which=st.integers(0, 99))
+    def leave(self, which: int) -> None:
+        record = self.bench.accepted[which % len(self.bench.accepted)]
+        if record.state is not State.RETIRED and record.outcome is None:
+            self.bench.cancel(record)
+
+    @rule()
+    def add(self) -> None:
+        if len(self.members) < 6:
+            self.bench.pool.add()
+
+    @rule(which=numbers)
+    def drain(self, which: int) -> None:
+        with suppress(LastEngine):
+            self.bench.pool.drain(self.members[which % len(self.members)].name)
+
+    @invariant()
+    def no_engine_has_more_than_it_may(self) -> None:
+        for member in self.members:
+            assert member.requests <= self.credits
+
+    @invariant()
+    def an_engine_that_is_not_ready_has_nothing(self) -> None:
+        assert not any(member.requests for member in self.members if not member.ready)
+
+    @invariant()
+    def nobody_waits_beside_a_free_place(self) -> None:
+        open_ = [one for one in self.members if one.room and not one.quarantined]
+        assert not (open_ and len(self.bench.queue))
+        assert not (self.bench.pool.stranded.trusted and any(one.room for one in self.members))
+        assert self.bench.pool.dispatcher.has_room == bool(open_)
+        assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
+
+    @invariant()
+    def suspects_run_one_at_a_time(self) -> None:
+        """And none of them where another request could be blamed in its place, or it for another."""
+        for member in self.members:
+            assert len([one for one in member.multiplexer if one.suspect and not one.trusted]) <= 1
+
+    @invariant()
+    def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
+        suspects = self.bench.pool.stranded.suspects
+        if suspects and any(member.room for member in self.members):
+            assert any(member.quarantined for member in self.members)
+        if not suspects:
+            assert not any(member.quarantined for member in self.members)
+
+    @invariant()
+    def each_request_is_in_one_place(self) -> None:
+        bench = self.bench
+        for record in bench.accepted:
+            places = [member.name for member in self.members if record in list(member.multiplexer)]
+            places += ["stranded"] * (record in bench.pool.stranded)
+            places += ["queue"] * (record.state is State.QUEUED)
+            places += ["left"] * bench.retired_records.count(record)
+            assert len(places) == 1, f"{record.state}: {places}"
+
+    @invariant()
+    def equals_are_served_in_the_order_of_arrival(self) -> None:
+        for session in (None, "a", "b"):
+            served = [record for record in self.bench.submitted if record.prepared.request.session == session]
+            assert served == sorted(served, key=lambda record: record.request_id)
+
+    def teardown(self) -> None:
+        """Each has its one final event, or has left."""
+        if not hasattr(self, "bench"):
+            return
+        bench, error = self.bench, Draining("going")
+        bench.fail_queued(error)
+        bench.pool.end_all(error)
+        for member in self.members:
+            if member.ready:
+                bench.die(member.name)
+        for record in bench.accepted:
+            assert record.state is State.RETIRED
+            assert len(finals_of(events_of(record))) == (0 if record.outcome == "cancelled" else 1)
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+def test_trusted_requests_go_on_at_once_elsewhere_and_suspects_wait_for_the_restarted_engine() -> None:
+    """One at a time, while new requests go to the other engines."""
+    bench = PoolBench(2, slots=6)
+    bench.ready(0, 1)
+    trusted = [bench.arrive() for _ in range(4)]
+    for name in (0, 1):
+        bench.trust(name)
+    fresh = [bench.arrive() for _ in range(4)]
+    assert [record.engine for record in fresh].count("0") == 2, "to the engine with the fewest requests"
+    suspects = [record for record in fresh if record.engine == "0"]
+    bench.die(0)
+    assert {record.engine for record in trusted} == {"1"}
+    assert [record.state for record in suspects] == [State.AWAITING_ENGINE] * 2
+    late = bench.arrive()
+    assert late.state is State.QUEUED, "the healthy engine is full, the other one is not ready"
+    bench.ready(0)
+    assert [record.state for record in suspects] == [State.SUBMITTED, State.AWAITING_ENGINE]
+    assert late.state is State.QUEUED, "it would be a further suspect"
+    bench.trust(0)
+    assert [record.engine for record in (*suspects, late)] == ["0", "0", "0"]
+
+
+def test_a_poison_kills_no_second_engine() -> None:
+    """Each death is of the engine in quarantine, until only the culprit is left."""
+    bench = PoolBench(3, slots=4)
+    bench.ready(0, 1, 2)
+    records = [bench.arrive() for _ in range(9)]
+    poison = next(record for record in records if record.engine == "1")
+    for name in (0, 2):
+        bench.trust(name)
+    deaths = 0
+    while poison.outcome is None:
+        bench.die("1")
+        deaths += 1
+        bench.ready("1")
+        while poison.outcome is None and poison not in bench.on_board(1):
+            bench.trust("1")
+    assert deaths == 2
+    assert poison.outcome == "error"
+    assert all(record.engine in ("0", "1", "2") for record in records)
+    assert [record.outcome for record in records if record is not poison] == [None] * 8
+
+
+def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None:
+    """The engine that takes them gets no new requests meanwhile."""
+    bench = PoolBench(2, slots=4)
+    bench.ready(0, 1)
+    suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
+    bench.trust(1)
+    bench.pool.drain("0")
+    bench.die(0)
+    bench.pool._leave(bench.member(0))
+    assert [record.engine for record in suspects].count("1") == 1
+    late = bench.arrive()
+    assert late.state is State.QUEUED
+    bench.trust(1)
+    bench.trust(1)
+    assert [record.engine for record in suspects] == ["1"] * len(suspects)

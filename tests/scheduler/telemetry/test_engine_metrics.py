@@ -1,0 +1,189 @@
+"""The series of each engine: its own, from zero, across restarts, until it leaves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.metrics import MetricWrapperBase
+
+from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.statistics import DeathCause, EngineCondition
+from scheduler.telemetry import observation
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.labels import (
+    CONDITIONS,
+    DIRECTIONS,
+    ENGINE_PARTS,
+    EVICTIONS,
+    MEMORY_PARTS,
+    RESTART_CAUSES,
+    STATES,
+    STEPS,
+)
+from scheduler.telemetry.metrics import EngineMetrics, Metrics
+from tests.fakes.samples import sample
+
+FIRST_OF_EACH = {
+    ("penstock_engine_restarts_total", "cause"): RESTART_CAUSES,
+    ("penstock_engine_state_requests", "state"): STATES,
+    ("penstock_engine_step_seconds_count", "kind"): STEPS,
+    ("penstock_engine_seconds_total", "part"): ENGINE_PARTS,
+    ("penstock_memory_relief_changes_total", "direction"): DIRECTIONS,
+    ("penstock_memory_guard_bytes", "part"): MEMORY_PARTS,
+    ("penstock_prefix_evicted_tokens_total", "reason"): EVICTIONS,
+}
+
+
+def labelled(metrics: Metrics, engine: str) -> dict[tuple[str, ...], float]:
+    """Every series of one engine, by its name and its other labels."""
+    return {
+        (one.name, *(value for label, value in sorted(one.labels.items()) if label != "engine")): one.value
+        for family in metrics.registry.collect()
+        for one in family.samples
+        if one.labels.get("engine") == engine
+    }
+
+
+def busy(number: int) -> Counters:
+    """Totals after `number` steps, different in every part."""
+    return Counters(
+        steps=number,
+        prefilled_tokens=3 * number,
+        generated_tokens=5 * number,
+        busy_seconds=float(number),
+        running=number,
+        preemptions=number,
+        cache=CacheCounters(hit_tokens=7 * number, evicted_cleared_tokens=number, disk_reads=number),
+        memory=DeviceMemory(active=11 * number),
+        guard=MemoryState(relief=number % 2, used=number),
+    )
+
+
+def describe(engine: EngineMetrics, device: str) -> None:
+    labels = dict.fromkeys(("model", "model_type", "weights_dtype", "fallbacks"), "x")
+    engine.describe_model({**labels, "device": device})
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from("01"), st.integers(1, 9)), max_size=12))
+def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
+    """Each one's series are those that it would have alone, however their steps interleave."""
+    together = Metrics()
+    totals = {name: EngineTotals(together.of_engine(name)) for name in "01"}
+    for name in "01":
+        alone = Metrics()
+        of_one = EngineTotals(alone.of_engine(name))
+        steps = 0
+        for turn, more in turns:
+            if turn == name:
+                steps += more
+                of_one.take(busy(steps))
+                totals[name].take(busy(steps))
+        assert labelled(together, name) == labelled(alone, name)
+
+
+def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
+    metrics = Metrics()
+    engine = metrics.of_engine("0")
+    totals = EngineTotals(engine)
+    totals.take(busy(4))
+    observation.observe_loss(engine)
+    observation.observe_death(engine, DeathCause.KILLED)
+    totals.forget()
+    assert metrics.of_engine("0") is engine
+    EngineTotals(metrics.of_engine("0")).take(busy(1))
+    assert sample(metrics.registry, "penstock_generated_tokens_total", engine="0") == 25
+    assert sample(metrics.registry, "penstock_engine_deaths_total", engine="0") == 1
+    assert sample(metrics.registry, "penstock_engine_restarts_total", engine="0", cause="killed") == 1
+    assert sample(metrics.registry, "penstock_running_slots", engine="0") == 1
+
+
+@pytest.mark.parametrize(("name", "label"), FIRST_OF_EACH)
+def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
+    """Of an engine that joins later, too: `rate()` would miss the first event."""
+    metrics = Metrics()
+    metrics.of_engine("0")
+    metrics.of_engine("4")
+    for value in FIRST_OF_EACH[name, label]:
+        assert sample(metrics.registry, name, engine="4", **{label: value}) == 0
+
+
+def test_an_engine_that_has_left_leaves_no_series() -> None:
+    """The others keep theirs, and what the leaver still reports does not bring it back."""
+    metrics = Metrics()
+    totals = {name: EngineTotals(metrics.of_engine(name)) for name in "01"}
+    for engine in metrics.engines:
+        totals[engine.engine].take(busy(2))
+        describe(engine, "cpu")
+    left, before = metrics.of_engine("1"), labelled(metrics, "0")
+    metrics.forget_engine("1")
+    totals["1"].take(busy(3))
+    left.up.set(1)
+    assert labelled(metrics, "1") == {}
+    assert labelled(metrics, "0") == before
+    assert [engine.engine for engine in metrics.engines] == ["0"]
+    metrics.forget_engine("1")
+    metrics.forget_engine("never here")
+
+
+def test_what_is_no_engines_has_no_such_label() -> None:
+    """Outcomes, latencies and the queue are the service's: a request may have been on two engines."""
+    metrics = Metrics()
+    services = {family.name for family in metrics.registry.collect()}
+    metrics.of_engine("0")
+    families = list(metrics.registry.collect())
+    engines = {family.name for family in families} - services
+    assert {
+        "penstock_requests",
+        "penstock_time_to_first_token_seconds",
+        "penstock_queued_requests",
+    } <= services
+    assert {"penstock_engine_up", "penstock_kv_bytes", "penstock_prefix_hit_tokens"} <= engines
+    for family in families:
+        for one in family.samples:
+            assert ("engine" in one.labels) == (family.name in engines), one
+
+
+def test_a_step_looks_up_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of steps a second: the series of every label value are found once, when the engine joins."""
+    metrics = Metrics()
+    totals = EngineTotals(metrics.of_engine("0"))
+
+    def labels(self: MetricWrapperBase, *_: object, **__: object) -> None:
+        raise AssertionError(f"{self} is looked up in a step")
+
+    monkeypatch.setattr(MetricWrapperBase, "labels", labels)
+    for number in (1, 2, 3):
+        totals.take(busy(number))
+
+
+def described(metrics: Metrics, engine: str) -> list[str]:
+    (family,) = (one for one in metrics.registry.collect() if one.name == "penstock_model_info")
+    return [one.labels["device"] for one in family.samples if one.labels["engine"] == engine]
+
+
+def test_each_engine_has_its_own_device() -> None:
+    """One series an engine: a restart on another device replaces its own."""
+    metrics = Metrics()
+
+    for name in "01":
+        describe(metrics.of_engine(name), f"gpu {name}")
+    describe(metrics.of_engine("0"), "cpu")
+    assert (described(metrics, "0"), described(metrics, "1")) == (["cpu"], ["gpu 1"])
+
+
+def test_engines_are_counted_by_condition() -> None:
+    metrics = Metrics()
+    observation.observe_engines(metrics, ["ready", "ready", "draining"])
+    observation.observe_engines(metrics, ["ready", "failed"])
+    counts = {one: sample(metrics.registry, "penstock_engines", condition=one) for one in CONDITIONS}
+    assert counts == {**dict.fromkeys(CONDITIONS, 0), "ready": 1, "failed": 1}
+    assert {condition.value for condition in EngineCondition} <= set(CONDITIONS)
+
+
+def test_a_stop_is_no_restart() -> None:
+    """An engine that was drained ended as it should."""
+    metrics = Metrics()
+    observation.observe_death(metrics.of_engine("0"), DeathCause.STOPPED)
+    assert sample(metrics.registry, "penstock_engine_restarts_total") == 0

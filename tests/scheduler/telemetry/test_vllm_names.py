@@ -1,0 +1,65 @@
+"""vLLM's names with several engines: by engine where the figure is an engine's, and sums that are right."""
+
+from __future__ import annotations
+
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
+from tests.fakes.samples import sample
+
+
+def two_engines() -> Metrics:
+    metrics = Metrics()
+    metrics.registry.register(VllmNames(metrics, "tiny"))
+    for name, factor in (("0", 1), ("2", 10)):
+        engine = metrics.of_engine(name)
+        engine.running.set(3 * factor)
+        engine.waiting.set(factor)
+        engine.kv_bytes.set(factor)
+        engine.kv_budget.set(20)
+        engine.generated_tokens.inc(5 * factor)
+        engine.prefilled_tokens.inc(7 * factor)
+        engine.prefix_hit_tokens.inc(9 * factor)
+    metrics.queued.set(100)
+    metrics.prompt_tokens.inc(1000)
+    metrics.ttft.labels("cold").observe(0.5)
+    return metrics
+
+
+def test_each_engine_has_its_own_series() -> None:
+    """Under its own name, as vLLM's data-parallel engines."""
+    registry = two_engines().registry
+    for engine, factor in (("0", 1), ("2", 10)):
+        labels = {"model_name": "tiny", "engine": engine}
+        assert sample(registry, "vllm:num_requests_running", **labels) == 3 * factor
+        assert sample(registry, "vllm:kv_cache_usage_perc", **labels) == factor / 20
+        assert sample(registry, "vllm:generation_tokens_total", **labels) == 5 * factor
+        computed = sample(registry, "vllm:prompt_tokens_by_source_total", source="local_compute", **labels)
+        assert computed == 7 * factor
+        assert sample(registry, "vllm:prompt_tokens_cached_total", **labels) == 9 * factor
+
+
+def test_what_is_the_services_is_there_once() -> None:
+    """The one queue, and requests: a router that sums over engines must not see them twice."""
+    metrics = two_engines()
+    for name, value in {
+        "vllm:num_requests_waiting": 100 + 1 + 10,
+        "vllm:prompt_tokens_total": 1000,
+        "vllm:time_to_first_token_seconds_count": 1,
+        "vllm:request_success_total": 0,
+    }.items():
+        assert sample(metrics.registry, name) == value
+        assert sample(metrics.registry, name, engine="0") == value
+
+
+def test_an_engine_that_leaves_takes_its_series_along() -> None:
+    """Also the first one: the queue's series stay where they were."""
+    metrics = two_engines()
+    metrics.forget_engine("0")
+    assert sample(metrics.registry, "vllm:num_requests_running") == 30
+    assert sample(metrics.registry, "vllm:num_requests_waiting", engine="0") == 110
+
+
+def test_an_engine_whose_budget_is_unknown_has_an_empty_cache() -> None:
+    metrics = two_engines()
+    metrics.of_engine("3").kv_bytes.set(5)
+    assert sample(metrics.registry, "vllm:kv_cache_usage_perc", engine="3") == 0
