@@ -213,8 +213,10 @@ async def _strike(
         _try(pid, kind)
     insist_at = struck_at + _DEATH_SECONDS
     while (alive := struck.keys() & set(server.engine_pids())) or not await _all_ready(plan, server, http):
-        # Some kinds take effect in a step, and so need a client that requests one.
-        crowd.due += not crowd.in_flight
+        # Some kinds take effect in a step, and so need a client that requests one, of each engine. Of several
+        # engines the others would answer all that is to be asked while the struck ones load.
+        if alive or plan.engines == 1:
+            crowd.due += crowd.in_flight < plan.engines
         if alive and trio.current_time() > insist_at:
             for pid in alive:
                 _try(pid, Strike.KILL)
