@@ -29,7 +29,8 @@ def engine_routes(scheduler: Scheduler) -> APIRouter:
 
     @router.post("/v1/engines", status_code=202)
     async def add() -> JSONResponse:
-        """Start one more engine, as the others were started. It takes requests when it has loaded."""
+        """Start one more engine, as the others were started. It takes requests when it has loaded. 409 at
+        64."""
         return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
 
     @router.delete("/v1/engines/{name}", status_code=202)

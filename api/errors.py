@@ -29,6 +29,7 @@ from scheduler.errors import (
     QueueTimeout,
     SchedulerError,
     TenantLimit,
+    TooManyEngines,
     Unavailable,
     UnknownEngine,
     UnsupportedParameter,
@@ -143,7 +144,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
         case ModelNotFound() | UnknownEngine():
             return 404, "invalid_request_error"
-        case LastEngine():
+        case LastEngine() | TooManyEngines():
             return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"

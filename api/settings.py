@@ -31,6 +31,7 @@ from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.link.messages import ScriptedPlan
+from scheduler.pool.pool import MOST_ENGINES
 
 
 def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
@@ -181,7 +182,7 @@ class ServeSettings(BaseModel):
         "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU.",
         1,
         ge=1,
-        le=64,
+        le=MOST_ENGINES,
     )
     max_slots: int = _option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096

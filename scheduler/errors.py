@@ -86,6 +86,12 @@ class UnknownEngine(InvalidRequest):
     code = "engine_not_found"
 
 
+class TooManyEngines(InvalidRequest):
+    """The pool has as many as it may have."""
+
+    code = "too_many_engines"
+
+
 class LastEngine(InvalidRequest):
     """Without this engine there would be none to serve."""
 

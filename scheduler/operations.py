@@ -90,7 +90,7 @@ class Operations:
         self.metrics.queued.set(len(self._queue))
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
-        self.metrics.awaiting_engine.set(len(self._pool.stranded))
+        self.metrics.awaiting_engine.set(len(self._pool.awaiting))
         for member in self._pool:
             member.metrics.on_board.set(member.requests)
 

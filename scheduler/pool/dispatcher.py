@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from scheduler.intake.queue import IntakeQueue
 from scheduler.pool.placement import Candidate, Place
+from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.stranded import Stranded
 
 _MOST_SESSIONS = 65_536
 
@@ -63,13 +63,13 @@ class Dispatcher:
         self,
         queue: IntakeQueue,
         engines: Mapping[str, Engine],
-        stranded: Stranded,
+        awaiting: Awaiting,
         place: Place,
         moved: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._engines = engines
-        self._stranded = stranded
+        self._awaiting = awaiting
         self._place = place
         self._moved = moved
         self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -108,17 +108,17 @@ class Dispatcher:
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
 
     def _resume_trusted(self) -> None:
-        for record in self._stranded.trusted:
+        for record in self._awaiting.trusted:
             willing = [engine for engine in self._engines.values() if engine.room]
             if not willing:
                 return
             healthy = [engine for engine in willing if not engine.quarantined]
-            self._choose(healthy or willing, record).resume(self._stranded.take(record))
+            self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
     def _resume_suspects(self) -> None:
         """At most one on each engine in quarantine."""
         quarantine = [engine for engine in self._engines.values() if engine.quarantined]
-        if not self._stranded.suspects:
+        if not self._awaiting.suspects:
             for engine in quarantine:
                 engine.quarantined = False
             return
@@ -135,11 +135,11 @@ class Dispatcher:
             if not (engine.room and engine.takes_suspect):
                 continue
             # Those that died with it first; then those whose engine does not come back.
-            for record in self._stranded.suspects:
+            for record in self._awaiting.suspects:
                 if record.engine == engine.name or record.engine not in names:
-                    engine.resume(self._stranded.take(record))
+                    engine.resume(self._awaiting.take(record))
                     break
-        if not self._stranded.suspects:
+        if not self._awaiting.suspects:
             for engine in coming:
                 engine.quarantined = False
 

@@ -16,6 +16,7 @@ from scheduler.errors import (
     EngineLost,
     LastEngine,
     SchedulerError,
+    TooManyEngines,
     Unavailable,
     UnknownEngine,
 )
@@ -29,14 +30,16 @@ from scheduler.pool.placement import Place, least_seconds
 from scheduler.recovery.death import Death
 from scheduler.recovery.poison import culprit_of, poison
 from scheduler.recovery.supervisor import EngineNeverReady
+from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.multiplexer import RequestObserver
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.stranded import Stranded
 from scheduler.statistics import EngineCondition, EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 
 _log = structlog.get_logger("scheduler")
+MOST_ENGINES = 64
+"""Each is a process with a model."""
 Launchers = Callable[[int], EngineLauncher]
 """The launcher of the engine with this number."""
 
@@ -78,7 +81,7 @@ class Pool:
         traits: EngineTraits,
         place: Place = least_seconds,
     ) -> None:
-        self.stranded = Stranded(listener.retired)
+        self.awaiting = Awaiting(listener.retired)
         self._config = config
         self._launchers = launchers
         self._admission = admission
@@ -90,7 +93,7 @@ class Pool:
         self._numbers = count()
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
-        self.dispatcher = Dispatcher(queue, self._members, self.stranded, place, self._session_moved)
+        self.dispatcher = Dispatcher(queue, self._members, self.awaiting, place, self._session_moved)
         for _ in range(config.engines):
             self._new()
 
@@ -98,7 +101,7 @@ class Pool:
 
     def __len__(self) -> int:
         """How many requests the engines hold, or are to resume."""
-        return len(self.stranded) + sum(len(member.multiplexer) for member in self)
+        return len(self.awaiting) + sum(len(member.multiplexer) for member in self)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -119,7 +122,7 @@ class Pool:
         """All requests in the pool."""
         for member in self:
             yield from member.multiplexer
-        yield from self.stranded
+        yield from self.awaiting
 
     @property
     def ready(self) -> Ready | None:
@@ -153,7 +156,9 @@ class Pool:
         self._leave(member)
 
     def add(self) -> Member:
-        """Start a further engine."""
+        """Start a further engine. Raise TooManyEngines."""
+        if len(self._members) >= MOST_ENGINES:
+            raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
         member = self._new()
         _log.info("engine_added", engine=member.name)
         if self._nursery is not None:
@@ -211,8 +216,8 @@ class Pool:
 
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for."""
-        if record in self.stranded:
-            self.stranded.cancel(record)
+        if record in self.awaiting:
+            self.awaiting.cancel(record)
         elif (member := self._of(record)) is not None:
             member.multiplexer.cancel(record)
 
@@ -225,8 +230,8 @@ class Pool:
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel those that engines have."""
-        for record in list(self.stranded):
-            self.stranded.give_up(record, error)
+        for record in list(self.awaiting):
+            self.awaiting.give_up(record, error)
         for member in self:
             member.multiplexer.end_all(error)
 
@@ -263,21 +268,21 @@ class Pool:
         self._listener.progressed(record, now, started=started)
 
     def engine_stepped(self, member: Member) -> None:
-        if len(self.stranded):
+        if len(self.awaiting):
             # A suspect may be waiting for another request to become trusted.
             self._listener.pump()
 
     def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
-        self.stranded.add(lost)
+        self.awaiting.add(lost)
         self._follow_blocks()
         failed_starts = [one.failed_starts for one in map(_life, self._serving())]
         if all(failed >= STARTS_UNTIL_BLOCKED for failed in failed_starts):
             reason = f"the engine does not start: {cause}"
             self._listener.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         if all(one.hopeless for one in self._serving()):
-            for record in list(self.stranded):
+            for record in list(self.awaiting):
                 reason = f"the engine was lost, and no other could be started to resume the request: {cause}"
-                self.stranded.give_up(record, EngineLost(reason, retry_after_seconds=10.0))
+                self.awaiting.give_up(record, EngineLost(reason, retry_after_seconds=10.0))
         if member.draining:
             # It is not replaced: the others have its requests.
             member.stop()
@@ -288,9 +293,9 @@ class Pool:
         reason = f"the engine was lost, and its requests could not be resumed: {cause}"
         error = EngineLost(reason, retry_after_seconds=10.0)
         member.multiplexer.end_all(error)
-        self.stranded.add(member.multiplexer.lose_all())
-        for record in [one for one in self.stranded if one.engine == member.name]:
-            self.stranded.give_up(record, error)
+        self.awaiting.add(member.multiplexer.lose_all())
+        for record in [one for one in self.awaiting if one.engine == member.name]:
+            self.awaiting.give_up(record, error)
         self._listener.pump()
 
     def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
@@ -299,10 +304,10 @@ class Pool:
         if lost is None:
             return
         culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
-        if culprit is not None and culprit in self.stranded:
+        if culprit is not None and culprit in self.awaiting:
             self._telemetry.sample(self._metrics.poisonous.inc)
             # Without the line of stderr, which is the operator's.
-            self.stranded.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
+            self.awaiting.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
 
     def others_ready(self, member: Member) -> bool:
         return any(one is not member and one.ready and not one.draining for one in self)

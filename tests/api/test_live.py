@@ -50,7 +50,7 @@ async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testi
 @trio_test
 async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockClock) -> None:
     """And each engine's own rows and memory are in its line."""
-    scheduler = make_scheduler(LoopbackLauncher(), max_slots=4)
+    scheduler = make_scheduler(lambda number: LoopbackLauncher(), max_slots=4, engines=2)
     async with running(scheduler):
         for name, factor in (("0", 1), ("1", 10)):
             engine = scheduler.metrics.of_engine(name)

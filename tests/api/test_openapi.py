@@ -49,8 +49,16 @@ OPERATIONS = (
     ("GET", "/v1/scheduler"),
     ("GET", "/v1/cache"),
     ("DELETE", "/v1/cache"),
+    ("GET", "/v1/engines"),
+    ("POST", "/v1/engines"),
+    ("DELETE", "/v1/engines/{name}"),
 )
-WITH_A_BODY = [operation for operation in OPERATIONS if operation[0] == "POST" and "{" not in operation[1]]
+WITHOUT_A_BODY = {"/v1/engines"}
+WITH_A_BODY = [
+    operation
+    for operation in OPERATIONS
+    if operation[0] == "POST" and "{" not in operation[1] and operation[1] not in WITHOUT_A_BODY
+]
 
 bounded = settings(
     max_examples=15,

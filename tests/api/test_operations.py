@@ -99,6 +99,26 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     )
     async with client_of(scheduler) as client:
         before = (await client.get("/v1/scheduler")).json()
+        (starting,) = before.pop("engines")
+        assert starting == {
+            "engine": "0",
+            "condition": "starting",
+            "draining": False,
+            "quarantined": False,
+            "restarts": 0,
+            "failed_starts": 0,
+            "last_death": None,
+            "last_death_cause": None,
+            "requests": 0,
+            "bound_requests": 1,
+            "kv_cache_share": 1.0,
+            "prefill_chunk_ceiling": 512,
+            "last_step_seconds": None,
+            "stalled_seconds": 0.0,
+            "prefill_tokens_per_second": None,
+            "decode_step_seconds": None,
+            "report": None,
+        }
         assert before == {
             "draining": False,
             "engine": None,
@@ -148,6 +168,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     assert one["request_id"] == slot["request_id"]
     assert one == {
         "id": one["id"],
+        "engine": "0",
         "request_id": one["request_id"],
         "tenant": "",
         "session": "",

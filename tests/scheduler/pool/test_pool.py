@@ -89,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         open_ = [one for one in self.members if one.room and not one.quarantined]
         assert not (open_ and len(self.bench.queue))
-        assert not (self.bench.pool.stranded.trusted and any(one.room for one in self.members))
+        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.members))
         assert self.bench.pool.dispatcher.has_room == bool(open_)
         assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
 
@@ -101,7 +101,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
-        suspects = self.bench.pool.stranded.suspects
+        suspects = self.bench.pool.awaiting.suspects
         if suspects and any(member.room for member in self.members):
             assert any(member.quarantined for member in self.members)
         if not suspects:
@@ -112,7 +112,7 @@ class PoolMachine(RuleBasedStateMachine):
         bench = self.bench
         for record in bench.accepted:
             places = [member.name for member in self.members if record in list(member.multiplexer)]
-            places += ["stranded"] * (record in bench.pool.stranded)
+            places += ["awaiting"] * (record in bench.pool.awaiting)
             places += ["queue"] * (record.state is State.QUEUED)
             places += ["left"] * bench.retired_records.count(record)
             assert len(places) == 1, f"{record.state}: {places}"

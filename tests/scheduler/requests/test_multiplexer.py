@@ -23,10 +23,10 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
+from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.stranded import Stranded
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples
 from scheduler.token_ids import compact
@@ -43,10 +43,10 @@ class Board:
     metrics: Metrics = field(default_factory=Metrics)
     now: float = 0.0
     multiplexer: Multiplexer = field(init=False)
-    stranded: Stranded = field(init=False)
+    awaiting: Awaiting = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stranded = Stranded(self.left.append)
+        self.awaiting = Awaiting(self.left.append)
         self.multiplexer = Multiplexer(
             "0", self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
         )
@@ -57,7 +57,7 @@ class Board:
 
     def lose_all(self) -> None:
         """The engine dies, and the pool keeps what it had."""
-        self.stranded.add(self.multiplexer.lose_all())
+        self.awaiting.add(self.multiplexer.lose_all())
 
     def sample(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -281,7 +281,7 @@ def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others(
     board.lose_all()
     board.lose_all()
     assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
-    assert list(board.stranded) == [waiting, decoding]
+    assert list(board.awaiting) == [waiting, decoding]
     assert len(board.multiplexer) == 0
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
@@ -297,7 +297,7 @@ def test_a_resumed_request_goes_on_behind_its_output() -> None:
         board.multiplexer.route(output)
     board.lose_all()
     board.now = 3.0
-    board.multiplexer.resume(board.stranded.take(record))
+    board.multiplexer.resume(board.awaiting.take(record))
     [first, again] = board.sent
     assert isinstance(first, Submit)
     assert again == msgspec.structs.replace(first, prompt=compact([7, 8, 9, *b"abc"]), done_tokens=3)
@@ -338,12 +338,12 @@ def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
     match how:
         case "cancel":
             record.abandon()
-            board.stranded.cancel(record)
+            board.awaiting.cancel(record)
         case _:
-            board.stranded.give_up(record, Draining("going"))
+            board.awaiting.give_up(record, Draining("going"))
     assert board.left == [record]
     assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
-    assert len(board.multiplexer) == len(board.stranded) == 0
+    assert len(board.multiplexer) == len(board.awaiting) == 0
     assert [type(message) for message in board.sent] == [Submit]
 
 
@@ -393,9 +393,9 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
                 board.multiplexer.route(step(tokens=[(number, 65)], retired=[(number, act)]))
     if lost:
         board.lose_all()
-        for record in list(board.stranded):
+        for record in list(board.awaiting):
             assert record.state is State.AWAITING_ENGINE
-            board.stranded.give_up(record, EngineLost("none is left"))
+            board.awaiting.give_up(record, EngineLost("none is left"))
         assert sorted(record.request_id for record in board.left) == list(range(5))
     assert len(board.left) + len(board.multiplexer) == 5
     for record in board.left:

@@ -9,7 +9,7 @@ from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 
 
-class Stranded:
+class Awaiting:
     """In the order of their acceptance, however often each was lost. `on_retired` is called with every record
     that ends here."""
 
