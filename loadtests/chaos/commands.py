@@ -17,6 +17,7 @@ from loadtests.chaos import report, run, soak
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 
 _REQUESTS, _REQUESTS_AN_ENGINE = 200, 120
+_SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
 
 
 @click.command()
@@ -37,13 +38,23 @@ _REQUESTS, _REQUESTS_AN_ENGINE = 200, 120
     show_default=True,
     help="Of the server; with several, one to three die at each of --deaths moments.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["mlx", "scripted"]),
+    default="mlx",
+    show_default=True,
+    help="The embedded model; or tokens by arithmetic, which leave the machine to the front.",
+)
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
-def chaos(requests: int | None, deaths: int, seed: int, engines: int, poison: bool, out: Path) -> None:
+def chaos(
+    requests: int | None, deaths: int, seed: int, engines: int, engine: str, poison: bool, out: Path
+) -> None:
     """Kill engines at random moments; compare every answer with an undisturbed run's."""
     if requests is None:
         requests = _REQUESTS if engines == 1 else _REQUESTS_AN_ENGINE * engines
-    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, engines=engines), _note)
+    arguments = _SCRIPTED if engine == "scripted" else ()
+    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, arguments, engines), _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
 

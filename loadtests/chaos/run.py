@@ -29,6 +29,8 @@ SERVER = (
 request may be alone in the engine, without a token yet, at two deaths in a row; the default would fail it."""
 _CLIENTS = 12
 _CLIENTS_AN_ENGINE = 6
+_PATIENT = ("--stall-seconds", "6")
+"""Several engines on few cores: where the machine pauses all of them, none must be declared hung."""
 _AHEAD = 4
 """How many questions may be sent ahead of the deaths' progress."""
 _BUSY_SECONDS = 2.5
@@ -119,7 +121,7 @@ def _cause(sample: str) -> str:
 
 
 def _pool(plan: Plan) -> tuple[str, ...]:
-    return () if plan.engines == 1 else ("--engines", str(plan.engines))
+    return () if plan.engines == 1 else ("--engines", str(plan.engines), *_PATIENT)
 
 
 async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
