@@ -45,7 +45,7 @@ newest-mlx-lm: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
-test: check $(VENV)/clients/made
+test: check $(VENV)/clients/made $(VENV)/gateways/made
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
@@ -69,6 +69,15 @@ $(VENV)/clients/made: tests/clients/requirements.txt | $(VENV)/bin/pip
 	@$(VENV)/bin/python -m venv $(VENV)/clients
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
 	  -r tests/clients/requirements.txt
+	@touch $@
+
+# The gateway that stands in front of several servers, likewise: tests/gateways. Where it has no wheel, its tests are skipped.
+$(VENV)/gateways/made: tests/gateways/requirements.txt | $(VENV)/bin/pip
+	@echo "installing the gateway that tests put in front of servers"
+	@$(VENV)/bin/python -m venv $(VENV)/gateways
+	@$(VENV)/gateways/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+	  --only-binary :all: -r tests/gateways/requirements.txt || \
+	  { rm -rf $(VENV)/gateways; test -z "$$CI" && mkdir $(VENV)/gateways; }
 	@touch $@
 
 $(VENV)/bin/pip:

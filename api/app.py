@@ -35,6 +35,7 @@ from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
 from api.request_origin import OriginCheck
+from api.responses.response_ids import ResponseIds
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
 from api.served_model import ServedModel
@@ -64,10 +65,11 @@ def make_app(
     server: ServerMetrics | None = None,
     media: Policy = "note",
     refuse_unknown_fields: bool = False,
+    front_name: str = "",
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
-    named."""
+    named. `front_name`: in the ids of responses; empty: none."""
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
@@ -80,7 +82,13 @@ def make_app(
     app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
-        responses_routes(scheduler, model, keep_alive_seconds, responses or ResponseStore.by_default()),
+        responses_routes(
+            scheduler,
+            model,
+            keep_alive_seconds,
+            responses or ResponseStore.by_default(),
+            ResponseIds(front_name),
+        ),
         responses=OPENAI_ERRORS,
     )
     app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds), responses=ANTHROPIC_ERRORS)

@@ -22,6 +22,7 @@ SESSION_HEADERS = (
     # A router's choice has precedence over the agent's own.
     "x-llm-d-inference-fairness-id",
     "x-gateway-inference-fairness-id",
+    "x-smg-routing-key",
     "x-claude-code-session-id",
     "x-session-affinity",
     "session-id",

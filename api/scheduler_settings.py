@@ -38,7 +38,7 @@ def scheduler_config(
             scripted=settings.scripted,
             kv_cache_bytes=settings.kv_cache_bytes,
             kv_disk=settings.kv_disk,
-            kv_disk_bytes=settings.kv_disk_bytes,
+            kv_disk_bytes=settings.kv_disk_bytes // settings.engines,
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,

@@ -130,6 +130,8 @@ async def _serve(settings: ServeSettings) -> None:
     config = scheduler_config(settings, model.folder.path, keys, _cache_folder(settings))
     click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
+    if config.engines > 1:
+        click.echo(f"engines    {config.engines}, behind one queue (--engines)")
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     served = _served_model(settings, model, tokenizer.answer_format.tool_calls)
     tracer = _tracer(settings, served.name)
@@ -161,6 +163,7 @@ async def _serve(settings: ServeSettings) -> None:
             server=server_metrics,
             media=settings.media,
             refuse_unknown_fields=settings.unknown_fields == "refuse",
+            front_name=settings.front_name or "",
         ),
         limits,
         on_error=_log_handler_error,

@@ -27,6 +27,7 @@ from api.option_values import (
     served_names,
     vllm_is_none,
 )
+from api.responses.response_ids import FRONT_NAME
 from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
@@ -166,6 +167,13 @@ class ServeSettings(BaseModel):
     max_stored_bytes: Bytes = _option(
         "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
     )
+    front_name: str | None = _option(
+        "HTTP",
+        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
+        " its stored responses begin with. None if not given.",
+        None,
+        pattern=rf"^{FRONT_NAME}$",
+    )
 
     api_key: SecretStr | None = _option(
         "Keys",
@@ -232,8 +240,8 @@ class ServeSettings(BaseModel):
 
     kv_cache_bytes: Bytes = _option(
         "Prefix cache",
-        "KV cache of running sequences and kept prefixes together, as 8GiB or a number; 0 keeps no prefixes,"
-        " auto depends on the device's memory.",
+        "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
+        " no prefixes, auto depends on the device's memory.",
         -1,
         "kv_cache_memory_bytes",
         ge=-1,
@@ -242,7 +250,8 @@ class ServeSettings(BaseModel):
     memory_limit: MemoryAmount = _option(
         "Prefix cache",
         "All that the engine may use, weights included: bytes (24GiB) or a share of the device's memory"
-        " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one.",
+        " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one. Several engines on"
+        " one device have equal parts of it.",
         0.0,
         "gpu_memory_utilization",
         ge=0,
@@ -257,7 +266,9 @@ class ServeSettings(BaseModel):
     kv_disk: Path | None = _option(
         "Prefix cache", "Folder that keeps prefixes across restarts; none if not given.", None
     )
-    kv_disk_bytes: Bytes = _option("Prefix cache", "Most bytes in that folder.", 32 << 30, ge=1 << 20)
+    kv_disk_bytes: Bytes = _option(
+        "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
+    )
 
     engine: Literal["mlx", "scripted"] = _option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
@@ -281,7 +292,7 @@ class ServeSettings(BaseModel):
     stall_seconds: float = _option(
         "Engine",
         "Stall timeout: an engine that has work and finishes no step for this long is killed and replaced;"
-        " sooner, from 30 s on, where its steps are known to be short.",
+        " sooner, from 30 s on, where its steps are known to be short, or other engines can go on.",
         120.0,
         gt=0,
     )

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, compatible with vLLM."""
+"""`/tokenize` and `/detokenize`, compatible with vLLM; below `/v1` too, as SGLang and gateways have them."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class DetokenizeRequest(Body):
 def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
 
+    @router.post("/v1/tokenize")
     @router.post("/tokenize")
     async def tokenize(
         body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
@@ -88,6 +89,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
             "token_strs": None,
         }
 
+    @router.post("/v1/detokenize")
     @router.post("/detokenize")
     async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
         """Return the text of these ids, including special tokens."""

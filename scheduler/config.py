@@ -30,6 +30,7 @@ class EngineConfig:
     itl_target_ms: float = 0.0
     kv_disk: Path | None = None
     kv_disk_bytes: int = 32 << 30
+    """Of each engine."""
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
     load_check: Literal["auto", "off"] = "auto"
     verdict_folder: Path | None = None
@@ -56,7 +57,7 @@ class EngineConfig:
             scripted=self.scripted,
             kv_cache_bytes=self.kv_cache_bytes,
             kv_disk=kv_disk,
-            kv_disk_bytes=self.kv_disk_bytes // self.sharers,
+            kv_disk_bytes=self.kv_disk_bytes,
             itl_target_ms=self.itl_target_ms,
             kv_cache_share=bounds.kv_cache_share,
             load_check=self.load_check,

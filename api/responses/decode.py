@@ -5,7 +5,6 @@ A file of its own because every dialect's folder has the same four.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from api.model_defaults import NEUTRAL, Defaults
@@ -13,17 +12,22 @@ from api.openai.decode import reasoning, sampling
 from api.openai.structured import flat_structure
 from api.openai.tools import neutral_choice
 from api.responses.conversation import with_instructions
+from api.responses.response_ids import ResponseIds
 from api.responses.schema import CreateResponse
 from scheduler.request import ChatPrompt, GenerationRequest, Message
 
 
 def generation_request(
-    body: CreateResponse, messages: Sequence[Message], tenant: str = "", defaults: Defaults = NEUTRAL
+    body: CreateResponse,
+    messages: Sequence[Message],
+    ids: ResponseIds,
+    tenant: str = "",
+    defaults: Defaults = NEUTRAL,
 ) -> GenerationRequest:
     """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return GenerationRequest(
-        public_id=f"resp_{secrets.token_hex(24)}",
+        public_id=ids.new(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
             tools=tuple(body.offered),

@@ -20,6 +20,7 @@ from api.responses.conversation import input_messages, output_messages
 from api.responses.decode import generation_request
 from api.responses.encode import ResponseEncoder
 from api.responses.envelope import Envelope, status_of
+from api.responses.response_ids import ResponseIds
 from api.responses.schema import CreateResponse
 from api.responses.stoppable_stream import RunningResponses, StoppableStream
 from api.responses.store import ResponseStore, StoredResponse, messages_json
@@ -31,7 +32,11 @@ from scheduler.service import Scheduler
 
 
 def responses_routes(
-    scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float, store: ResponseStore
+    scheduler: Scheduler,
+    model: ServedModel,
+    keep_alive_seconds: float,
+    store: ResponseStore,
+    ids: ResponseIds,
 ) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
     running = RunningResponses()
@@ -42,10 +47,10 @@ def responses_routes(
     ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
-        before = _before(store, caller.tenant, body.previous_response_id)
+        before = _before(store, ids, caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
-        decoded, since = await work.decode(body, lambda: _decoded(body, before, served.defaults))
+        decoded, since = await work.decode(body, lambda: _decoded(body, before, ids, served.defaults))
         request = caller.asks(decoded)
         request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
@@ -72,7 +77,7 @@ def responses_routes(
     @router.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> dict[str, Any]:
         """A response that is over and was stored."""
-        found = _found(store, caller.tenant, response_id)
+        found = _found(store, ids, caller.tenant, response_id)
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
         return found.body
@@ -80,7 +85,7 @@ def responses_routes(
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
         """Delete a response. Conversations that continued it keep its messages."""
-        _found(store, caller.tenant, response_id)
+        _found(store, ids, caller.tenant, response_id)
         store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -89,17 +94,19 @@ def responses_routes(
         """Cancel a response that is being streamed, and store its output so far."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
             return await stream.stop()
-        _found(store, caller.tenant, response_id)
+        _found(store, ids, caller.tenant, response_id)
         raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
 
     return router
 
 
-def _before(store: ResponseStore, tenant: str, response_id: str | None) -> StoredResponse | None:
+def _before(
+    store: ResponseStore, ids: ResponseIds, tenant: str, response_id: str | None
+) -> StoredResponse | None:
     if response_id is None:
         return None
     if (found := store.get(tenant, response_id)) is None:
-        message = f"Previous response with id {response_id!r} not found."
+        message = f"Previous response with id {response_id!r} not found{ids.elsewhere(response_id)}."
         raise ApiFailure(
             ApiError(
                 400,
@@ -113,12 +120,12 @@ def _before(store: ResponseStore, tenant: str, response_id: str | None) -> Store
 
 
 def _decoded(
-    body: CreateResponse, before: StoredResponse | None, defaults: Defaults
+    body: CreateResponse, before: StoredResponse | None, ids: ResponseIds, defaults: Defaults
 ) -> tuple[GenerationRequest, bytes]:
     """And what the input adds to the conversation, for the store."""
     since = list(input_messages(body.input))
     messages = [*(before.messages() if before else ()), *since]
-    request = generation_request(body, messages, defaults=defaults)
+    request = generation_request(body, messages, ids, defaults=defaults)
     return request, messages_json(since) if body.remembers else b""
 
 
@@ -134,9 +141,9 @@ def _remember(
         store.put(tenant, response, before, since, messages_json(list(output_messages(blocks))))
 
 
-def _found(store: ResponseStore, tenant: str, response_id: str) -> StoredResponse:
+def _found(store: ResponseStore, ids: ResponseIds, tenant: str, response_id: str) -> StoredResponse:
     if (found := store.get(tenant, response_id)) is None:
-        message = f"Response with id {response_id!r} not found."
+        message = f"Response with id {response_id!r} not found{ids.elsewhere(response_id)}."
         raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
     return found
 

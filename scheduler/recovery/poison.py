@@ -5,7 +5,9 @@ all trusted requests resume at once, on any engine. The others are suspects: a r
 engine does so in its prefill or, when resumed, at the same token again. Suspects resume one at a time, each
 once the one before it is trusted, and on the engine that replaces the dead one: in quarantine, so that no
 second engine dies of them. So a death has one culprit, and the other requests lose only time. A
-culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the last time as the only one.
+culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the last time as the only one. A
+death at which it was trusted does not count: it moved at once, and that the next engine dies too before it
+is trusted there may be somebody's kill of several.
 
 A death because the device timed out is nobody's while the next engine can have smaller prefill chunks: those
 on board keep their suspicion, and the death does not count. That is so a bounded number of times for one
@@ -33,7 +35,7 @@ def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
             record.deaths += 1
             suspects.append(record)
         else:
-            record.deaths, record.spared_deaths = 1, 0
+            record.deaths = record.spared_deaths = 0
     return suspects
 
 
@@ -41,7 +43,7 @@ def spare(on_board: Iterable[StreamRecord]) -> None:
     """Take back that the death counted, as often as a request may be spared: the device timed out, and the
     next engine has smaller chunks."""
     for record in on_board:
-        if record.spared_deaths < _MOST_SPARED_DEATHS:
+        if record.suspect and record.spared_deaths < _MOST_SPARED_DEATHS:
             record.spared_deaths += 1
             record.deaths -= 1
 

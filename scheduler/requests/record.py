@@ -56,7 +56,7 @@ class StreamRecord:
     lost_at: float | None = None
     """When its engine died; None once the next one has sent a token."""
     deaths: int = 0
-    """Engines that died with it on board, since it was last trusted."""
+    """Engines in a row that died with it on board as a suspect."""
     spared_deaths: int = 0
     """Further ones, which do not count against it (`recovery/poison.py`)."""
     suspect: bool = False

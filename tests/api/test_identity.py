@@ -20,10 +20,12 @@ from tests.fakes.scheduling import ask, make_scheduler, running
 
 
 def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None:
-    """A router's header first, then those of Claude Code, OpenCode, Codex and vLLM's clients."""
+    """A router's header first (llm-d's, the gateway API's, smg's), then those of Claude Code, OpenCode, Codex
+    and vLLM's clients."""
     assert SESSION_HEADERS == (
         "x-llm-d-inference-fairness-id",
         "x-gateway-inference-fairness-id",
+        "x-smg-routing-key",
         "x-claude-code-session-id",
         "x-session-affinity",
         "session-id",

@@ -41,6 +41,8 @@ OPERATIONS = (
     ("POST", "/v1/messages/count_tokens"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("POST", "/v1/tokenize"),
+    ("POST", "/v1/detokenize"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("GET", "/health"),

@@ -13,15 +13,21 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
 
-@trio_test
-async def test_a_text_goes_to_ids_and_back(autojump_clock: trio.testing.MockClock) -> None:
-    """With the model's context length beside them."""
-    scheduler = make_scheduler(LoopbackLauncher())
-    async with running(scheduler), client_of(scheduler) as client:
-        there = (await client.post("/tokenize", json={"prompt": "Hé", "model": "tiny"})).json()
-        back = (await client.post("/detokenize", json={"tokens": [*there["tokens"], 8000]})).json()
-    assert there == {"count": 3, "max_model_len": 40960, "tokens": list("Hé".encode()), "token_strs": None}
-    assert back == {"prompt": "Hé<eos>"}
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_a_text_goes_to_ids_and_back(base: str) -> None:
+    """With the model's context length beside them; under vLLM's path and under SGLang's."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            there = (await client.post(f"{base}/tokenize", json={"prompt": "Hé", "model": "tiny"})).json()
+            back = (await client.post(f"{base}/detokenize", json={"tokens": [*there["tokens"], 8000]})).json()
+        ids = list("Hé".encode())
+        assert there == {"count": 3, "max_model_len": 40960, "tokens": ids, "token_strs": None}
+        assert back == {"prompt": "Hé<eos>"}
+
+    check()
 
 
 @trio_test
@@ -52,6 +58,8 @@ async def test_messages_are_counted_as_chat_counts_them(autojump_clock: trio.tes
         ("/detokenize", {"tokens": [-1]}),
         ("/detokenize", {"tokens": "x"}),
         ("/detokenize", {}),
+        ("/v1/tokenize", {}),
+        ("/v1/detokenize", {}),
     ],
 )
 def test_a_bad_body_is_a_400(path: str, body: dict[str, Any]) -> None:

@@ -57,8 +57,8 @@ class PlayedServer:
 
 
 @contextmanager
-def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServer]:
-    """Serve until the block is left."""
+def playing(choose: Chooser, answer_format: AnswerFormat, **options: Any) -> Iterator[PlayedServer]:
+    """Serve until the block is left. `options`: what else `make_app` takes."""
     played = PlayedServer(Playback(choose=choose))
     started = threading.Event()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
@@ -67,7 +67,7 @@ def playing(choose: Chooser, answer_format: AnswerFormat) -> Iterator[PlayedServ
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
         scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
-        app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
+        app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0, **options)
         server = Server(
             _Recorded(app, played.asked),
             on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),

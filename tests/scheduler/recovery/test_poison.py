@@ -56,7 +56,7 @@ def test_a_suspect_resumes_where_it_would_be_the_only_culprit() -> None:
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
-    """The count of a request that becomes trusted starts again at one."""
+    """The count of a request that becomes trusted starts again at zero."""
     trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
     for _ in range(5):
         assert after_death(trusted, first, second) is None
@@ -64,11 +64,11 @@ def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
             sent_again(record)
         for _ in range(4):
             trusted.count_token(65, 0.0)
-    assert (trusted.deaths, first.deaths) == (1, 5)
+    assert (trusted.deaths, first.deaths) == (0, 5)
     for _ in range(4):
         second.count_token(65, 0.0)
     assert after_death(trusted, first, second) is first
-    assert (first.deaths, second.deaths) == (6, 1)
+    assert (first.deaths, second.deaths) == (6, 0)
 
 
 @given(st.integers(1, 5))

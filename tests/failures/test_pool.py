@@ -1,0 +1,277 @@
+"""Several engines behind one queue, and what becomes of requests when one of them dies, hangs, leaves or
+never starts: real loops over memory, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, trio_test
+
+from scheduler.config import RecoveryConfig
+from scheduler.engine.backend import Backend
+from scheduler.errors import PoisonousRequest, Unavailable
+from scheduler.events import Failed, Finished
+from scheduler.link.messages import Load, ScriptedPlan
+from scheduler.link.process import Exit, Session
+from scheduler.recovery.supervisor import EngineNeverReady
+from tests.cancellation.bench import Client
+from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.faulty_backend import HEALTHY, Faults
+from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.scheduling import ask, make_scheduler, running
+
+PLAN = ScriptedPlan(step_seconds=0.01)
+LONG = 60
+
+
+class Broken:
+    """An engine that says why it cannot start."""
+
+    async def run(self, session: Session) -> Exit:
+        def refuse(load: Load) -> Backend:
+            raise ValueError("this GPU is broken")
+
+        return await LoopbackLauncher(refuse).run(session)
+
+
+class Engines:
+    """A scheduler over loopback engines. `faults` by the engine's number: of each of its processes."""
+
+    def __init__(self, count: int, faults: dict[int, Faults] | None = None, **options: Any) -> None:
+        self.launchers: dict[int, Any] = {}
+        self._faults = faults or {}
+        options = {"max_slots": 4, "lookahead": 0} | options
+        self.scheduler = make_scheduler(self._launcher, PLAN, engines=count, **options)
+
+    def _launcher(self, number: int) -> Any:
+        faults = self._faults.get(number, HEALTHY)
+        if number not in self.launchers:
+            self.launchers[number] = LoopbackLauncher(lambda load: scripted(load, faults))
+        return self.launchers[number]
+
+    def engine_of(self, client: Client) -> str:
+        """Of a request that some engine has."""
+        names = {record.prepared.request.public_id: record.engine for record in self.scheduler.pool.records}
+        name = names[client.request.public_id]
+        assert name is not None
+        return name
+
+    async def all_ready(self) -> None:
+        await self.until(lambda: all(member.ready for member in self.scheduler.pool))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 (virtual time: nothing is waited for)
+            await trio.sleep(0.002)
+
+    async def come(self, nursery: trio.Nursery, count: int, first: int = 0) -> list[Client]:
+        """Clients with long answers, each on an engine when this returns."""
+        clients = [Client(ask(f"{number}", max_tokens=LONG)) for number in range(first, first + count)]
+        for client in clients:
+            nursery.start_soon(client.follow, self.scheduler)
+            await self.until(lambda client=client: client.stream is not None)  # type: ignore[misc]
+        return clients
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.scheduler.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def conditions(self) -> dict[str, str]:
+        return {line.engine: line.condition.value for line in self.scheduler.operations.report().engines}
+
+
+@trio_test
+async def test_requests_of_a_dead_engine_go_on_at_another_one_at_once(autojump_clock: MockClock) -> None:
+    """With the same tokens, and before the dead one is restarted."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 4)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        assert sorted(map(engines.engine_of, clients)) == ["0", "0", "1", "1"]
+        died_at = trio.current_time()
+        engines.launchers[0].kill()
+        await engines.until(lambda: not engines.scheduler.pool["0"].ready)
+        assert list(map(engines.engine_of, clients)) == ["1"] * 4
+        said = [len(client.text) for client in clients]
+        await engines.until(lambda: all(len(one.text) > n for one, n in zip(clients, said, strict=True)))
+        assert trio.current_time() - died_at < 0.05
+        await engines.scheduler.wait_idle()
+        assert engines.sample("penstock_engine_deaths_total", engine="0") == 1
+        assert engines.sample("penstock_resumed_requests_total") == 2
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(2, 30), (1, 120)])
+@trio_test
+async def test_an_engine_that_hangs_is_given_up_sooner_beside_others(
+    count: int, seconds: float, autojump_clock: MockClock
+) -> None:
+    """After 30 s, where one alone has the operator's 120 from its first step on."""
+    engines = Engines(count, {0: Faults(hang_at_step=6)}, stall_seconds=120)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        (client,) = await engines.come(nursery, 1)
+        assert engines.engine_of(client) == "0"
+        await trio.sleep(seconds - 2)
+        assert engines.sample("penstock_engine_deaths_total", engine="0") == 0
+        engines.launchers[0]._make_backend = scripted
+        await trio.sleep(4)
+        assert engines.sample("penstock_engine_deaths_total", engine="0") == 1
+        await engines.scheduler.wait_idle()
+    await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_a_poison_takes_no_second_engine_with_it(autojump_clock: MockClock) -> None:
+    """Its neighbours, those on other engines and those that come meanwhile all finish."""
+    deadly = Faults(die_token=ord("#"))
+    engines = Engines(3, dict.fromkeys(range(3), deadly))
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 5)
+        killer = Client(ask("#", max_tokens=LONG))
+        nursery.start_soon(killer.follow, engines.scheduler)
+        later = await engines.come(nursery, 3, first=10)
+        await engines.scheduler.wait_idle()
+        deaths = [engines.sample("penstock_engine_deaths_total", engine=name) for name in "012"]
+    [final] = killer.finals
+    assert isinstance(final, Failed)
+    assert isinstance(final.error, PoisonousRequest)
+    assert sorted(deaths) == [0, 0, 2]
+    for client in (*clients, *later):
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_clock: MockClock) -> None:
+    """It is shown as failed, with its reason, and can be removed; the only one of a pool ends the service."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        engines.launchers[1] = Broken()
+        engines.scheduler.pool.add()
+        await engines.until(lambda: engines.conditions()["1"] == "failed")
+        line = engines.scheduler.operations.report().engines[1]
+        assert line.last_death is not None
+        assert "this GPU is broken" in line.last_death
+        assert engines.scheduler.operations.statistics().blocked is None
+        (client,) = await engines.come(nursery, 1)
+        await engines.scheduler.wait_idle()
+        engines.scheduler.pool.drain("1")
+        assert list(engines.conditions()) == ["0"]
+    await check_undisturbed(client, PLAN)
+    broken = make_scheduler(lambda number: Broken(), PLAN, engines=2)
+    with pytest.raises(EngineNeverReady):
+        await broken.run()
+
+
+@trio_test
+async def test_admission_closes_only_when_no_engine_is_left_to_count_on(autojump_clock: MockClock) -> None:
+    """One in a crash loop, then both."""
+    recovery = RecoveryConfig(max_engine_deaths=2, death_window_seconds=60)
+    engines = Engines(2, recovery=recovery)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        for number in (0, 1):
+            for _ in range(2):
+                engines.launchers[number].kill()
+                await engines.until(lambda n=number: not engines.scheduler.pool[str(n)].ready)  # type: ignore[misc]
+                await engines.all_ready()
+            blocked = engines.scheduler.operations.statistics().blocked
+            if number == 0:
+                assert blocked is None
+                (client,) = await engines.come(nursery, 1)
+            else:
+                assert "died 2 times" in (blocked or "")
+        refused = Client(ask("refused"))
+        await refused.follow(engines.scheduler)
+        assert isinstance(refused.refusal, Unavailable)
+        await engines.scheduler.wait_idle()
+        await trio.sleep(31)
+        assert engines.scheduler.operations.statistics().blocked is None
+    await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: MockClock) -> None:
+    """New requests go to the others, one that was added included; its metrics leave with it."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 2)
+        name = engines.engine_of(clients[0])
+        engines.scheduler.pool.drain(name)
+        assert engines.scheduler.pool.add().name == "2"
+        await engines.all_ready()
+        later = await engines.come(nursery, 3, first=10)
+        assert name not in map(engines.engine_of, later)
+        assert engines.engine_of(clients[0]) == name
+        await engines.scheduler.wait_idle()
+        await engines.until(lambda: name not in engines.conditions())
+        assert len(engines.conditions()) == 2
+        registry = engines.scheduler.metrics.registry
+        assert registry.get_sample_value("penstock_engine_up", {"engine": name}) is None
+    for client in (*clients, *later):
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_dies_while_it_drains_is_not_replaced(autojump_clock: MockClock) -> None:
+    """Its trusted requests and its suspects go on at another one."""
+    engines = Engines(2)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 4)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        fresh = await engines.come(nursery, 2, first=10)
+        engines.scheduler.pool.drain("0")
+        engines.launchers[0].kill()
+        await engines.scheduler.wait_idle()
+        await engines.until(lambda: list(engines.conditions()) == ["1"])
+        assert engines.launchers[0].starts == 1
+    for client in (*clients, *fresh):
+        await check_undisturbed(client, PLAN)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@trio_test
+async def test_a_request_that_leaves_while_it_awaits_an_engine_is_forgotten(
+    count: int, autojump_clock: MockClock
+) -> None:
+    """By its client, or by its deadline; nothing is left of either."""
+    engines = Engines(count)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        leaver, late = (
+            Client(ask("a", max_tokens=LONG)),
+            Client(ask("b", max_tokens=LONG, timeout_seconds=0.02)),
+        )
+        for client in (leaver, late):
+            nursery.start_soon(client.follow, engines.scheduler)
+        await engines.until(lambda: len(engines.scheduler.pool) == 2)
+        for number in range(count):
+            engines.launchers[number].kill()
+        await engines.until(lambda: len(engines.scheduler.pool.awaiting) == 2)
+        leaver.leave()
+        await engines.scheduler.wait_idle()
+        assert len(engines.scheduler.pool.awaiting) == 0
+    assert leaver.finals == []
+    assert [type(final) for final in late.finals] == [Failed]
+
+
+@trio_test
+async def test_all_at_once(autojump_clock: MockClock) -> None:
+    """Three of four engines die together: the fourth takes what it can, the rest goes on as they return."""
+    engines = Engines(4, max_slots=6)
+    async with running(engines.scheduler) as nursery:
+        await engines.all_ready()
+        clients = await engines.come(nursery, 20)
+        await engines.until(lambda: all(len(client.text.split()) > 5 for client in clients))
+        for number in (0, 1, 2):
+            engines.launchers[number].kill()
+        await engines.scheduler.wait_idle()
+    for client in clients:
+        assert isinstance(client.finals[0], Finished)
+        await check_undisturbed(client, PLAN)
