@@ -59,6 +59,7 @@ def _gaps(found: Findings) -> list[tuple[str, str]]:
     return [
         ("moments with one engine of several killed", f"{len(found.gaps)}"),
         ("longest pause of a stream at them", f"{max(found.gaps):.2f} s"),
+        ("the same of streams that had just begun", f"{found.early_gap_seconds:.2f} s"),
         ("longest pause of the undisturbed runs", f"{found.usual_gap_seconds:.2f} s"),
     ]
 

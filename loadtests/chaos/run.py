@@ -94,9 +94,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         least = await server.metrics(http, combine=min)
         counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
         even = volleys.even_streams(undisturbed, control)
-        usual = [
-            volleys.longest_gap(answers[number] for number in even) for answers in (undisturbed, control)
-        ]
+        usual = [answers[number].pauses for answers in (undisturbed, control) for number in even]
         disturbed = [answer for number, answer in crowd.answers.items() if number in even]
         return replace(
             found,
@@ -104,7 +102,8 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
             server=counts,
             seconds=seconds,
             gaps=volleys.gaps(shots, disturbed) if plan.engines > 1 else [],
-            usual_gap_seconds=max(usual),
+            early_gap_seconds=volleys.early_gap(shots, disturbed),
+            usual_gap_seconds=max(map(volleys.longest, usual), default=0.0),
         )
 
 

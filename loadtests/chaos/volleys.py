@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from loadtests.chaos.answers import Answer
+from loadtests.chaos.answers import Answer, Pause
 from loadtests.chaos.strikes import Strike
 
 MOST_AT_ONCE = 3
@@ -18,6 +18,8 @@ requests."""
 
 
 MOST_UNEVEN_SECONDS = 1.0
+TRUSTED_DELTAS = 4
+"""A stream that has had this many from an engine is trusted, and goes on at another one at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,39 @@ def even_streams(*undisturbed: Mapping[int, Answer]) -> set[int]:
         number
         for answers in undisturbed
         for number, answer in answers.items()
-        if longest_gap([answer]) < MOST_UNEVEN_SECONDS
+        if longest(answer.pauses) < MOST_UNEVEN_SECONDS
     }
 
 
 def gaps(volleys: Iterable[Volley], answers: Collection[Answer]) -> list[float]:
-    """Return the longest pause of any answer in each volley of one engine, in seconds; 0 where none was long
-    enough to be noted."""
-    return [max(_pauses_within(volley, answers), default=0.0) for volley in volleys if volley.of_one]
+    """Return the longest pause of any trusted stream in each volley of one engine, in seconds; 0 where none
+    was long enough to be noted."""
+    return [
+        longest(pause for pause in _within(volley, answers) if pause.deltas >= TRUSTED_DELTAS)
+        for volley in volleys
+        if volley.of_one
+    ]
 
 
-def longest_gap(answers: Iterable[Answer]) -> float:
-    """Return the longest pause of any answer; 0 if none was long enough to be noted."""
-    return max((ended - began for answer in answers for began, ended in answer.pauses), default=0.0)
+def early_gap(volleys: Iterable[Volley], answers: Collection[Answer]) -> float:
+    """Return the longest pause of a stream that had just begun at any of them. It may be a suspect, which
+    waits for the next engine to be loaded."""
+    return longest(
+        pause
+        for volley in volleys
+        if volley.of_one
+        for pause in _within(volley, answers)
+        if pause.deltas < TRUSTED_DELTAS
+    )
 
 
-def _pauses_within(volley: Volley, answers: Iterable[Answer]) -> Iterator[float]:
+def longest(pauses: Iterable[Pause]) -> float:
+    """Return the longest one's seconds; 0 if there is none."""
+    return max((pause.seconds for pause in pauses), default=0.0)
+
+
+def _within(volley: Volley, answers: Iterable[Answer]) -> Iterator[Pause]:
     for answer in answers:
-        for began, ended in answer.pauses:
-            if began < volley.back_at and ended > volley.struck_at:
-                yield ended - began
+        for pause in answer.pauses:
+            if pause.began < volley.back_at and pause.ended > volley.struck_at:
+                yield pause

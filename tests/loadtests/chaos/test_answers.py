@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 
 import httpx
+import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
@@ -35,5 +36,7 @@ async def test_a_pause_is_noted_after_the_first_words(autojump_clock: MockClock)
         began = trio.current_time()
         answer = await ask(http, "http://test", QUESTION)
     assert (answer.text, answer.whole) == ("abc", True)
-    assert [(start - began, end - began) for start, end in answer.pauses] == [(9.2, 10.7), (10.7, 11.0)]
+    assert [pause.deltas for pause in answer.pauses] == [2, 3]
+    assert [pause.began - began for pause in answer.pauses] == pytest.approx([9.2, 10.7])
+    assert [pause.seconds for pause in answer.pauses] == pytest.approx([1.5, 0.3])
     assert answer.longest_pause_seconds == 9.0

@@ -8,17 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from loadtests.chaos.answers import Answer
+from loadtests.chaos.answers import Answer, Pause
 from loadtests.chaos.findings import compare
 from loadtests.chaos.report import of_chaos, text
 from loadtests.chaos.strikes import Strike
-from loadtests.chaos.volleys import MOST_GAP_SECONDS, Volley, even_streams, gaps, longest_gap, plan
+from loadtests.chaos.volleys import (
+    MOST_GAP_SECONDS,
+    TRUSTED_DELTAS,
+    Volley,
+    early_gap,
+    even_streams,
+    gaps,
+    plan,
+)
 
 ONE = Volley((Strike.KILL,), struck_at=100.0, back_at=110.0, deaths=1)
 
 
-def paused(*pauses: tuple[float, float]) -> Answer:
-    return Answer("text", pauses=list(pauses))
+def paused(*pauses: tuple[float, float], deltas: int = TRUSTED_DELTAS) -> Answer:
+    return Answer("text", pauses=[Pause(began, ended, deltas) for began, ended in pauses])
 
 
 @settings(deadline=None, derandomize=True)
@@ -84,10 +92,12 @@ def test_other_deaths_have_no_bound(other: Volley) -> None:
 
 def test_a_long_gap_is_a_complaint_and_is_reported() -> None:
     """Beside the longest pause of the undisturbed run, which shows what the machine adds."""
-    found = replace(compare([], {}, {}, {}), gaps=[0.3, MOST_GAP_SECONDS], usual_gap_seconds=0.7)
+    found = replace(compare([], {}, {}, {}), gaps=[0.3, MOST_GAP_SECONDS], early_gap_seconds=9.0)
+    found = replace(found, usual_gap_seconds=0.7)
     assert list(found.complaints()) == []
     assert "2.00 s" in (shown := text("Chaos", [], list(of_chaos(found))))
     assert "0.70 s" in shown
+    assert "9.00 s" in shown
     (complaint,) = replace(found, gaps=[0.3, MOST_GAP_SECONDS + 0.1]).complaints()
     assert "2.1 s" in complaint
     assert list(replace(found, gaps=[3.0], usual_gap_seconds=3.5).complaints()) == []
@@ -99,6 +109,9 @@ def test_a_run_of_one_engine_reports_no_gaps() -> None:
     assert "killed" not in text("Chaos", [], list(of_chaos(compare([], {}, {}, {}))))
 
 
-def test_the_longest_gap_of_all_streams() -> None:
-    assert longest_gap([]) == 0.0
-    assert longest_gap([paused((1.0, 1.5)), paused((0.0, 0.75), (3.0, 3.25))]) == 0.75
+def test_a_stream_that_had_just_begun_is_apart() -> None:
+    """It may be a suspect, which waits until the next engine is loaded, however long that takes."""
+    answers = [paused((99.0, 109.0), deltas=TRUSTED_DELTAS - 1), paused((99.0, 99.5), (100.0, 100.5))]
+    assert gaps([ONE], answers) == [0.5]
+    assert early_gap([ONE], answers) == 10.0
+    assert early_gap([replace(ONE, deaths=2)], answers) == 0.0
