@@ -8,6 +8,7 @@ and every stream with it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -67,3 +68,24 @@ class Channel:
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class EngineSender:
+    """Sends to the engine while one is ready; drops messages otherwise."""
+
+    def __init__(self) -> None:
+        self._send: Callable[[ToEngine], None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._send is not None
+
+    def connect(self, send: Callable[[ToEngine], None]) -> None:
+        self._send = send
+
+    def disconnect(self) -> None:
+        self._send = None
+
+    def send(self, message: ToEngine) -> None:
+        if self._send is not None:
+            self._send(message)

@@ -39,7 +39,7 @@ class Engine(Protocol):
     def requests(self) -> int: ...
     @property
     def hopeless(self) -> bool:
-        """Whether it is not expected to become ready again."""
+        """Whether it will not take a request again, as far as is known."""
         ...
 
     @property

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from scheduler.config import SchedulerConfig
+from scheduler.link.channel import EngineSender
 from scheduler.link.messages import Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
 from scheduler.link.process import EngineLauncher
@@ -76,27 +77,6 @@ class Owner(Protocol):
     def others_ready(self, member: Member) -> bool:
         """Whether other engines could take its requests."""
         ...
-
-
-class EngineSender:
-    """Sends to the engine while one is ready; drops messages otherwise."""
-
-    def __init__(self) -> None:
-        self._send: Callable[[ToEngine], None] | None = None
-
-    @property
-    def connected(self) -> bool:
-        return self._send is not None
-
-    def connect(self, send: Callable[[ToEngine], None]) -> None:
-        self._send = send
-
-    def disconnect(self) -> None:
-        self._send = None
-
-    def send(self, message: ToEngine) -> None:
-        if self._send is not None:
-            self._send(message)
 
 
 class Member:
@@ -182,7 +162,9 @@ class Member:
 
     @property
     def hopeless(self) -> bool:
-        """Whether it is not expected to become ready again."""
+        """Whether it will not take a request again, as far as is known."""
+        if self.draining:
+            return True
         failed = self.supervisor.statistics().failed_starts
         return self.never_ready is not None or failed >= self._config.recovery.max_failed_starts
 

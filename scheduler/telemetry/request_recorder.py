@@ -60,6 +60,7 @@ def log_request(record: StreamRecord, now: float) -> None:
         "request",
         **_identity(record.prepared.request),
         outcome=record.outcome,
+        engine=record.engine,
         prompt_tokens=len(record.prepared.prompt),
         cached_tokens=record.cached_tokens,
         output_tokens=record.output_tokens,

@@ -18,7 +18,7 @@ from tests.scheduler.requests.records import make_record
 
 FIELDS = {
     *("event", "log_level", "id", "request_id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
-    *("tenant", "session", "priority", "cached_tokens"),
+    *("tenant", "session", "priority", "engine", "cached_tokens"),
     *("wait_seconds", "queue_seconds", "ttft_seconds", "total_seconds"),
 }
 
@@ -40,6 +40,7 @@ async def test_each_request_leaves_one_line_with_its_counts_and_waits(autojump_c
     assert (line["id"], line["outcome"]) == (request.public_id, "length")
     assert (line["prompt_tokens"], line["output_tokens"]) == (len("<user>a secret question\n<assistant>"), 4)
     assert (line["tenant"], line["session"], line["priority"]) == ("acme", "s1", 2)
+    assert line["engine"] == "0"
     assert line["wait_seconds"] == 0
     # A step of 10 ms prefills and gives the first token, each of the next three another.
     assert line["queue_seconds"] == 0
