@@ -26,6 +26,7 @@ from loadtests.driver import Progress, default_client
 from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
 from loadtests.measure import agents_sustained, measure
+from loadtests.pool.commands import affinity_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
@@ -305,10 +306,12 @@ def ceiling(arguments: tuple[str, ...]) -> None:
     overhead.main(arguments)
 
 
+bench.add_command(affinity_command)
 bench.add_command(chaos)
 bench.add_command(device)
 bench.add_command(fuzz)
 bench.add_command(long_soak)
+bench.add_command(scale_command)
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:

@@ -12,6 +12,21 @@ import trio
 from loadtests.chaos.questions import Question
 from loadtests.client import EventSplitter
 
+LEAST_PAUSE_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A silence of a stream, on trio's clock, after `deltas` events with words in them."""
+
+    began: float
+    ended: float
+    deltas: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
 
 @dataclass(slots=True)
 class Answer:
@@ -30,6 +45,10 @@ class Answer:
     disorder: str | None = None
     """A protocol violation: an event after the end, or one that came twice."""
     longest_pause_seconds: float = 0.0
+    deltas: int = 0
+    """Events with words in them."""
+    pauses: list[Pause] = field(default_factory=list)
+    """Silences of LEAST_PAUSE_SECONDS or more; none before its first words, when it may wait in the queue."""
 
     @property
     def said(self) -> tuple[object, ...]:
@@ -53,6 +72,7 @@ class Answer:
             delta = choice.get("delta") or choice.get("message") or {}
             if self.finish_reason is not None:
                 self.disorder = "an event after the finish reason"
+            self.deltas += any(delta.get(kind) for kind in ("content", "reasoning_content", "tool_calls"))
             self.text += delta.get("content") or ""
             self.reasoning += delta.get("reasoning_content") or ""
             for call in delta.get("tool_calls") or ():
@@ -85,6 +105,8 @@ async def _follow(response: httpx.Response, answer: Answer) -> None:
         for payload in events.feed(data):
             now = trio.current_time()
             answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)
+            if now - last >= LEAST_PAUSE_SECONDS and answer.deltas:
+                answer.pauses.append(Pause(last, now, answer.deltas))
             last = now
             if answer.ended:
                 answer.disorder = "an event after the end mark"

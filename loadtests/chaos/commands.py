@@ -16,20 +16,45 @@ from loadtests.chaos import report, run, soak
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 
+_REQUESTS, _REQUESTS_AN_ENGINE = 200, 120
+_SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
+
 
 @click.command()
-@click.option("--requests", default=200, show_default=True)
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    help=f"By default {_REQUESTS}; {_REQUESTS_AN_ENGINE} for each of several engines, so that all are busy.",
+)
 @click.option(
     "--deaths", default=20, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
 )
 @click.option(
     "--seed", default=0, show_default=True, help="Random seed of the questions and of the order of deaths."
 )
+@click.option(
+    "--engines",
+    default=1,
+    show_default=True,
+    help="Of the server; with several, one to three die at each of --deaths moments.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["mlx", "scripted"]),
+    default="mlx",
+    show_default=True,
+    help="The embedded model; or tokens by arithmetic, which leave the machine to the front.",
+)
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
-def chaos(requests: int, deaths: int, seed: int, poison: bool, out: Path) -> None:
+def chaos(
+    requests: int | None, deaths: int, seed: int, engines: int, engine: str, poison: bool, out: Path
+) -> None:
     """Kill engines at random moments; compare every answer with an undisturbed run's."""
-    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison), _note)
+    if requests is None:
+        requests = _REQUESTS if engines == 1 else _REQUESTS_AN_ENGINE * engines
+    arguments = _SCRIPTED if engine == "scripted" else ()
+    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, arguments, engines), _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
 

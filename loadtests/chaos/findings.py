@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from loadtests.chaos.answers import Answer
 from loadtests.chaos.questions import Question
+from loadtests.chaos.volleys import MOST_GAP_SECONDS
 
 SAMPLED_SHARE = 0.03
 """The share of sampled answers that may differ from the undisturbed one. Float32 is not exact: one in some
@@ -43,6 +44,15 @@ class Findings:
     """The server's own metrics: deaths, resumed requests and so on."""
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    """Of several engines: the longest pause of any even stream that was trusted, at each moment when one was
+    killed alone."""
+    early_gap_seconds: float = 0.0
+    """The same of streams that had just begun, at all these moments. It has no bound: a suspect waits for the
+    next engine to be loaded."""
+    usual_gap_seconds: float = 0.0
+    """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes
+    longer ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""
 
     def complaints(self) -> Iterator[str]:
         """Return each violated requirement; empty if the run passed."""
@@ -60,6 +70,8 @@ class Findings:
             yield f"too many sampled answers that differ from the undisturbed ones: {self.sampled_parted}"
         if wrong := [end for end in self.poison if end != "poisonous_request"]:
             yield f"the planted poison did not fail as expected: {wrong}"
+        if max(self.gaps, default=0.0) > max(MOST_GAP_SECONDS, self.usual_gap_seconds):
+            yield f"a stream paused for {max(self.gaps):.1f} s while one engine of several was dead"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
             yield "not every strike killed an engine"
 

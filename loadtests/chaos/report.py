@@ -15,8 +15,10 @@ Section = tuple[str, list[tuple[str, str]]]
 
 
 _HOLDS = {
+    "Affinity": "several engines find as much of agents' prompts cached as they should",
     "Chaos": "every answer was delivered once, and equals the undisturbed one",
     "Fuzz": "no engine died, no answer failed, and the event loop never stalled",
+    "Scale": "several engines give as many times the tokens of one, and cost the front no more a token",
     "Soak": "every answer was delivered and was always the same, and nothing grew",
 }
 """The sentence for a run without complaints, by title."""
@@ -43,11 +45,23 @@ def of_chaos(found: Findings) -> Iterator[Section]:
             ("sampled answers that differ", f"{len(found.sampled_parted)} of {sampled}"),
             ("of all answers, between two undisturbed runs", f"{len(found.control_parted)} of {found.asked}"),
             ("longest silence of a stream", f"{found.longest_pause_seconds:.1f} s"),
+            *_gaps(found),
             ("planted poison", ", ".join(found.poison) or "none"),
         ],
     )
     yield f"Strikes, in {found.seconds:.0f} s", [(kind, str(times)) for kind, times in found.strikes.items()]
     yield "The server's own metrics", [(name, f"{value:g}") for name, value in found.server.items()]
+
+
+def _gaps(found: Findings) -> list[tuple[str, str]]:
+    if not found.gaps:
+        return []
+    return [
+        ("moments with one engine of several killed", f"{len(found.gaps)}"),
+        ("longest pause of a stream at them", f"{max(found.gaps):.2f} s"),
+        ("the same of streams that had just begun", f"{found.early_gap_seconds:.2f} s"),
+        ("longest pause of the undisturbed runs", f"{found.usual_gap_seconds:.2f} s"),
+    ]
 
 
 def of_soak(soak: Soak) -> Iterator[Section]:

@@ -11,12 +11,13 @@ from itertools import count
 import httpx
 import trio
 
-from loadtests.chaos import findings
+from loadtests.chaos import findings, volleys
 from loadtests.chaos.answers import Answer, ask
 from loadtests.chaos.findings import Findings
 from loadtests.chaos.questions import JSON_FORMAT, Question, poison, questions
 from loadtests.chaos.strikes import Strike, kinds, strike
 from loadtests.chaos.victim import Victim, victim
+from loadtests.chaos.volleys import Volley
 
 SERVER = (
     *("--stall-seconds", "3"),
@@ -27,6 +28,9 @@ SERVER = (
 """The server must find a hung engine within seconds and allow more engine deaths than by default. An innocent
 request may be alone in the engine, without a token yet, at two deaths in a row; the default would fail it."""
 _CLIENTS = 12
+_CLIENTS_AN_ENGINE = 6
+_PATIENT = ("--stall-seconds", "6")
+"""Several engines on few cores: where the machine pauses all of them, none must be declared hung."""
 _AHEAD = 4
 """How many questions may be sent ahead of the deaths' progress."""
 _BUSY_SECONDS = 2.5
@@ -47,6 +51,13 @@ class Plan:
     poison: bool = True
     arguments: tuple[str, ...] = ()
     """Further options of the server."""
+    engines: int = 1
+    """With several, `deaths` are the moments at which one to three of them die."""
+
+    @property
+    def clients(self) -> int:
+        """For several engines as many as their slots take while one of four is dead."""
+        return _CLIENTS if self.engines == 1 else _CLIENTS_AN_ENGINE * self.engines
 
 
 async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
@@ -54,20 +65,23 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
     timeout = httpx.Timeout(600.0)
     limits = httpx.Limits(max_connections=None)
     async with (
-        victim([*SERVER, *plan.arguments]) as server,
+        victim([*SERVER, *_pool(plan), *plan.arguments]) as server,
         httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as http,
     ):
+        while not await _all_ready(plan, server, http):  # noqa: ASYNC110 (another process)
+            # Engines that load take the processors from those that answer.
+            await trio.sleep(_POLL_SECONDS)
         asked = questions(plan.requests, plan.seed, await _knows_schemas(http, server.url))
         began = trio.current_time()
-        undisturbed = await _Crowd(http, server.url, asked).ask_all()
+        undisturbed = await _Crowd(http, server.url, asked, plan.clients).ask_all()
         note(f"undisturbed: {trio.current_time() - began:.1f} s")
-        control = await _Crowd(http, server.url, asked).ask_all()
+        control = await _Crowd(http, server.url, asked, plan.clients).ask_all()
         before = await server.metrics(http)
         if plan.poison:
             asked.insert(len(asked) // 3, poison(len(asked)))
         began = trio.current_time()
-        crowd = _Crowd(http, server.url, asked)
-        strikes = await _under_fire(plan, server, http, crowd, note)
+        crowd = _Crowd(http, server.url, asked, plan.clients)
+        shots = await _under_fire(plan, server, http, crowd, note)
         seconds = trio.current_time() - began
         after = await server.metrics(http)
         found = findings.compare(asked, undisturbed, control, crowd.answers)
@@ -79,8 +93,17 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         }
         least = await server.metrics(http, combine=min)
         counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
+        even = volleys.even_streams(undisturbed, control)
+        usual = [answers[number].pauses for answers in (undisturbed, control) for number in even]
+        disturbed = [answer for number, answer in crowd.answers.items() if number in even]
         return replace(
-            found, strikes=findings.count([kind.value for kind in strikes]), server=counts, seconds=seconds
+            found,
+            strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
+            server=counts,
+            seconds=seconds,
+            gaps=volleys.gaps(shots, disturbed) if plan.engines > 1 else [],
+            early_gap_seconds=volleys.early_gap(shots, disturbed),
+            usual_gap_seconds=max(map(volleys.longest, usual), default=0.0),
         )
 
 
@@ -93,7 +116,11 @@ _COUNTERS = {
 
 
 def _cause(sample: str) -> str:
-    return sample.partition('cause="')[2].rstrip('"}')
+    return sample.partition('cause="')[2].partition('"')[0]
+
+
+def _pool(plan: Plan) -> tuple[str, ...]:
+    return () if plan.engines == 1 else ("--engines", str(plan.engines), *_PATIENT)
 
 
 async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
@@ -105,10 +132,11 @@ async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
 class _Crowd:
     """Clients that send the questions in order, each when it is due."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question]) -> None:
+    def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question], clients: int) -> None:
         self._http = http
         self._url = url
         self._asked = asked
+        self._clients = clients
         self._next = count()
         self.due = len(asked)
         """How many questions may have been sent by now."""
@@ -117,7 +145,7 @@ class _Crowd:
 
     async def ask_all(self) -> dict[int, Answer]:
         async with trio.open_nursery() as nursery:
-            for _ in range(_CLIENTS):
+            for _ in range(self._clients):
                 nursery.start_soon(self._client)
         return self.answers
 
@@ -133,22 +161,23 @@ class _Crowd:
 
 async def _under_fire(
     plan: Plan, server: Victim, http: httpx.AsyncClient, crowd: _Crowd, note: Callable[[str], None]
-) -> list[Strike]:
+) -> list[Volley]:
     """Ask all questions while engines die, with the deaths spread evenly over the questions."""
     chance = random.Random(plan.seed)
-    possible = kinds()
-    to_come = [possible[number % len(possible)] for number in range(plan.deaths)]
-    chance.shuffle(to_come)
-    done: list[Strike] = []
+    to_come = _strikes(plan, chance)
+    done: list[Volley] = []
     share = len(crowd._asked) / max(1, plan.deaths)
 
     async def strikes() -> None:
-        for number, kind in enumerate(to_come):
-            crowd.due = max(crowd.due, int((number + 1) * share) + _AHEAD)
+        for number, kinds_ in enumerate(to_come):
+            crowd.due = max(crowd.due, int((number + 1) * share) + _AHEAD * plan.engines)
             await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
-            await _strike(server, http, crowd, kind)
-            done.append(kind)
-            note(f"{number + 1} of {plan.deaths}: {kind.value}")
+            shot = await _strike(plan, server, http, crowd, kinds_, chance)
+            done.append(shot)
+            note(
+                f"{number + 1} of {plan.deaths}: {', '.join(kind.value for kind in kinds_)};"
+                f" all ready after {shot.back_at - shot.struck_at:.1f} s"
+            )
         crowd.due = len(crowd._asked)
 
     crowd.due = 0
@@ -158,18 +187,42 @@ async def _under_fire(
     return done
 
 
-async def _strike(server: Victim, http: httpx.AsyncClient, crowd: _Crowd, kind: Strike) -> None:
-    """Strike, and return when the engine has died and the next one is ready."""
-    while (pid := server.engine_pid()) is None or not await _is_ready(http, server.url):  # noqa: ASYNC110
+def _strikes(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...]]:
+    possible = kinds()
+    if plan.engines > 1:
+        return volleys.plan(plan.deaths, plan.engines, possible, plan.seed)
+    to_come: list[tuple[Strike, ...]] = [(possible[number % len(possible)],) for number in range(plan.deaths)]
+    chance.shuffle(to_come)
+    return to_come
+
+
+async def _strike(
+    plan: Plan,
+    server: Victim,
+    http: httpx.AsyncClient,
+    crowd: _Crowd,
+    kinds_: tuple[Strike, ...],
+    chance: random.Random,
+) -> Volley:
+    """Strike, and return when the struck engines have died and all are ready again."""
+    while not await _all_ready(plan, server, http):  # noqa: ASYNC110 (another process)
         await trio.sleep(_POLL_SECONDS)
-    _try(pid, kind)
-    insist_at = trio.current_time() + _DEATH_SECONDS
-    while server.engine_pid() == pid or not await _is_ready(http, server.url):
-        # Some kinds take effect in a step, and so need a client that requests one.
-        crowd.due += not crowd.in_flight
-        if server.engine_pid() == pid and trio.current_time() > insist_at:
-            _try(pid, Strike.KILL)
+    deaths = await _deaths(server, http)
+    struck = dict(zip(chance.sample(server.engine_pids(), len(kinds_)), kinds_, strict=True))
+    struck_at = trio.current_time()
+    for pid, kind in struck.items():
+        _try(pid, kind)
+    insist_at = struck_at + _DEATH_SECONDS
+    while (alive := struck.keys() & set(server.engine_pids())) or not await _all_ready(plan, server, http):
+        # Some kinds take effect in a step, and so need a client that requests one, of each engine. Of several
+        # engines the others would answer all that is to be asked while the struck ones load.
+        if alive or plan.engines == 1:
+            crowd.due += crowd.in_flight < plan.engines
+        if alive and trio.current_time() > insist_at:
+            for pid in alive:
+                _try(pid, Strike.KILL)
         await trio.sleep(_POLL_SECONDS)
+    return Volley(kinds_, struck_at, trio.current_time(), await _deaths(server, http) - deaths)
 
 
 def _try(pid: int, kind: Strike) -> None:
@@ -178,5 +231,12 @@ def _try(pid: int, kind: Strike) -> None:
         strike(pid, kind)
 
 
-async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
-    return (await http.get(f"{url}/ready")).status_code == 200
+async def _all_ready(plan: Plan, server: Victim, http: httpx.AsyncClient) -> bool:
+    if plan.engines > 1:
+        there = len(server.engine_pids()) == plan.engines
+        return there and await server.ready_engines(http) == plan.engines
+    return server.engine_pid() is not None and (await http.get(f"{server.url}/ready")).status_code == 200
+
+
+async def _deaths(server: Victim, http: httpx.AsyncClient) -> float:
+    return (await server.metrics(http))["penstock_engine_deaths_total"]

@@ -43,6 +43,15 @@ class Victim:
         except (OSError, ValueError):
             return None
 
+    def engine_pids(self) -> list[int]:
+        """Return the server's children: its engines, also those that are loading."""
+        return children(self.process.pid)
+
+    async def ready_engines(self, http: httpx.AsyncClient) -> int:
+        """Return how many of its engines can take requests."""
+        report = (await http.get(f"{self.url}/v1/scheduler")).json()
+        return sum(engine["condition"] == "ready" for engine in report["engines"])
+
     def engine_pid(self) -> int | None:
         """Return the server's one child, or None."""
         found = children(self.process.pid)
@@ -71,9 +80,9 @@ def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = 
 
 
 @asynccontextmanager
-async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
+async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIterator[Victim]:
     """Start `penstock serve` with these arguments and yield when it is ready; stop it after the block. Raise
-    LaunchError if it does not start."""
+    LaunchError if it does not start. `sabotage`: whether its engines can be made to fail from inside."""
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
         log, live = Path(folder) / "log", Path(folder) / "live"
         with log.open("wb") as output:
@@ -85,8 +94,8 @@ async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
                 env={
                     **os.environ,
                     "PYTHONUNBUFFERED": "1",
-                    "PYTHONPATH": _python_path(),
-                    LIVE_VARIABLE: str(live),
+                    "PYTHONPATH": _python_path(sabotage),
+                    **({LIVE_VARIABLE: str(live)} if sabotage else {}),
                 },
                 start_new_session=True,
             )
@@ -100,10 +109,10 @@ async def victim(arguments: Sequence[str]) -> AsyncIterator[Victim]:
                 process.kill()
 
 
-def _python_path() -> str:
+def _python_path(sabotage: bool) -> str:
     """The saboteur first, then this checkout, in which the engine may not be installed."""
     given = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(_SABOTEUR), str(_ROOT), *([given] if given else [])])
+    return os.pathsep.join([*([str(_SABOTEUR)] if sabotage else []), str(_ROOT), *([given] if given else [])])
 
 
 async def _address(process: trio.Process, log: Path) -> str:

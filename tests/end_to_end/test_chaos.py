@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -23,3 +25,14 @@ def test_a_death_of_each_kind_changes_no_answer() -> None:
     assert found.server["deaths"] == len(kinds())
     assert found.server["requests that resumed on another engine"] >= len(kinds())
     assert found.server["share of the KV budget at the end"] == 0.8
+
+
+@pytest.mark.timeout(300)
+def test_several_engines_of_a_pool_die_at_once() -> None:
+    """One of three, and then two together: nothing lost, nothing twice, and every greedy answer as
+    undisturbed. The pauses are this machine's."""
+    notes: list[str] = []
+    found = trio.run(run, Plan(requests=REQUESTS, deaths=2, seed=3, poison=False, engines=3), notes.append)
+    assert list(replace(found, gaps=[]).complaints()) == [], notes
+    assert sum(found.strikes.values()) == found.server["deaths"] == 1 + 2
+    assert found.server["requests that resumed on another engine"] > 0

@@ -62,6 +62,8 @@ def install() -> None:
 
 
 def _write_live_bytes(path: str) -> None:
+    if "mlx.core" not in sys.modules:
+        return  # A scripted engine: the import would take seconds.
     import mlx.core as mx
 
     with open(path, "w") as file:

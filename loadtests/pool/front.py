@@ -1,0 +1,121 @@
+"""The front alone: what a streamed token costs it, by the number of engines.
+
+The engines are simulated (`simulation.py`), so that 16 of them need neither machines nor cores. Of this
+thread's processor time everything is the front's but the engines' own: reading frames, routing, text, events,
+readers, placement. HTTP is not in it: `scale.py` measures the whole server.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from loadtests.pool.simulation import Front, Timing, front, prepared, simulated
+from scheduler.events import Finished
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import GenerationRequest, TokenPrompt
+
+LEAST_OF_LINEAR = 0.95
+MOST_GROWTH = 1.25
+"""How much more a token may cost with the most engines than with the fewest."""
+TIMING = Timing(step_seconds=0.25)
+_OUTPUT_TOKENS = 64
+_PROMPT_TOKENS = 32
+_WARM_UP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPlan:
+    """`seconds` are simulated ones."""
+
+    engines: tuple[int, ...] = (1, 4, 16)
+    slots: int = 8
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontCost:
+    """`tokens` in `seconds` of simulated time, for `cpu_seconds` of the front."""
+
+    engines: int
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """In simulated time: whether the engines were kept busy."""
+        return self.tokens / self.seconds
+
+    @property
+    def cpu_seconds_per_token(self) -> float:
+        return self.cpu_seconds / self.tokens
+
+
+def run(plan: FrontPlan, note: Callable[[str], None]) -> list[FrontCost]:
+    """Return the cost with each number of engines."""
+    preparation, found = prepared(), []
+    for engines in plan.engines:
+        one = simulated(partial(_cost, plan, preparation, engines))
+        found.append(one)
+        note(f"simulated engines {engines}: {1e6 * one.cpu_seconds_per_token:.0f} µs of the front a token")
+    return found
+
+
+def complaints(found: Sequence[FrontCost]) -> Iterator[str]:
+    """Return what does not hold from the fewest engines to the most."""
+    fewest, most = min(found, key=_engines), max(found, key=_engines)
+    linear = fewest.tokens_per_second * most.engines / fewest.engines
+    if most.tokens_per_second < LEAST_OF_LINEAR * linear:
+        yield (
+            f"{most.engines} simulated engines were not kept busy: {most.tokens_per_second:.0f} tokens/s of"
+            f" {linear:.0f}"
+        )
+    if most.cpu_seconds_per_token > MOST_GROWTH * fewest.cpu_seconds_per_token:
+        growth = most.cpu_seconds_per_token / fewest.cpu_seconds_per_token
+        yield (
+            f"a token costs the front {growth:.2f} times as much with {most.engines} engines as with"
+            f" {fewest.engines}"
+        )
+
+
+def _engines(cost: FrontCost) -> int:
+    return cost.engines
+
+
+async def _cost(plan: FrontPlan, preparation: Preparation, engines: int) -> FrontCost:
+    async with (
+        front(preparation, TIMING, plan.slots, engines=engines) as running,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(engines * plan.slots):
+            nursery.start_soon(_client, running, number)
+        launcher = running.engines
+        await trio.sleep(_WARM_UP_SECONDS)
+        gc.collect()
+        tokens, spent = launcher.tokens, time.thread_time() - launcher.cpu_seconds
+        await trio.sleep(plan.seconds)
+        tokens, spent = launcher.tokens - tokens, time.thread_time() - launcher.cpu_seconds - spent
+        nursery.cancel_scope.cancel()
+    return FrontCost(engines, tokens, plan.seconds, spent)
+
+
+async def _client(running: Front, number: int) -> None:
+    """One prompt after another, of another length each, so that rows end at different steps."""
+    turn = 0
+    while True:
+        request = GenerationRequest(
+            f"client-{number}-{turn}",
+            TokenPrompt((300 + number, 300 + turn % 1000) * (_PROMPT_TOKENS // 2)),
+            max_tokens=_OUTPUT_TOKENS // 2 + (7 * number + 11 * turn) % _OUTPUT_TOKENS,
+            ignore_eos=True,
+        )
+        async with running.scheduler.stream(request) as stream:
+            async for event in stream:
+                assert not isinstance(event, Finished) or event.usage.output_tokens
+        turn += 1

@@ -1,0 +1,111 @@
+"""Two real engines behind one front, of which one dies: its streams go on at the other, to the byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from loadtests.chaos.saboteur import sitecustomize
+from loadtests.chaos.strikes import Strike, strike
+from loadtests.processes import children
+from tests.end_to_end.raw_client import Answer, ask
+from tests.end_to_end.serving import Served, eventually, serving
+
+STREAMS = 12
+ENGINES = ("0", "1")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Served]:
+    """The embedded model twice; a stopped engine is found after seconds."""
+    path = os.pathsep.join([str(Path(sitecustomize.__file__).parent), str(Path(__file__).parents[2])])
+    environment = {"PYTHONPATH": path}
+    with serving("--engines", "2", "--stall-seconds", "3", environment=environment, trained=True) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def undisturbed(pair: Served) -> list[Answer]:
+    all_ready(pair)
+    return trio.run(ask_all, pair, [])
+
+
+def fields_of(number: int) -> dict[str, Any]:
+    """Every second one greedy, the others sampled; long enough that none ends before the death."""
+    sampled = {"temperature": 0.9, "top_p": 0.95, "seed": 40 + number} if number % 2 else {}
+    return {"max_tokens": 100 + 4 * number, "ignore_eos": True, **sampled}
+
+
+async def ask_all(served: Served, answers: list[Answer]) -> list[Answer]:
+    """All at once, in their order."""
+    found = [Answer()] * STREAMS
+
+    async def one(number: int) -> None:
+        found[number] = await ask(served.port, f"agent {number} " * (number + 1), **fields_of(number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(STREAMS):
+            nursery.start_soon(one, number)
+    answers.extend(found)
+    return answers
+
+
+def report(served: Served) -> dict[str, Any]:
+    status, found = served.get("/v1/scheduler")
+    assert status == 200
+    return dict(found)
+
+
+def all_ready(served: Served) -> None:
+    eventually(
+        lambda: [one["condition"] for one in report(served)["engines"]] == ["ready"] * len(ENGINES), 60
+    )
+
+
+def both_decode(served: Served) -> bool:
+    """Whether each engine has streams that it has given tokens to."""
+    running = report(served)["running"]
+    return {one["engine"] for one in running if one["output_tokens"] >= 20} == set(ENGINES)
+
+
+def restarts(served: Served) -> int:
+    return sum(engine["restarts"] for engine in report(served)["engines"])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [(Strike.KILL, "killed"), (Strike.STOP, "hung"), (Strike.MEMORY, "out_of_memory")],
+    ids=lambda value: value.name.lower() if isinstance(value, Strike) else value,
+)
+def test_streams_of_a_dead_engine_go_on_at_the_other(
+    pair: Served, undisturbed: list[Answer], kind: Strike, cause: str
+) -> None:
+    """Killed, stopped or out of memory: every answer is whole, sent once, and to the byte the undisturbed
+    one."""
+    all_ready(pair)
+    before, resumed = restarts(pair), pair.metric("penstock_resumed_requests_total")
+
+    async def struck() -> list[Answer]:
+        answers: list[Answer] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_all, pair, answers)
+            await trio.to_thread.run_sync(partial(eventually, lambda: both_decode(pair), 60))
+            strike(children(pair.process.pid)[0], kind)
+        return answers
+
+    for number, (answer, expected) in enumerate(zip(trio.run(struck), undisturbed, strict=True)):
+        assert (answer.status, answer.errors) == (200, []), f"stream {number}"
+        assert answer.text == expected.text, f"stream {number}"
+        assert answer.finish_reason == expected.finish_reason
+        assert answer.events.count("[DONE]") == 1
+        assert answer.events[-1] == "[DONE]"
+    eventually(lambda: restarts(pair) == before + 1)
+    assert pair.metric("penstock_resumed_requests_total") > resumed
+    assert cause in [engine["last_death_cause"] for engine in report(pair)["engines"]]
