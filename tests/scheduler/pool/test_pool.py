@@ -4,11 +4,13 @@ poison takes no second engine with it."""
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from scheduler.config import EngineConfig
 from scheduler.errors import Draining, LastEngine
 from scheduler.pool.member import Member
 from scheduler.requests.lifecycle import State
@@ -200,3 +202,12 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.trust(1)
     assert [record.engine for record in suspects] == ["1"] * len(suspects)
+
+
+def test_each_engine_has_a_disk_tier_of_its_own() -> None:
+    """The first one has the folder that one engine alone has: a restart with more engines finds its
+    prefixes."""
+    config = EngineConfig("mlx", Path("model"), kv_disk=Path("prefixes"), sharers=2)
+    loads = [config.load_message(number=number) for number in range(3)]
+    assert [load.kv_disk for load in loads] == ["prefixes", "prefixes/engine-1", "prefixes/engine-2"]
+    assert [load.sharers for load in loads] == [2, 2, 2]
