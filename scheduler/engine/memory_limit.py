@@ -49,6 +49,8 @@ class MemoryLimit:
     kv_bytes: int | None = None
     share: float = 1.0
     """Of the KV budget: less than 1 after an engine ran out of memory."""
+    sharers: int = 1
+    """Engines that use the device's memory: each has this part of what the system can still give."""
 
     @property
     def score_bytes(self) -> int:
@@ -107,7 +109,7 @@ def memory_limit(
             + " take a smaller or quantised model, or raise --memory-limit"
         )
     pool = min(_MOST_POOL_BYTES, max(_LEAST_POOL_BYTES, int(limit * _POOL)))
-    return MemoryLimit(limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share)
+    return MemoryLimit(limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share, sharers)
 
 
 def _gigabytes(count: int) -> str:

@@ -191,10 +191,14 @@ class MemoryWatch:
         rows, cached, pinned = self._row_bytes(), 0, 0
         if self._prefixes is not None:
             cached, pinned = self._prefixes.nbytes, self._prefixes.pinned_bytes()
+        available = system.available_bytes
+        if available is not None:
+            # All of them may take it in the same step.
+            available //= self._limit.sharers
         return Reading(
             used=max(memory.active + memory.cached, system.footprint_bytes),
             limit=self._limit.limit_bytes,
-            available=system.available_bytes,
+            available=available,
             pressure=system.pressure,
             kv=rows + cached,
             fixed_kv=rows + pinned,

@@ -242,3 +242,13 @@ def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure)
     farm.turn([request(n, prompt_of(100, n), 20) for n in range(8)])
     farm.finish()
     assert len(farm.retired) == 8
+
+
+@pytest.mark.parametrize("sharers", [1, 4])
+def test_engines_on_one_device_count_on_their_part_of_what_is_left(sharers: int) -> None:
+    """Each may take all that it counts on in the same step."""
+    device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
+    limit = MemoryLimit(900 * _MB, 100 * _MB, sharers=sharers)
+    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch.allowance(0.0)
+    assert watch.state.available == 900 * _MB // sharers
