@@ -109,7 +109,9 @@ def memory_limit(
             + " take a smaller or quantised model, or raise --memory-limit"
         )
     pool = min(_MOST_POOL_BYTES, max(_LEAST_POOL_BYTES, int(limit * _POOL)))
-    return MemoryLimit(limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share, sharers)
+    return MemoryLimit(
+        limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share, sharers
+    )
 
 
 def _gigabytes(count: int) -> str:
