@@ -209,8 +209,10 @@ class Member:
 
     def left(self, record: StreamRecord) -> None:
         """A request has left it for good."""
+        # What it was expected to find is not its own: other requests have computed it.
+        computed = max(record.prefilled_tokens, record.expected_cached_tokens)
         if record.prefilled_tokens < len(record.prepared.prompt):
-            self.likely.forget(record.prepared.prefix_blocks, record.prefilled_tokens)
+            self.likely.forget(record.prepared.prefix_blocks, computed)
 
     # --- its life
 
@@ -329,8 +331,10 @@ class Member:
         """What the totals of a step tell: its speed, how much its cache holds, and that chunks of the
         reported size did not time out, so that the next timeout halves it."""
         self.speeds.take(counters)
-        if self._config.engine.kv_disk is None:
-            self.likely.bound(counters.cache.held_tokens + counters.row_tokens + self._backlog_tokens)
+        held_tokens = counters.cache.held_tokens + counters.row_tokens
+        # The backlog is counted only where it matters: this runs at every step.
+        if self.likely.tokens > held_tokens and self._config.engine.kv_disk is None:
+            self.likely.bound(held_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:
             self.bounds = self.bounds.climbed(tokens)

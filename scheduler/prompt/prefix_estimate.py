@@ -26,6 +26,11 @@ class PrefixEstimate:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    @property
+    def tokens(self) -> int:
+        """In all of its blocks."""
+        return len(self._blocks) * BLOCK_TOKENS
+
     def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
         """Estimated prefix hit of a prompt with these blocks. At least one token is left to compute."""
         known = 0
@@ -51,7 +56,7 @@ class PrefixEstimate:
 
     def bound(self, tokens: int) -> None:
         """The engine's cache holds this many."""
-        while len(self._blocks) * BLOCK_TOKENS > tokens:
+        while self.tokens > tokens:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:

@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from scheduler.config import EngineConfig
 from scheduler.errors import Draining, LastEngine
+from scheduler.link.messages import Counters, Retired, StepOutput
 from scheduler.pool.member import Member
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from tests.scheduler.pool.bench import PoolBench
 from tests.scheduler.requests.records import events_of, finals_of
@@ -202,6 +204,22 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.trust(1)
     assert [record.engine for record in suspects] == ["1"] * len(suspects)
+
+
+def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_along() -> None:
+    """The system prompt is computed for another one: the engine will have it, but not what was the
+    leaver's."""
+    bench = PoolBench(1, slots=4)
+    bench.ready(0)
+    system, first, second = ([seed * 1000 + at for at in range(2 * BLOCK_TOKENS)] for seed in (1, 2, 3))
+    stays = bench.arrive(prompt=[*system, *first])
+    leaver = bench.arrive(prompt=[*system, *second])
+    bench.cancel(leaver)
+    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters())
+    bench.member(0).multiplexer.route(retired)
+    likely = bench.member(0).likely
+    assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)
+    assert likely.cached_tokens(stays.prepared.prefix_blocks, 10_000) == len([*system, *first])
 
 
 def test_each_engine_has_a_disk_tier_of_its_own() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,72 +12,14 @@ from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, Re
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, Usage
 from scheduler.link.messages import (
     Cancel,
-    Counters,
-    PrefillOut,
-    Retired,
     RetireReason,
     StepOutput,
     Submit,
-    ToEngine,
-    TokenOut,
 )
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State
-from scheduler.requests.multiplexer import Multiplexer
-from scheduler.requests.record import StreamRecord
-from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.observation import RequestSamples
-from scheduler.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS
+from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
-
-
-@dataclass
-class Board:
-    """A multiplexer, the messages that it sent and the records that left it. `now` is its clock."""
-
-    sent: list[ToEngine] = field(default_factory=list)
-    left: list[StreamRecord] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=Metrics)
-    now: float = 0.0
-    multiplexer: Multiplexer = field(init=False)
-    awaiting: Awaiting = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.awaiting = Awaiting(self.left.append)
-        self.multiplexer = Multiplexer(
-            "0", self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
-        )
-
-    def submit(self, record: StreamRecord) -> StreamRecord:
-        self.multiplexer.submit(record)
-        return record
-
-    def lose_all(self) -> None:
-        """The engine dies, and the pool keeps what it had."""
-        self.awaiting.add(self.multiplexer.lose_all())
-
-    def sample(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
-
-
-def step(
-    tokens: Sequence[tuple[int, int]] = (),
-    prefills: Sequence[tuple[int, int, int]] = (),
-    retired: Sequence[tuple[int, RetireReason]] = (),
-    detail: str = "",
-) -> StepOutput:
-    return StepOutput(
-        [TokenOut(*token) for token in tokens],
-        [PrefillOut(*prefill) for prefill in prefills],
-        [Retired(request_id, reason, detail) for request_id, reason in retired],
-        Counters(),
-    )
-
-
-def letters(request_id: int, text: str) -> list[StepOutput]:
-    """One step a byte."""
-    return [step(tokens=[(request_id, byte)]) for byte in text.encode()]
 
 
 class Broken:
@@ -267,84 +207,6 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
         impossible = step(prefills=[(1, 1, 2)])
     with pytest.raises(LinkError):
         board.multiplexer.route(impossible)
-
-
-def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others() -> None:
-    """No reader gets an event; requests that had ended already, or left, are gone."""
-    board = Board()
-    waiting, decoding, stopped, left = (
-        board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
-    )
-    board.multiplexer.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
-    left.abandon()
-    board.multiplexer.cancel(left)
-    board.lose_all()
-    board.lose_all()
-    assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
-    assert list(board.awaiting) == [waiting, decoding]
-    assert len(board.multiplexer) == 0
-    assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
-    assert events_of(left) == []
-    assert [record.outcome for record in board.left] == ["stop", "cancelled"]
-
-
-def test_a_resumed_request_goes_on_behind_its_output() -> None:
-    """The next engine gets prompt and answer and how much of them is answer; the reader gets the rest, and
-    no event of a second prefill."""
-    board = Board()
-    record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
-    for output in letters(1, "abc"):
-        board.multiplexer.route(output)
-    board.lose_all()
-    board.now = 3.0
-    board.multiplexer.resume(board.awaiting.take(record))
-    [first, again] = board.sent
-    assert isinstance(first, Submit)
-    assert again == msgspec.structs.replace(first, prompt=compact([7, 8, 9, *b"abc"]), done_tokens=3)
-    board.multiplexer.route(step(prefills=[(1, 6, 6)]))
-    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
-    board.multiplexer.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))
-    events = events_of(record)
-    assert [type(event) for event in events] == [TextDelta, Finished]
-    assert text_of(events) == "abcde"
-    assert finals_of(events) == [Finished(FinishReason.LENGTH, Usage(3, 0, 5))]
-    assert board.sample("penstock_resumed_requests_total") == 1
-    assert board.sample("penstock_resume_seconds_sum") == 3.0
-
-
-@pytest.mark.parametrize(("last", "reason"), [(EOS, FinishReason.STOP), (ord("b"), FinishReason.LENGTH)])
-def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: FinishReason) -> None:
-    """The engine died within the frame that ended it: there is nothing to resume."""
-    board = Board()
-    record = board.submit(make_record(max_tokens=2))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
-    with pytest.raises(LinkError):
-        board.multiplexer.route(
-            step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
-        )
-    board.lose_all()
-    [final] = finals_of(events_of(record))
-    assert isinstance(final, Finished)
-    assert final.reason is reason
-    assert board.left == [record]
-
-
-@pytest.mark.parametrize("how", ["cancel", "give up"])
-def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
-    """No engine has it, so no Retired will come, and no Cancel is sent."""
-    board = Board()
-    record = board.submit(make_record())
-    board.lose_all()
-    match how:
-        case "cancel":
-            record.abandon()
-            board.awaiting.cancel(record)
-        case _:
-            board.awaiting.give_up(record, Draining("going"))
-    assert board.left == [record]
-    assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
-    assert len(board.multiplexer) == len(board.awaiting) == 0
-    assert [type(message) for message in board.sent] == [Submit]
 
 
 def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:

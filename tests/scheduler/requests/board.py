@@ -1,0 +1,69 @@
+"""A multiplexer with all that it sends and loses, and the engine's messages to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.link.messages import (
+    Counters,
+    PrefillOut,
+    Retired,
+    RetireReason,
+    StepOutput,
+    ToEngine,
+    TokenOut,
+)
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.multiplexer import Multiplexer
+from scheduler.requests.record import StreamRecord
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import RequestSamples
+
+
+@dataclass
+class Board:
+    """A multiplexer, the messages that it sent and the records that left it. `now` is its clock."""
+
+    sent: list[ToEngine] = field(default_factory=list)
+    left: list[StreamRecord] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+    now: float = 0.0
+    multiplexer: Multiplexer = field(init=False)
+    awaiting: Awaiting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.awaiting = Awaiting(self.left.append)
+        self.multiplexer = Multiplexer(
+            "0", self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
+        )
+
+    def submit(self, record: StreamRecord) -> StreamRecord:
+        self.multiplexer.submit(record)
+        return record
+
+    def lose_all(self) -> None:
+        """The engine dies, and the pool keeps what it had."""
+        self.awaiting.add(self.multiplexer.lose_all())
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def step(
+    tokens: Sequence[tuple[int, int]] = (),
+    prefills: Sequence[tuple[int, int, int]] = (),
+    retired: Sequence[tuple[int, RetireReason]] = (),
+    detail: str = "",
+) -> StepOutput:
+    return StepOutput(
+        [TokenOut(*token) for token in tokens],
+        [PrefillOut(*prefill) for prefill in prefills],
+        [Retired(request_id, reason, detail) for request_id, reason in retired],
+        Counters(),
+    )
+
+
+def letters(request_id: int, text: str) -> list[StepOutput]:
+    """One step a byte."""
+    return [step(tokens=[(request_id, byte)]) for byte in text.encode()]
