@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import httpx
 import pytest
 
 from tests.api.field_table import README
+from tests.grafana.programs import program
 
 START_SECONDS = 60
 TRIES = 3
@@ -106,13 +106,7 @@ def _with_servers(text: str, line: str, fronts: Sequence[str]) -> str:
 
 
 def _program(name: str) -> str:
-    """Return its path. Skip if it is not installed; fail in CI, which installs it."""
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS]))
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must run {name}, and it is not on the PATH")
-        pytest.skip(f"no {name} on the PATH")
-    return found
+    return program(name, package=name, folders=_SYSTEM_FOLDERS)
 
 
 @contextmanager

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.grafana.expressions import RULES, alerts
-from tests.grafana.programs import program
+from tests.grafana.programs import judged_rules, program
 
 HISTOGRAM_TTFT = "penstock_time_to_first_token_seconds"
 
@@ -146,15 +145,7 @@ def fires(name: str, series: dict[str, str], minute: int, folder: Path) -> bool:
         "evaluation_interval": "30s",
         "tests": [{"interval": "1m", "input_series": inputs, "alert_rule_test": [check]}],
     }
-    path = folder / "case.yml"
-    path.write_text(yaml.safe_dump(document), "utf-8")
-    done = subprocess.run(
-        [program("promtool"), "test", "rules", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = judged_rules(document, folder)
     if done.returncode == 0:
         return False
     assert f"alertname:{name}" in done.stdout.replace(" ", "") + done.stderr.replace(" ", ""), (

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from scheduler.telemetry.labels import CONDITIONS, RESTART_CAUSES
 from tests.grafana.exported import registry
 from tests.grafana.expressions import DASHBOARDS, RULES, filled_in
-from tests.grafana.programs import program
+from tests.grafana.programs import judged_rules
 
 WEIGHTS = {("mac-1", "0"): 1, ("mac-1", "1"): 2, ("mac-2", "0"): 4}
 """What a gauge of an engine shows, and what its counters grow by in a second."""
@@ -76,15 +73,7 @@ def evaluates(expected: list[tuple[str, dict[str, float]]], folder: Path) -> str
         "evaluation_interval": f"{EVERY_SECONDS}s",
         "tests": [case],
     }
-    path = folder / "case.yml"
-    path.write_text(yaml.safe_dump(document), "utf-8")
-    done = subprocess.run(
-        [program("promtool"), "test", "rules", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = judged_rules(document, folder)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
