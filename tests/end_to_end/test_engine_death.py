@@ -69,7 +69,7 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
                 answers.extend(await ask_sixteen(served))
 
             def half_way() -> bool:
-                return served.metric("penstock_generated_tokens_total") > before + 16 * 30
+                return served.metric("penstock_generated_tokens_total") > before + 16 * 20
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(all_of_them)
@@ -81,7 +81,11 @@ def test_under_16_streams_all_go_on_to_the_byte() -> None:
         check_the_same(trio.run(killed), expected)
         assert served.get("/ready")[0] == 200
         assert served.get("/ready")[1]["restarts"] == 1
-        assert served.metric("penstock_resumed_requests_total") == 16
+        # On a busy machine the signal may come when the shortest streams have ended.
+        death = next(at for at, line in enumerate(served.log) if '"engine_died"' in line)
+        ended = sum('"event": "request"' in line for line in served.log[:death]) - 16
+        assert served.metric("penstock_resumed_requests_total") == 16 - ended
+        assert ended < 4
         assert any('"engine_died"' in line and "SIGKILL" in line for line in served.log)
         _, report = served.get("/v1/scheduler")
         assert (report["restarts"], report["last_death_cause"]) == (1, "killed")
