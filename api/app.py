@@ -30,6 +30,7 @@ from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
 from api.live import live_routes
+from api.loading import loading_routes
 from api.media import Policy
 from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
@@ -38,12 +39,11 @@ from api.request_origin import OriginCheck
 from api.responses.response_ids import ResponseIds
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from api.server.request_id import SCOPE_KEY, RequestIds, echoed
 from api.tokenization import tokenization_routes
 from api.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from scheduler.errors import SchedulerError
-from scheduler.service import Scheduler
 
 _NO_KEYS = ApiKeys()
 EVERYBODY = Identity()
@@ -51,8 +51,7 @@ EVERYBODY = Identity()
 
 
 def make_app(
-    scheduler: Scheduler,
-    model: ServedModel,
+    models: ServedModels,
     *,
     keep_alive_seconds: float,
     stall_seconds: float,
@@ -70,6 +69,7 @@ def make_app(
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
     named. `front_name`: in the ids of responses; empty: none."""
+    scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
@@ -79,26 +79,26 @@ def make_app(
     app.state.media = media
     app.state.refuse_unknown_fields = refuse_unknown_fields
     app.state.bodies_with_ignored_fields = scheduler.metrics.bodies_with_ignored_fields
-    app.include_router(openai_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
-    app.include_router(completions_routes(scheduler, model, keep_alive_seconds), responses=OPENAI_ERRORS)
+    app.include_router(openai_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
+    app.include_router(completions_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
         responses_routes(
-            scheduler,
-            model,
+            models,
             keep_alive_seconds,
             responses or ResponseStore.by_default(),
             ResponseIds(front_name),
         ),
         responses=OPENAI_ERRORS,
     )
-    app.include_router(anthropic_routes(scheduler, model, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
-    app.include_router(tokenization_routes(scheduler, model), responses=OPENAI_ERRORS)
-    app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
-    app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
-    app.include_router(engine_routes(scheduler), responses=OPENAI_ERRORS)
+    app.include_router(anthropic_routes(models, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
+    app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
+    app.include_router(operations_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
     if metrics:
-        app.include_router(metrics_routes(scheduler, server))
-    app.include_router(live_routes(scheduler, model))
+        app.include_router(metrics_routes(models, server))
+    app.include_router(live_routes(scheduler, models.names[0]))
 
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:

@@ -49,6 +49,7 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
             help=f"{option.help}{default}",
             envvar=options.variable(name),
             show_envvar=True,
+            multiple=option.repeats,
             hidden=name != option.field,
         )
 
@@ -69,7 +70,11 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
-        return {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
+        return {
+            name: text if isinstance(text, str) else ",".join(text)
+            for name, text in given.items()
+            if ctx.get_parameter_source(name) is source
+        }
 
     checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
 from api.auth import operator
+from api.served_models import ServedModels
 from scheduler.errors import Unavailable
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import EngineReport
 from scheduler.pool.member import Member
 from scheduler.service import Scheduler
 
+ModelName = Annotated[str | None, Query(alias="model")]
+"""One of several models; the first if it is not given."""
 
-def engine_routes(scheduler: Scheduler) -> APIRouter:
+
+def engine_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
 
     @router.get("/v1/engines")
-    async def engines() -> dict[str, Any]:
-        """Each engine's state and speeds; `report` has its slots and the plan of its last step, null if it
-        does not answer."""
-        return {"engines": await engine_objects(scheduler)}
+    async def engines(name: ModelName = None) -> dict[str, Any]:
+        """Each engine's state and speeds, of one model; `report` has its slots and the plan of its last step,
+        null if it does not answer."""
+        return {"engines": await engine_objects(models.model(name).scheduler)}
 
     @router.post("/v1/engines", status_code=202)
-    async def add() -> JSONResponse:
-        """Start one more engine, as the others were started. It takes requests when it has loaded. 409 at
-        64."""
+    async def add(name: ModelName = None) -> JSONResponse:
+        """Start one more engine of a model, as the others were started. It takes requests when it has loaded.
+        409 at 64."""
+        scheduler = models.model(name).scheduler
         return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
 
-    @router.delete("/v1/engines/{name}", status_code=202)
-    async def drain(name: str) -> JSONResponse:
+    @router.delete("/v1/engines/{engine}", status_code=202)
+    async def drain(engine: str, name: ModelName = None) -> JSONResponse:
         """Give an engine no new requests, and stop it at the end of those that it has. 404 for an unknown
         name, 409 for the last engine."""
-        return JSONResponse(_state(scheduler, scheduler.pool.drain(name)), status_code=202)
+        scheduler = models.model(name).scheduler
+        return JSONResponse(_state(scheduler, scheduler.pool.drain(engine)), status_code=202)
 
     return router
 

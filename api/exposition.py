@@ -18,28 +18,30 @@ from api.errors import ApiError
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.operations import probe_routes
 from api.request_origin import OriginCheck
+from api.served_models import ServedModels
 from api.server.request_id import RequestIds
-from scheduler.service import Scheduler
 
 
-def metrics_routes(scheduler: Scheduler, server: ServerMetrics | None) -> APIRouter:
+def metrics_routes(models: ServedModels, server: ServerMetrics | None) -> APIRouter:
     """Return the routes. `server` provides the counts of the API's server, if there is one."""
     router = APIRouter(tags=["operations"])
+    registry = models.fleet.first.scheduler.metrics.registry
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Serve Prometheus text format, or OpenMetrics with exemplars to scrapers that accept it."""
-        scheduler.operations.observe()
+        for model in models.fleet:
+            model.scheduler.operations.observe()
         if server is not None:
             server.observe()
-        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
+        body, content_type = _exposition(registry, request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     return router
 
 
 def make_metrics_app(
-    scheduler: Scheduler,
+    models: ServedModels,
     stall_seconds: float,
     hosts: AllowedHosts,
     server: ServerMetrics | None = None,
@@ -49,10 +51,10 @@ def make_metrics_app(
     """Make the application for `--metrics-port`: metrics and probes, without keys, as on the API's port."""
     app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.has_keys = has_keys
-    app.include_router(metrics_routes(scheduler, server))
-    app.include_router(probe_routes(scheduler, stall_seconds))
+    app.include_router(metrics_routes(models, server))
+    app.include_router(probe_routes(models, stall_seconds))
     app.add_middleware(OriginCheck, hosts=hosts, allowed_origins=(), is_open=is_open, answer=_error_response)
-    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
+    app.add_middleware(HttpMetrics, requests=models.fleet.first.scheduler.metrics.http_requests)
     app.add_middleware(RequestIds)
     return app
 

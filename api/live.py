@@ -23,7 +23,6 @@ from api import sse
 from api.auth import operator
 from api.engines import rounded
 from api.operations import cache_object
-from api.served_model import ServedModel
 from scheduler.errors import SchedulerError
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
@@ -43,7 +42,7 @@ _POLICY = (
 _encoder = msgspec.json.Encoder()
 
 
-def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
+def live_routes(scheduler: Scheduler, model_name: str) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     # HEAD as well: Claude Code uses it to test whether a server is there.
@@ -56,7 +55,7 @@ def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     @router.get("/live", dependencies=[Depends(operator)], response_model=None)
     async def live() -> Response:
         """Stream server-sent events: `snapshot` twice a second, `cache` every few."""
-        return LiveStream(scheduler, model.name)
+        return LiveStream(scheduler, model_name)
 
     return router
 

@@ -12,44 +12,49 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
 from api.auth import operator, trusted
-from api.engines import engine_objects, rounded
+from api.engines import ModelName, engine_objects, rounded
+from api.served_models import ServedModels
+from scheduler.fleet.model import Model
+from scheduler.fleet.residency import ModelState
 from scheduler.link.messages import Inspection
 from scheduler.pool.together import together
 from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
 
 
-def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
+def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
     """Return the routes for load balancers and supervisors."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        """Alive and progressing: 503 if the engine has work and has finished no step for too long."""
-        statistics = scheduler.operations.statistics()
-        progressing = statistics.stalled_seconds < stall_seconds
+        """Alive and progressing: 503 if the engines of every model that has work have finished no step for
+        too long."""
+        each = [model.scheduler.operations.statistics() for model, _ in models]
+        stalled_seconds = min((one.stalled_seconds for one in each if one.in_engine), default=0.0)
+        progressing = stalled_seconds < stall_seconds
         body: dict[str, Any] = {
             "status": "ok" if progressing else "stalled",
-            "stalled_seconds": round(statistics.stalled_seconds, 3),
-            "queued": statistics.queued,
-            "in_engine": statistics.in_engine,
+            "stalled_seconds": round(stalled_seconds, 3),
+            "queued": sum(one.queued for one in each),
+            "in_engine": sum(one.in_engine for one in each),
         }
         return JSONResponse(body, status_code=200 if progressing else 503)
 
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
         """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while a crash
-        loop blocks admission (`reason`), and while the server drains. If the server has keys, only requests
-        with a key get `last_death` and `reason`, which quote the engine's errors."""
-        statistics = scheduler.operations.statistics()
+        loop blocks admission (`reason`), and while the server drains; of several models one is enough, and a
+        model that is unloaded is loaded by its next request. If the server has keys, only requests with a key
+        get `last_death` and `reason`, which quote the engine's errors."""
+        model, statistics = _readiest(models)
         engine = statistics.engine
-        blocked = statistics.blocked
-        up = engine.ready is not None and not statistics.draining and blocked is None
+        up = _accepts(model, statistics)
         body: dict[str, Any] = {
             "status": _status(statistics),
             "restarts": engine.restarts,
             "last_death": engine.last_death if is_trusted else None,
-            "reason": blocked if is_trusted else None,
+            "reason": statistics.blocked if is_trusted else None,
         }
         wait = str(max(1, math.ceil(statistics.blocked_seconds)))
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
@@ -57,17 +62,32 @@ def probe_routes(scheduler: Scheduler, stall_seconds: float) -> APIRouter:
     return router
 
 
-def operations_routes(scheduler: Scheduler) -> APIRouter:
+def _readiest(models: ServedModels) -> tuple[Model, SchedulerStatistics]:
+    """Return the first model that accepts requests, or the first one."""
+    each = [(model, model.scheduler.operations.statistics()) for model, _ in models]
+    return next((one for one in each if _accepts(*one)), each[0])
+
+
+def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
+    if statistics.draining or statistics.blocked is not None:
+        return False
+    loadable = (ModelState.UNLOADED, ModelState.UNLOADING, ModelState.DRAINING)
+    return statistics.engine.ready is not None or model.state in loadable
+
+
+def operations_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
+        name: ModelName = None,
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
-        """The contents of the prefix caches, all engines together and, if there are several, each by its name
-        in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the text is part
-        of clients' prompts."""
+        """The contents of a model's prefix caches, all engines together and, if there are several, each by
+        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
+        text is part of clients' prompts."""
+        scheduler = models.model(name).scheduler
         found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
         inspection = together(found.values(), top)
         prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
@@ -78,26 +98,33 @@ def operations_routes(scheduler: Scheduler) -> APIRouter:
         return JSONResponse(body)
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
-    async def clear_cache() -> JSONResponse:
-        """Evict every prefix that no running request uses, in all engines."""
-        inspection = await scheduler.operations.inspect_cache(clear=True)
+    async def clear_cache(name: ModelName = None) -> JSONResponse:
+        """Evict every prefix of a model that no running request uses, in all its engines."""
+        inspection = await models.model(name).scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
         """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
         requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
-        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's
-        report."""
-        body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
-        life = scheduler.operations.statistics().engine
-        body["restarts"], body["last_death"] = life.restarts, life.last_death
-        body["last_death_cause"] = life.death_cause
-        body["engines"] = await engine_objects(scheduler)
-        body["engine"] = body["engines"][0]["report"]
-        return body
+        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
+        Of several models that is the first; `models` has each by its name."""
+        bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
+        first, *others = bodies.values()
+        return {**first, "models": bodies} if others else first
 
     return router
+
+
+async def scheduler_object(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the report of one model's scheduler."""
+    body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
+    life = scheduler.operations.statistics().engine
+    body["restarts"], body["last_death"] = life.restarts, life.last_death
+    body["last_death_cause"] = life.death_cause
+    body["engines"] = await engine_objects(scheduler)
+    body["engine"] = body["engines"][0]["report"]
+    return body
 
 
 def _status(statistics: SchedulerStatistics) -> str:

@@ -26,6 +26,8 @@ class Option:
     help: str
     default: Any
     choices: tuple[str, ...]
+    repeats: bool = False
+    """Whether its flag may be given several times."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,7 +78,15 @@ def options() -> Iterator[Option]:
         extra: Any = field.json_schema_extra
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         aliases = tuple(extra["aliases"])
-        yield Option(name, aliases, extra["group"], field.description or "", field.default, choices)
+        yield Option(
+            name,
+            aliases,
+            extra["group"],
+            field.description or "",
+            field.default,
+            choices,
+            extra["repeats"],
+        )
 
 
 def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) -> ServeSettings:
@@ -85,12 +95,17 @@ def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) ->
     try:
         return ServeSettings.model_validate({**_by_field(fallback or {}, variable), **_by_field(given, flag)})
     except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
+        field, reason = first_fault(error)
         aliases = next((option.aliases for option in options() if option.field == field), ())
         others = ", ".join([*map(flag, aliases), variable(field)])
-        reason = first["msg"].removeprefix("Value error, ")
-        raise OptionError(f"{flag(field)} (or {others}): {reason}, not {first['input']!r}") from error
+        raise OptionError(f"{flag(field)} (or {others}): {reason}") from error
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """Return the field that a value does not fit, and why."""
+    first = error.errors()[0]
+    reason = first["msg"].removeprefix("Value error, ")
+    return str(first["loc"][0]), f"{reason}, not {first['input']!r}"
 
 
 def _by_field(given: Mapping[str, str], spelling: Callable[[str], str]) -> dict[str, str]:

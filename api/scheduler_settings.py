@@ -23,8 +23,9 @@ from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
-    settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path
+    settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path, models: int = 1
 ) -> SchedulerConfig:
+    """`models`: how many share the disk tier."""
     return SchedulerConfig(
         engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
@@ -38,7 +39,7 @@ def scheduler_config(
             scripted=settings.scripted,
             kv_cache_bytes=settings.kv_cache_bytes,
             kv_disk=settings.kv_disk,
-            kv_disk_bytes=settings.kv_disk_bytes // settings.engines,
+            kv_disk_bytes=settings.kv_disk_bytes // (settings.engines * models),
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,

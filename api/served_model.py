@@ -1,4 +1,4 @@
-"""The one model of this server, under the names that clients use."""
+"""One model of this server, under the names that clients use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api.model_defaults import NEUTRAL, Defaults
-from scheduler.errors import ModelNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,7 @@ class ServedModel:
         return self.names[0]
 
     def check(self, wanted: str | None) -> ServedName:
-        """The name that a request asks for, or the first if it names none. Raises ModelNotFound."""
-        if wanted is not None and wanted not in self.names:
-            served = ", ".join(repr(name) for name in self.names)
-            raise ModelNotFound(
-                f"the model {wanted!r} is not served here; this server has {served}", param="model"
-            )
+        """The name that a request asks for, one of `names`; the first if it names none."""
         name = self.name if wanted is None else wanted
         return ServedName(name, self.defaults.get(name, NEUTRAL))
 
@@ -61,13 +55,4 @@ class ServedModel:
             "type": "model",
             "display_name": name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
-        }
-
-    def listings(self, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [self.listing(name, fallbacks) for name in self.names],
-            "has_more": False,
-            "first_id": self.names[0],
-            "last_id": self.names[-1],
         }

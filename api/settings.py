@@ -35,10 +35,10 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.pool.pool import MOST_ENGINES
 
 
-def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
+def _option(group: str, help_: str, default: Any, *aliases: str, repeats: bool = False, **bounds: Any) -> Any:
     """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
-    same, and former names."""
-    extra: dict[str, Any] = {"group": group, "aliases": list(aliases)}
+    same, and former names. `repeats`: it may be given several times; its values are then joined by commas."""
+    extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeats": repeats}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
@@ -48,7 +48,25 @@ class ServeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     model: str | None = _option(
-        "Model", "Folder or Hugging Face hub id of the model; the embedded model if not given.", None
+        "Model",
+        "Folder or Hugging Face hub id of the model; several times (in the variable: with commas) for several"
+        " models. The embedded model if not given.",
+        None,
+        repeats=True,
+    )
+    models: Path | None = _option(
+        "Model",
+        "TOML file of several models, a table [[model]] for each: name, model, pinned, idle_seconds, and any"
+        " option that is not the server's.",
+        None,
+    )
+    idle_seconds: float | None = _option(
+        "Model",
+        "Unload a model after so long without a request; 0: never. If not given: never the first one, others"
+        " after 900.",
+        None,
+        ge=0,
+        le=1e9,
     )
     served_model_name: Annotated[str | None, BeforeValidator(served_names)] = _option(
         "Model",

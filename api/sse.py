@@ -26,8 +26,10 @@ def comment(text: str) -> bytes:
 def progress(news: Progress) -> bytes:
     """Return a comment that says how far the request is. In OpenAI's dialects, which have no event for it."""
     match news:
-        case Queued(ahead=ahead):
+        case Queued(ahead=ahead, waits_for=""):
             return comment(f"queued {ahead}")
+        case Queued(ahead=ahead, waits_for=waits_for):
+            return comment(f"queued {ahead}, waits for: {waits_for}")
         case Prefilling(done=done, total=total):
             return comment(f"prefill {done}/{total}")
 

@@ -15,9 +15,8 @@ from api.openai.decode import generation_request
 from api.openai.messages import Body, ChatMessage
 from api.openai.schema import ChatCompletionRequest
 from api.openai.tools import MAX_TOOLS, FunctionTool
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from scheduler.request import Prompt, TextPrompt
-from scheduler.service import Scheduler
 
 MAX_TOKENS = 1 << 20
 
@@ -70,7 +69,7 @@ class DetokenizeRequest(Body):
     tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
-def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
+def tokenization_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
 
     @router.post("/v1/tokenize")
@@ -79,12 +78,12 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
         body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
         """The ids that the engine would get for this prompt."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         prompt = await work.decode(body, lambda: body.neutral(served.defaults))
-        tokens = await scheduler.tokenize(prompt, caller.tenant)
+        tokens = await served.scheduler.tokenize(prompt, caller.tenant)
         return {
             "count": len(tokens),
-            "max_model_len": model.context_tokens,
+            "max_model_len": served.context_tokens,
             "tokens": tokens,
             "token_strs": None,
         }
@@ -93,7 +92,7 @@ def tokenization_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
     @router.post("/detokenize")
     async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
         """Return the text of these ids, including special tokens."""
-        model.check(body.model)
-        return {"prompt": await scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
+        served = models.check(body.model)
+        return {"prompt": await served.scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
 
     return router

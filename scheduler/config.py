@@ -156,3 +156,7 @@ class SchedulerConfig:
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     engines: int = 1
     """How many engines to start."""
+    load_at_start: bool = True
+    """Whether they start at once, or when the model is loaded."""
+    must_start: bool = True
+    """Whether engines that can never be started end the service; else they end their own model's."""

@@ -60,6 +60,8 @@ class Queued:
     """Waiting for a slot, with `ahead` requests before it."""
 
     ahead: int
+    waits_for: str = ""
+    """What must happen first: its model is loaded. Empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
-from scheduler.pool.together import together
+from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.statistics import MemberStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import Metrics
@@ -38,7 +38,7 @@ class Operations:
             queued=len(self._queue),
             in_engine=len(self._pool),
             draining=self._admission.draining,
-            stalled_seconds=self._pool.stalled_seconds(now),
+            stalled_seconds=stalled_seconds(self._pool, now),
             engine=self._pool.statistics(),
             blocked=blocked,
             blocked_seconds=0.0 if blocked is None else self._admission.unblock_seconds(now),
@@ -52,7 +52,7 @@ class Operations:
             draining=self._admission.draining,
             blocked=self._admission.blocked(now),
             departures_per_second=self._admission.rate.per_second(now),
-            last_step_seconds=self._pool.last_step_seconds(now),
+            last_step_seconds=last_step_seconds(self._pool, now),
             kv_cache_share=min(engine.kv_cache_share for engine in engines),
             prefill_chunk_ceiling=min(engine.prefill_chunk_ceiling for engine in engines),
             engine_bound_requests=self._pool.dispatcher.credits,

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from itertools import count
+from typing import Protocol
 
 import trio
 
@@ -17,6 +18,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.errors import DeadlineExceeded, Draining, SchedulerError
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
+from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
@@ -35,6 +37,31 @@ from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
+
+
+class Keeper(Protocol):
+    """Decides whether the engines of a scheduler's model are loaded."""
+
+    def check(self) -> None:
+        """Raise Unavailable if they cannot be."""
+        ...
+
+    def changed(self) -> None:
+        """A request has come or left, or an engine has."""
+        ...
+
+    @property
+    def waits_for(self) -> str:
+        """What queued requests wait for before an engine can take any of them; empty: nothing."""
+        ...
+
+
+class _AlwaysLoaded:
+    waits_for = ""
+
+    def check(self) -> None: ...
+
+    def changed(self) -> None: ...
 
 
 class Scheduler:
@@ -56,6 +83,7 @@ class Scheduler:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
         goes on while the machine sleeps."""
         self.metrics = metrics or Metrics()
+        self.keeper: Keeper = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
         self._preparation = preparation
@@ -109,6 +137,7 @@ class Scheduler:
             requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
         choices = sum(request.choices for request in requests)
         try:
+            self.keeper.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
                 check_prompt_logprobs(prepared)
@@ -131,7 +160,7 @@ class Scheduler:
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
-            yield RequestStream(records, doorbell, self._queue.ahead_of)
+            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.keeper.waits_for)
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
@@ -150,6 +179,24 @@ class Scheduler:
         while (ready := self.pool.ready) is None:
             await self._change.wait()
         return ready
+
+    @property
+    def oldest_queued_at(self) -> float | None:
+        """When the oldest request came that no engine has; None if there is none."""
+        return self._queue.oldest_at
+
+    @property
+    def service_token_seconds(self) -> float | None:
+        """Engine time of one token of service; None: not measured yet."""
+        return self.pool.service_token_seconds(self._config.intake.fairness.output_weight)
+
+    def on_charge(self, charged: Charge) -> None:
+        """Call this with every charge to a tenant."""
+        self._queue.on_charge(charged)
+
+    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        """Charge a tenant for service that it got from another scheduler."""
+        self._queue.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def start_drain(self) -> None:
         """Close admission; accepted requests go on."""
@@ -212,6 +259,7 @@ class Scheduler:
         self._telemetry.sample(self.operations.observe_queue)
         change, self._change = self._change, trio.Event()
         change.set()
+        self.keeper.changed()
 
     def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
         """The engine computed something for this request; `started`: for the first time."""

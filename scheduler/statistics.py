@@ -37,6 +37,8 @@ class EngineCondition(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    UNLOADED = "unloaded"
+    """Its model is not loaded: there is no process, until somebody asks for the model."""
     FAILED = "failed"
     """It could never be started, and no further attempt is made."""
 

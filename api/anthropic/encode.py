@@ -17,6 +17,7 @@ from scheduler.events import (
     FinishReason,
     MalformedCall,
     Progress,
+    Queued,
     TextDelta,
     ToolCallStarted,
     Usage,
@@ -162,7 +163,8 @@ class MessageEncoder:
                 assert_never(block)
 
     def progress(self, progress: Progress) -> bytes:
-        return _PING
+        waits = isinstance(progress, Queued) and progress.waits_for
+        return (sse.progress(progress) if waits else b"") + _PING
 
     def finish(self, usage: Usage) -> bytes:
         assert self._finished is not None, "the choice ends before the answer"

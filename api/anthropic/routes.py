@@ -17,13 +17,12 @@ from api.auth import CallerOf
 from api.event_stream import EventStream
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openapi import STREAMED
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
-from scheduler.service import Scheduler
 
 
-def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     """Return the routes. Any `anthropic-version` is accepted: this API has one version."""
     router = APIRouter(tags=["anthropic"], route_class=JsonRoute)
 
@@ -32,26 +31,26 @@ def anthropic_routes(scheduler: Scheduler, model: ServedModel, keep_alive_second
         body: Validated[MessagesRequest], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         decoded = await work.decode(body, lambda: generation_request(body, defaults=served.defaults))
         request = caller.asks(decoded)
-        request = name_unkept_budget(scheduler, request, http.scope, "thinking.budget_tokens")
+        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking.budget_tokens")
         show_thinking = _shows_thinking(body)
         if not body.stream:
-            answer = await whole_answer(scheduler, request)
+            answer = await whole_answer(served.scheduler, request)
             message = message_object(request.public_id, served.name, answer, show_thinking=show_thinking)
             return JSONResponse(message)
         encoder = MessageEncoder(request.public_id, served.name, show_thinking=show_thinking)
-        return EventStream(scheduler, request, encoder, keep_alive_seconds)
+        return EventStream(served.scheduler, request, encoder, keep_alive_seconds)
 
     @router.post("/v1/messages/count_tokens")
     async def count_tokens(
         body: Validated[CountTokensRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
         """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         prompt = await work.decode(body, lambda: chat_prompt(body, served.defaults))
-        return {"input_tokens": len(await scheduler.tokenize(prompt, caller.tenant))}
+        return {"input_tokens": len(await served.scheduler.tokenize(prompt, caller.tenant))}
 
     return router
 

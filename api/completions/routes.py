@@ -17,14 +17,14 @@ from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.openai.metered_stream import MeteredStream
 from api.openai.schema import StreamOptions
 from api.openapi import STREAMED
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
 from scheduler.errors import InvalidRequest
 from scheduler.service import Scheduler
 
 
-def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/completions", response_model=None, responses=STREAMED)
@@ -32,16 +32,16 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         body: Validated[CompletionRequest], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
         requests = [
-            name_unkept_budget(scheduler, caller.asks(request), http.scope, "thinking_token_budget")
+            name_unkept_budget(served.scheduler, caller.asks(request), http.scope, "thinking_token_budget")
             for request in decoded
         ]
-        echoes = await _echoes(scheduler, body, caller.tenant)
+        echoes = await _echoes(served.scheduler, body, caller.tenant)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
-            answer = await whole_answer(scheduler, *requests)
+            answer = await whole_answer(served.scheduler, *requests)
 
             def whole() -> dict[str, Any]:
                 return completion_object(
@@ -63,7 +63,7 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         include_usage = options.include_usage
         encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)
         kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
-        return kind(scheduler, requests, encoder, keep_alive_seconds)
+        return kind(served.scheduler, requests, encoder, keep_alive_seconds)
 
     return router
 

@@ -19,13 +19,12 @@ from api.openai.encode import ChunkEncoder, completion_object
 from api.openai.metered_stream import MeteredStream
 from api.openai.schema import ChatCompletionRequest, StreamOptions
 from api.openapi import STREAMED
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
-from scheduler.service import Scheduler
 
 
-def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: float) -> APIRouter:
+def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=None, responses=STREAMED)
@@ -33,12 +32,12 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         request = caller.asks(await work.decode(body, lambda: generation_request(body, served.defaults)))
-        request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
+        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         created = int(time.time())
         if not body.stream:
-            answer = await whole_answer(scheduler, request)
+            answer = await whole_answer(served.scheduler, request)
 
             def whole() -> dict[str, Any]:
                 return completion_object(
@@ -58,18 +57,17 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
         include_usage = options.include_usage
         encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)
         kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
-        return kind(scheduler, request, encoder, keep_alive_seconds)
+        return kind(served.scheduler, request, encoder, keep_alive_seconds)
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        """Return the model names that requests may use."""
-        return model.listings(scheduler.operations.fallbacks)
+    async def all_models() -> dict[str, Any]:
+        """Return the model names that requests may use, and whether each is loaded."""
+        return models.listings()
 
     # `:path`, because hub ids contain a slash.
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         """Return one model."""
-        model.check(name)
-        return model.listing(name, scheduler.operations.fallbacks)
+        return models.listing(name)
 
     return router

@@ -24,16 +24,14 @@ from api.responses.response_ids import ResponseIds
 from api.responses.schema import CreateResponse
 from api.responses.stoppable_stream import RunningResponses, StoppableStream
 from api.responses.store import ResponseStore, StoredResponse, messages_json
-from api.served_model import ServedModel
+from api.served_models import ServedModels
 from api.thinking_budget import name_unkept_budget
 from api.whole_answer import Block, whole_answer
 from scheduler.request import GenerationRequest
-from scheduler.service import Scheduler
 
 
 def responses_routes(
-    scheduler: Scheduler,
-    model: ServedModel,
+    models: ServedModels,
     keep_alive_seconds: float,
     store: ResponseStore,
     ids: ResponseIds,
@@ -46,19 +44,19 @@ def responses_routes(
         body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
-        served = model.check(body.model)
+        served = models.check(body.model)
         before = _before(store, ids, caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
         decoded, since = await work.decode(body, lambda: _decoded(body, before, ids, served.defaults))
         request = caller.asks(decoded)
-        request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
+        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
         remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
         if body.stream:
             encoder = ResponseEncoder(envelope, remember)
-            return StoppableStream(scheduler, request, encoder, keep_alive_seconds, running)
-        answer = await whole_answer(scheduler, request)
+            return StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
+        answer = await whole_answer(served.scheduler, request)
         (choice,) = answer.choices
         blocks, reason = whole_blocks(choice), choice.end.reason
         items = envelope.items(blocks, reason)

@@ -16,12 +16,20 @@ tenant share that tenant's service, and fifty requests of one session that sessi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.flow import FlowLevel, SessionFlow, TenantFlow
 from scheduler.intake.service_ledger import ServiceLedger, Ticket
 from scheduler.statistics import FlowStatistics
+
+Charge: TypeAlias = Callable[[int, str, float, float, float], None]
+"""Called with a charge to a tenant: the priority, its name, tokens of service (negative: a refund), the time
+on whose scale they count, and now."""
+
+
+def _nobody(priority: int, tenant: str, tokens: float, at: float, now: float) -> None: ...
 
 
 class Band:
@@ -122,6 +130,7 @@ class FairQueue:
         self._tickets: dict[int, Ticket] = {}
         self._bands: OrderedDict[int, Band] = OrderedDict()
         """By priority, the least recently served first."""
+        self.on_charge: Charge = _nobody
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -132,9 +141,7 @@ class FairQueue:
     def push(self, ticket: Ticket) -> None:
         assert ticket.request_id not in self._tickets, "ids are never used again"
         self._tickets[ticket.request_id] = ticket
-        if ticket.priority not in self._bands:
-            self._bands[ticket.priority] = Band(self._config)
-        self._bands[ticket.priority].push(ticket)
+        self._band(ticket.priority).push(ticket)
 
     def pop(self, now: float) -> Ticket:
         """The next request to be served, charged its expected cost. Raises KeyError when empty."""
@@ -144,6 +151,7 @@ class FairQueue:
         self._bands.move_to_end(priority)
         ticket = self._bands[priority].pop(now)
         del self._tickets[ticket.request_id]
+        self.on_charge(priority, ticket.tenant, ticket.charged_tokens, now, now)
         return ticket
 
     def remove(self, request_id: int, now: float) -> Ticket | None:
@@ -155,11 +163,22 @@ class FairQueue:
 
     def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """What a dispatched request has cost until now."""
+        before = ticket.charged_tokens
         self._bands[ticket.priority].ledger.observe(ticket, uncached_tokens, output_tokens, now)
+        if beyond := ticket.charged_tokens - before:
+            self.on_charge(ticket.priority, ticket.tenant, beyond, now, now)
 
     def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
         """Replace the estimate by the final cost. Call it once for each popped request."""
-        self._bands[ticket.priority].ledger.charge_actual(ticket, uncached_tokens, output_tokens, now)
+        self.observe(ticket, uncached_tokens, output_tokens, now)
+        ledger = self._bands[ticket.priority].ledger
+        ledger.charge_actual(ticket, uncached_tokens, output_tokens, now)
+        if refund := ticket.charged_tokens - ledger.cost(uncached_tokens, output_tokens):
+            self.on_charge(ticket.priority, ticket.tenant, -refund, ticket.charged_at, now)
+
+    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        """Charge a tenant for service that it got from another queue."""
+        self._band(priority).ledger.charge_elsewhere(tenant, tokens, at, now)
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """Return how many requests will be served before this one, if none arrives and every request costs
@@ -184,6 +203,11 @@ class FairQueue:
         )
 
     # --- bands
+
+    def _band(self, priority: int) -> Band:
+        if priority not in self._bands:
+            self._bands[priority] = Band(self._config)
+        return self._bands[priority]
 
     def _waiting(self) -> list[int]:
         return [priority for priority, band in self._bands.items() if len(band)]

@@ -7,7 +7,7 @@ bounds, and the estimates that a ticket is made from.
 from __future__ import annotations
 
 from scheduler.config import IntakeConfig
-from scheduler.intake.fair_queue import FairQueue
+from scheduler.intake.fair_queue import Charge, FairQueue
 from scheduler.intake.service_ledger import Ticket
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.request import GenerationRequest
@@ -153,6 +153,14 @@ class IntakeQueue:
             weight = max(_SMOOTHING, 1 / self._answers)
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
+    def on_charge(self, charged: Charge) -> None:
+        """Call this with every charge to a tenant."""
+        self._fair.on_charge = charged
+
+    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        """Charge a tenant for service that it got from another queue."""
+        self._fair.charge_elsewhere(priority, tenant, tokens, at, now)
+
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """Return how many requests will be served before this one, if none arrives; None if it is not here.
         O(queue)."""
@@ -162,12 +170,15 @@ class IntakeQueue:
         """Return the same for a request that is pushed now."""
         return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
 
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest request came; None if none waits."""
+        # Insertion order is arrival order.
+        return next((record.queued_at for record in self._waiting.values()), None)
+
     def oldest_seconds(self, now: float) -> float:
         """Wait of the oldest request; 0 if none waits."""
-        # Insertion order is arrival order.
-        for record in self._waiting.values():
-            return now - record.queued_at
-        return 0.0
+        return 0.0 if (oldest_at := self.oldest_at) is None else now - oldest_at
 
     def statistics(self, now: float) -> QueueStatistics:
         return QueueStatistics(

@@ -28,6 +28,9 @@ which forgives what had not decayed: at worst the cost of one answer."""
 NEGLIGIBLE_TOKENS = 0.1
 """An idle account with less service than this above virtual time is dropped. Must be less than the smallest
 request's cost, or a flow of such requests would be forgotten after each one and always go first."""
+_NOBODY = "\0elsewhere"
+"""The session of a tenant that was only ever charged for service elsewhere: its account is kept, and
+forgotten, like that of an idle session."""
 _REBASE_EXPONENT = 512
 """Scales stay below 2^512 of a double's 2^1024: room for any sum of charges."""
 
@@ -158,6 +161,22 @@ class ServiceLedger:
             account.running -= 1
         self._forget_idle(ticket, now)
 
+    def charge_elsewhere(self, tenant: str, tokens: float, at: float, now: float) -> None:
+        """Charge (negative: refund) a tenant for service outside this ledger, as of `at`; no session of
+        it."""
+        self._rebase(max(now, at))
+        account = self._root.sessions.setdefault(tenant, Account())
+        if tokens > 0:
+            # Idle, it is lifted first: on its next arrival virtual time would swallow the charge.
+            account.service = _lifted(account, self._root)
+        account.service += tokens * self._scale(at)
+        if not account.sessions:
+            account.sessions[_NOBODY] = Account()
+        if _NOBODY in account.sessions:
+            self._idle[tenant, _NOBODY] = None
+            self._idle.move_to_end((tenant, _NOBODY))
+        self._forget_negligible(now)
+
     def cost(self, uncached_tokens: int, output_tokens: int) -> float:
         return uncached_tokens + self._output_weight * output_tokens
 
@@ -188,6 +207,9 @@ class ServiceLedger:
         session = self._accounts(ticket)[1]
         if not session.waiting and not session.running:
             self._idle[ticket.tenant, ticket.session] = None
+        self._forget_negligible(now)
+
+    def _forget_negligible(self, now: float) -> None:
         while self._idle:
             oldest = next(iter(self._idle))
             if len(self._idle) <= IDLE_SESSIONS and not self._is_negligible(*oldest, now):

@@ -72,6 +72,8 @@ class Dispatcher:
         self._awaiting = awaiting
         self._place = place
         self._moved = moved
+        self.held = False
+        """Whether queued requests stay queued: those that engines have go on."""
         self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
         """The engine of each session's last request, the least recent session first."""
 
@@ -105,6 +107,8 @@ class Dispatcher:
     def _open(self) -> list[Engine]:
         """Engines with room for a new request. One in quarantine has none: a new request would be a further
         suspect if it died again."""
+        if self.held:
+            return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
 
     def _resume_trusted(self) -> None:

@@ -101,6 +101,10 @@ class Member:
         self.quarantined = False
         self.never_ready: str | None = None
         """Why its first process could not be started, and no further one is tried."""
+        self.running = False
+        """Whether `run` runs: its process may not be gone before it has returned."""
+        self.unloaded = not config.load_at_start
+        """Whether it has no process on purpose, until its model is loaded."""
         self.bounds = config.engine.first_bounds
         """What its next process may use; while one runs, its ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
@@ -215,6 +219,16 @@ class Member:
             self.likely.forget(record.prepared.prefix_blocks, computed)
 
     # --- its life
+
+    def begin(self) -> None:
+        """Call before `run`: what was known of an earlier attempt no longer counts."""
+        self.running, self.unloaded = True, False
+        self.forgive()
+        self._scope = trio.CancelScope()
+
+    def forgive(self) -> None:
+        """Its failed starts no longer count."""
+        self.never_ready = self._blocked = None
 
     async def run(self) -> None:
         """Return when it has been stopped. Raise EngineNeverReady."""
@@ -358,9 +372,9 @@ class Member:
 
     @property
     def condition(self) -> EngineCondition:
-        return (
-            EngineCondition.FAILED if self.never_ready is not None else self.supervisor.statistics().condition
-        )
+        if self.never_ready is not None:
+            return EngineCondition.FAILED
+        return EngineCondition.UNLOADED if self.unloaded else self.supervisor.statistics().condition
 
     def statistics(self, now: float) -> MemberStatistics:
         life = self.supervisor.statistics()

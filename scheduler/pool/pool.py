@@ -27,13 +27,14 @@ from scheduler.link.process import EngineLauncher
 from scheduler.pool.dispatcher import Dispatcher
 from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Lost, Member
 from scheduler.pool.placement import Place, least_seconds
+from scheduler.pool.together import life_of_all
 from scheduler.recovery.death import Death
 from scheduler.recovery.poison import culprit_of, poison
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.multiplexer import RequestObserver
 from scheduler.requests.record import StreamRecord
-from scheduler.statistics import EngineCondition, EngineStatistics
+from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 
@@ -91,6 +92,7 @@ class Pool:
         self._telemetry = Containment(metrics)
         self._members: dict[str, Member] = {}
         self._numbers = count()
+        self.loaded = config.load_at_start
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(queue, self._members, self.awaiting, place, self._session_moved)
@@ -129,31 +131,87 @@ class Pool:
         """What an engine that is ready has reported; None if none is."""
         return self.statistics().ready
 
+    def statistics(self) -> EngineStatistics:
+        """All engines as one."""
+        return life_of_all(self)
+
+    def service_token_seconds(self, output_weight: float) -> float | None:
+        """Engine time of one token of service, the mean of all engines; None: not measured yet."""
+        measured = [
+            seconds
+            for member in self
+            if (seconds := member.speeds.service_token_seconds(output_weight)) is not None
+        ]
+        return sum(measured) / len(measured) if measured else None
+
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
-        cannot be started."""
+        cannot be started, and must."""
         async with trio.open_nursery() as self._nursery:
-            for member in self:
-                self._nursery.start_soon(self._run, member)
+            # While it is not loaded there is no other task.
+            self._nursery.start_soon(trio.sleep_forever)
+            if self.loaded:
+                self.load()
         if self._never_ready is not None:
             raise self._never_ready
 
+    def load(self) -> None:
+        """Start its engines. `unload` must have ended them."""
+        assert not self.running, "its engines run"
+        self.loaded = True
+        for member in self:
+            self._start(member)
+        self._follow_blocks()
+
+    def unload(self) -> None:
+        """End its engines' processes: they are gone when `running` is false. Requests wait in the queue until
+        `load`; engines hold none."""
+        assert not len(self), "its engines have requests"
+        self.loaded = False
+        for member in self:
+            member.unloaded = True
+            member.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether a process of its engines may be left."""
+        return any(member.running for member in self)
+
+    def forgive(self) -> None:
+        """Count on engines again that could not be started."""
+        for member in self:
+            member.forgive()
+        self._follow_blocks()
+
+    def _start(self, member: Member) -> None:
+        if self._nursery is not None:
+            member.begin()
+            self._nursery.start_soon(self._run, member)
+
     async def _run(self, member: Member) -> None:
-        assert self._nursery is not None
         try:
             await member.run()
         except EngineNeverReady as error:
-            if any(one.supervisor.was_ready for one in self):
-                # The model and the installation are not the reason.
-                member.never_ready = str(error)
-                _log.error("engine_failed", engine=member.name, reason=member.never_ready)
-                self._follow_blocks()
-                self._listener.pump()
-            else:
-                self._never_ready = error
-                self._nursery.cancel_scope.cancel()
+            self._cannot_start(member, error)
+        else:
+            if self.loaded or member.draining:
+                self._leave(member)
+        finally:
+            member.running = False
+        self._listener.pump()
+
+    def _cannot_start(self, member: Member, error: EngineNeverReady) -> None:
+        assert self._nursery is not None
+        if self._config.must_start and not any(one.supervisor.was_ready for one in self):
+            self._never_ready = error
+            self._nursery.cancel_scope.cancel()
             return
-        self._leave(member)
+        # The installation is not the reason, or other models go on.
+        member.never_ready = str(error)
+        _log.error("engine_failed", engine=member.name, reason=member.never_ready)
+        self._follow_blocks()
+        if all(one.never_ready is not None for one in self._serving()):
+            self._listener.fail_queued(Unavailable(member.never_ready, retry_after_seconds=10.0))
 
     def add(self) -> Member:
         """Start a further engine. Raise TooManyEngines."""
@@ -161,8 +219,8 @@ class Pool:
             raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
         member = self._new()
         _log.info("engine_added", engine=member.name)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._run, member)
+        if self.loaded:
+            self._start(member)
         return member
 
     def drain(self, name: str) -> Member:
@@ -325,40 +383,6 @@ class Pool:
         else:
             until, reason = min(blocks)
             self._admission.block(reason, until)
-
-    # --- for operators
-
-    def statistics(self) -> EngineStatistics:
-        """All engines as one: ready if one is; the last death is that of the engine that died last."""
-        lives = [_life(member) for member in self]
-        died = max(self, key=lambda member: member.lost_at)
-        conditions = [member.condition for member in self]
-        ready = next((life.ready for life in lives if life.ready is not None), None)
-        return EngineStatistics(
-            condition=min(conditions, key=_BEST_FIRST.index),
-            restarts=sum(life.restarts for life in lives),
-            failed_starts=min(life.failed_starts for life in lives),
-            last_death=_life(died).last_death,
-            ready=ready,
-            death_cause=_life(died).death_cause,
-        )
-
-    def stalled_seconds(self, now: float) -> float:
-        """The least of all engines that have work: one that makes progress is enough to be alive."""
-        return min((one.stall.seconds(now) for one in self if one.ready and one.requests), default=0.0)
-
-    def last_step_seconds(self, now: float) -> float | None:
-        """Age of the last step of any engine; None before the first."""
-        ages = [age for one in self if (age := one.stall.last_step_seconds(now)) is not None]
-        return min(ages, default=None)
-
-
-_BEST_FIRST = (
-    EngineCondition.READY,
-    EngineCondition.STARTING,
-    EngineCondition.RESTARTING,
-    EngineCondition.FAILED,
-)
 
 
 def _life(member: Member) -> EngineStatistics:

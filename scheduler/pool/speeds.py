@@ -28,6 +28,8 @@ class Speeds:
         self._last = Counters()
         # Decayed sums over steps without prefill.
         self._steps = self._rows = self._seconds = self._rows_squared = self._rows_seconds = 0.0
+        # Over all steps: engine time, and prompt and output tokens.
+        self._busy = self._prompt = self._output = 0.0
         # Over steps with prefill: tokens, and seconds beyond what their rows explain.
         self._prefilled = self._beyond = 0.0
 
@@ -44,6 +46,9 @@ class Speeds:
         seconds = max(0.0, now.busy_seconds - last.busy_seconds) / steps
         rows = (now.generated_tokens - last.generated_tokens) / steps
         prefilled = (now.prefilled_tokens - last.prefilled_tokens) / steps
+        self._busy = self._busy * _DECAY + seconds
+        self._prompt = self._prompt * _DECAY + prefilled
+        self._output = self._output * _DECAY + rows
         if prefilled:
             self._prefilled = self._prefilled * _DECAY + prefilled
             self._beyond = self._beyond * _DECAY + max(0.0, seconds - self._line(rows))
@@ -73,6 +78,12 @@ class Speeds:
         """How long this many prompt tokens take beside these rows: their own cost, and the steps that they
         are spread over."""
         return tokens / self._chunk_tokens * self.step_seconds(rows) + tokens * self._token_seconds
+
+    def service_token_seconds(self, output_weight: float) -> float | None:
+        """Engine time of one token of service (an output token is `output_weight` of them); None: it has
+        computed none."""
+        tokens = self._prompt + output_weight * self._output
+        return self._busy / tokens if tokens else None
 
     @property
     def prefill_tokens_per_second(self) -> float | None:

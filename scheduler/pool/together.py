@@ -1,7 +1,4 @@
-"""Several engines' reports as one: numbers added, lists joined.
-
-A file of its own because the messages on the link should not know that there may be several engines.
-"""
+"""Several engines as one, for operators: their reports with numbers added and lists joined, and their lives."""
 
 from __future__ import annotations
 
@@ -13,8 +10,43 @@ import msgspec
 
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import CacheReport, DiskReport
+from scheduler.pool.member import Member
+from scheduler.statistics import EngineCondition, EngineStatistics
 
 _R = TypeVar("_R", CacheReport, DiskReport)
+_BEST_FIRST = (
+    EngineCondition.READY,
+    EngineCondition.STARTING,
+    EngineCondition.RESTARTING,
+    EngineCondition.UNLOADED,
+    EngineCondition.FAILED,
+)
+
+
+def life_of_all(members: Iterable[Member]) -> EngineStatistics:
+    """Ready if one is; the last death is that of the engine that died last."""
+    members = list(members)
+    lives = [member.supervisor.statistics() for member in members]
+    died = max(members, key=lambda member: member.lost_at).supervisor.statistics()
+    return EngineStatistics(
+        condition=min((member.condition for member in members), key=_BEST_FIRST.index),
+        restarts=sum(life.restarts for life in lives),
+        failed_starts=min(life.failed_starts for life in lives),
+        last_death=died.last_death,
+        ready=next((life.ready for life in lives if life.ready is not None), None),
+        death_cause=died.death_cause,
+    )
+
+
+def stalled_seconds(members: Iterable[Member], now: float) -> float:
+    """The least of all engines that have work: one that makes progress is enough to be alive."""
+    return min((one.stall.seconds(now) for one in members if one.ready and one.requests), default=0.0)
+
+
+def last_step_seconds(members: Iterable[Member], now: float) -> float | None:
+    """Age of the last step of any engine; None before the first."""
+    ages = [age for one in members if (age := one.stall.last_step_seconds(now)) is not None]
+    return min(ages, default=None)
 
 
 def together(inspections: Iterable[Inspection], top: int) -> Inspection:

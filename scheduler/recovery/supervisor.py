@@ -93,7 +93,7 @@ class EngineLife:
 
 
 class Supervisor:
-    """Owns the engine process for as long as `run` runs."""
+    """Owns the engine process for as long as `run` runs, which may be several times."""
 
     def __init__(
         self,
@@ -148,6 +148,10 @@ class Supervisor:
         Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail.
         """
         backoff = self._config.backoff_first_seconds
+        # A load that was stopped did not fail.
+        self._failed_starts = 0
+        if self._death_cause is DeathCause.STOPPED:
+            self._death_cause = None
         while True:
             life = EngineLife()
             try:

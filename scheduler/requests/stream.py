@@ -20,11 +20,14 @@ class RequestStream:
         records: Sequence[StreamRecord],
         doorbell: Doorbell,
         ahead_of: Callable[[int, float], int | None],
+        waits_for: Callable[[], str] = str,
     ) -> None:
-        """`ahead_of(request_id, now)`: how many queued requests go before this one."""
+        """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what its
+        model must do before any of them is served; empty: nothing."""
         self._records = tuple(records)
         self._doorbell = doorbell
         self._ahead_of = ahead_of
+        self._waits_for = waits_for
         self._last = 0
 
     @property
@@ -45,7 +48,8 @@ class RequestStream:
         """Return queue position or prefill progress, for keep-alive comments."""
         record = self._records[0]
         if record.state is State.QUEUED:
-            return Queued(self._ahead_of(record.request_id, trio.current_time()) or 0)
+            ahead = self._ahead_of(record.request_id, trio.current_time()) or 0
+            return Queued(ahead, self._waits_for())
         return Prefilling(record.reported_prefill, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:

@@ -11,7 +11,7 @@ BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "cancelling")
 """Of requests that an engine holds; those that await another one are counted by themselves."""
-CONDITIONS = ("starting", "ready", "restarting", "draining", "failed")
+CONDITIONS = ("starting", "ready", "restarting", "draining", "unloaded", "failed")
 """Of engines. Draining: it gets no more requests, and leaves after its last one."""
 MODEL_FACTS = ("model", "model_type", "device", "weights_dtype", "fallbacks")
 EVICTIONS = ("budget", "superseded", "cleared")

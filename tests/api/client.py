@@ -11,6 +11,7 @@ import httpx
 
 from api.app import make_app
 from api.served_model import ServedModel
+from api.served_models import ServedModels
 from scheduler.service import Scheduler
 
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
@@ -21,7 +22,12 @@ async def client_of(
     scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """`options`: what else `make_app` takes."""
-    app = make_app(scheduler, model, keep_alive_seconds=keep_alive_seconds, stall_seconds=60.0, **options)
+    app = make_app(
+        ServedModels.of(scheduler, model),
+        keep_alive_seconds=keep_alive_seconds,
+        stall_seconds=60.0,
+        **options,
+    )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client

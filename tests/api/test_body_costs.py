@@ -23,6 +23,7 @@ from api.identity import Identity
 from api.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane_of
 from api.openai.messages import Body
 from api.openai.schema import ChatCompletionRequest
+from api.served_models import ServedModels
 from scheduler.prompt.offload import Lane
 from tests.api.client import MODEL, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -35,7 +36,9 @@ MESSAGE = '{"role":"user","content":"a"}'
 
 def body_routes() -> dict[str, type[Body]]:
     """Return every path that takes a body, and its model."""
-    app = make_app(make_scheduler(LoopbackLauncher()), MODEL, keep_alive_seconds=5, stall_seconds=60)
+    app = make_app(
+        ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), keep_alive_seconds=5, stall_seconds=60
+    )
     found: dict[str, type[Body]] = {}
     for route in _flat(app.routes):
         if route.body_field is not None:
@@ -156,6 +159,7 @@ MEASURE = """
 import json, resource, sys
 import api.app
 from api.{module} import {model}
+from api.served_models import ServedModels
 from pydantic import ValidationError
 from api import json_text
 

@@ -17,6 +17,7 @@ from trio.testing import trio_test
 
 from api.app import make_app
 from api.media import Policy
+from api.served_models import ServedModels
 from tests.api.client import MODEL, chat, client_of
 from tests.api.test_agents import SAID, captured
 from tests.api.test_chat_tools import HERMES
@@ -312,7 +313,7 @@ async def test_nothing_holds_a_screenshot_while_its_answer_is_made(
         return SAID
 
     scheduler = make_scheduler(Playback(choose=choose))
-    app = make_app(scheduler, MODEL, keep_alive_seconds=5, stall_seconds=60)
+    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5, stall_seconds=60)
     tracemalloc.start()
     picture = {"type": "image_url", "image_url": {"url": url(PNG)[:-1] + "A" * size}}
     message = {"role": "user", "content": [{"type": "text", "text": "x"}, picture]}

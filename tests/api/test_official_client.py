@@ -17,6 +17,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from trio.testing import trio_test
 
 from api.app import make_app
+from api.served_models import ServedModels
 from scheduler.service import Scheduler
 from tests.api.client import MODEL
 from tests.api.test_chat_tools import HERMES, SAID
@@ -41,7 +42,7 @@ USER: ChatCompletionMessageParam = {"role": "user", "content": "What time is it?
 
 @asynccontextmanager
 async def official(scheduler: Scheduler) -> AsyncIterator[openai.AsyncOpenAI]:
-    app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0)
+    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0)
     async with (
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
         openai.AsyncOpenAI(

@@ -16,6 +16,7 @@ from trio.testing import trio_test
 
 from api.api_keys import ApiKeys, load_keys
 from api.app import make_app
+from api.served_models import ServedModels
 from scheduler.link.messages import ScriptedPlan
 from scheduler.service import Scheduler
 from tests.api.client import MODEL
@@ -39,7 +40,7 @@ FUNCTION: Any = {"type": "function", "name": "get_time", "parameters": SCHEMA, "
 
 @asynccontextmanager
 async def http_of(scheduler: Scheduler, keys: ApiKeys) -> AsyncIterator[httpx2.AsyncClient]:
-    app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0, keys=keys)
+    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0, keys=keys)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         yield http
 

@@ -12,9 +12,10 @@ from trio.testing import trio_test
 from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.exposition import make_metrics_app
 from api.options import load
+from api.served_models import ServedModels
 from api.server.http_scope import scope_of
 from scheduler.errors import OptionError
-from tests.api.client import chat, client_of
+from tests.api.client import MODEL, chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -198,7 +199,7 @@ async def test_the_metrics_port(
     hosts: AllowedHosts, status: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A page cannot read the counters of a loopback listener; a scraper on the network uses its own name."""
-    app = make_metrics_app(make_scheduler(LoopbackLauncher()), 60.0, hosts)
+    app = make_metrics_app(ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), 60.0, hosts)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/metrics", headers={"host": "penstock:9090"})).status_code == status

@@ -17,6 +17,7 @@ import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import make_app
+from api.served_models import ServedModels
 from api.server.server import Server
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.link.messages import ScriptedPlan
@@ -67,7 +68,9 @@ def playing(choose: Chooser, answer_format: AnswerFormat, **options: Any) -> Ite
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
         scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
-        app = make_app(scheduler, MODEL, keep_alive_seconds=5.0, stall_seconds=60.0, **options)
+        app = make_app(
+            ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0, **options
+        )
         server = Server(
             _Recorded(app, played.asked),
             on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),

@@ -1,0 +1,256 @@
+"""Make the models of `penstock serve` from its options: each one's scheduler, and what it is served as."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import structlog
+
+from api.api_keys import ApiKeys
+from api.model_defaults import DefaultSettings, from_file, resolve
+from api.model_list import ModelOptions, models_of
+from api.options import ENVIRONMENT_PREFIX
+from api.scheduler_settings import scheduler_config
+from api.served_model import ServedModel
+from api.served_models import ServedModels
+from api.settings import ServeSettings
+from api.worker_threads import WorkerThreads
+from scheduler.config import SchedulerConfig
+from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
+from scheduler.errors import OptionError
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model, ModelTraits
+from scheduler.link.process import ProcessLauncher
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of
+from scheduler.pool.pool import Launchers
+from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.prompt.model_folder import ModelFolder
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.service import Scheduler
+from scheduler.system_sleep import continuous_seconds
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.vllm_names import VllmNames
+
+if TYPE_CHECKING:
+    from scheduler.telemetry.spans import RequestSpans
+
+_log = structlog.get_logger("serving")
+_TOOL_CALLS = {
+    "native": "native: as the model's chat template writes them",
+    "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
+    "none": "none: requests with tools are refused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A model on disk."""
+
+    folder: ModelFolder
+    name: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What is served, and what all models share."""
+
+    models: ServedModels
+    metrics: Metrics
+    tracers: Sequence[RequestSpans]
+    """Of each model that is traced."""
+
+
+def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
+    """Find every model, and print what the operator should know of it. Raise StartupError."""
+    several = models_of(settings)
+    found = [_find_model(options) for options in several]
+    blas = _prepare_blas(several, settings)
+    _refuse_equal_names(
+        [name for options, one in zip(several, found, strict=True) for name in _names(options, one)]
+    )
+    metrics = _metrics(settings, _names(several[0], found[0])[0])
+    threads = WorkerThreads()
+    tracers: list[RequestSpans] = []
+    models: list[Model] = []
+    served: dict[str, ServedModel] = {}
+    for number, (options, one) in enumerate(zip(several, found, strict=True)):
+        click.echo(f"model      {one.note}")
+        if number == 0:
+            click.echo(f"blas       {blas.name}")
+        tokenizer = HubTokenizer(
+            one.folder.path,
+            model_type=one.folder.model_type,
+            tool_parser=options.settings.tool_parser,
+            reasoning_parser=options.settings.reasoning_parser,
+        )
+        config = _config(options, one, keys, number, len(several))
+        _describe(config, tokenizer.answer_format.tool_calls)
+        described = _served_model(options.settings, one, tokenizer.answer_format.tool_calls)
+        if (tracer := _tracer(settings, described.name)) is not None:
+            tracers.append(tracer)
+        loading = _Loading(described.name if len(several) > 1 else "", config.engines)
+        scheduler = Scheduler(
+            config,
+            Preparation(tokenizer, one.folder, options.settings.thinking()),
+            _launchers(blas, config, alone=len(several) == 1),
+            threads,
+            on_loading=loading.show,
+            metrics=metrics,
+            model_name=described.name,
+            tracer=tracer,
+            continuous=continuous_seconds,
+        )
+        only = len(several) == 1 and options.idle_seconds is None
+        model = Model(ModelTraits(described.name, options.pinned or only, options.idle_seconds), scheduler)
+        loading.tell = model.loading
+        models.append(model)
+        served[described.name] = described
+    return Assembly(ServedModels(Fleet(models), served), metrics, tracers)
+
+
+def _config(options: ModelOptions, found: _Found, keys: ApiKeys, number: int, models: int) -> SchedulerConfig:
+    config = scheduler_config(
+        options.settings, found.folder.path, keys, cache_folder(options.settings), models
+    )
+    config = replace(
+        config,
+        load_at_start=number == 0 or options.pinned,
+        # One model that cannot be loaded does not end the others.
+        must_start=models == 1,
+    )
+    if (folder := config.engine.kv_disk) is None or not number:
+        return config
+    own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
+    return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
+
+
+def _describe(config: SchedulerConfig, tool_calls: str) -> None:
+    click.echo(f"tools      {_TOOL_CALLS[tool_calls]}")
+    if config.engines > 1:
+        click.echo(f"engines    {config.engines}, behind one queue (--engines)")
+    sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
+    click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
+
+
+def _names(options: ModelOptions, found: _Found) -> list[str]:
+    return [named.name for named in options.settings.named_presets(found.name)]
+
+
+def _refuse_equal_names(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"two models are named {name!r}: give each a name of its own (--models)")
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without PENSTOCK_ options, which the engine gets by message: they include the
+    API keys."""
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Launchers:
+    """Each engine gets its share of the machine, where the operator's environment leaves the choice.
+
+    Several models share all of it: which of them is busy changes, and an idle one needs no core."""
+    environment = engine_environment(os.environ)
+    cores, gpus = sorted(cores_of_process()), gpus_of(environment)
+
+    def launcher(number: int) -> ProcessLauncher:
+        share = share_of(number, config.engines, cores, gpus)
+        own = {**share.environment, **environment}
+        if gpus and config.engines > 1:
+            own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
+        pinned = share.cores if alone else None
+        return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)
+
+    return launcher
+
+
+class _Loading:
+    """Shows the operator what an engine loads, and tells those that wait for it."""
+
+    def __init__(self, model: str, engines: int) -> None:
+        """`model`: empty if it is the only one."""
+        self.tell: Callable[[str], None] = lambda stage: None
+        self._model = model
+        self._engines = engines
+
+    def show(self, engine: str, stage: str) -> None:
+        name = "engine" if self._engines == 1 else f"engine {engine}"
+        click.echo(f"{name:<10} {f'{self._model}: ' if self._model else ''}{stage}")
+        self.tell(stage)
+
+
+def _find_model(options: ModelOptions) -> _Found:
+    if options.model is None:
+        note = "embedded: tiny, trained to try the server with; --model serves a real one"
+        return _Found(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
+    folder = model_folder.inspect(model_folder.find(options.model))
+    if options.settings.engine == "mlx":
+        # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
+        if not folder.brings_code:
+            model_types.check(folder.model_type)
+        weight_files.check(folder.path)
+    return _Found(folder, options.model, options.model)
+
+
+def cache_folder(settings: ServeSettings) -> Path:
+    return settings.cache or user_cache_folder(os.environ)
+
+
+def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
+    """Logs what applies where a body says nothing, and what of the model's file does not."""
+    file, ignored = DefaultSettings(), dict[str, str]()
+    if settings.generation_config == "auto":
+        file, ignored = from_file(found.folder.generation_config)
+    if ignored:
+        _log.warning("generation_config_ignored", file=model_folder.GENERATION_CONFIG, values=ignored)
+    presets = settings.named_presets(found.name)
+    options = settings.default_settings()
+    defaults = {named.name: resolve(named.preset, options, file) for named in presets}
+    for name, resolved in defaults.items():
+        _log.info("model_defaults", model=name, **resolved.described())
+    return ServedModel(tuple(defaults), int(time.time()), found.folder.context_tokens, tool_calls, defaults)
+
+
+def _prepare_blas(models: Sequence[ModelOptions], settings: ServeSettings) -> BlasChoice:
+    if all(one.settings.engine == "scripted" for one in models):
+        return BlasChoice("none: the scripted engine multiplies nothing")
+    choice = prepare(settings.blas, cache_folder(settings))
+    if choice.warning:
+        _log.warning("blas", warning=choice.warning)
+    return choice
+
+
+def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
+    metrics = Metrics(settings.named_tenants())
+    metrics.describe_build(
+        {"version": version("penstock"), "python": platform.python_version(), "mlx": version("mlx")}
+    )
+    if settings.metrics_compat == "vllm":
+        metrics.registry.register(VllmNames(metrics, model_name))
+    return metrics
+
+
+def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        # Imported here: a server that does not trace neither loads it nor needs it installed.
+        from scheduler.telemetry.spans import otlp_spans
+    except ImportError as error:
+        raise OptionError(f"--otlp-endpoint needs pip install 'penstock[otel]' ({error})") from error
+    return otlp_spans(settings.otlp_endpoint, model_name)

@@ -1,0 +1,164 @@
+"""The models of this server: each with a scheduler of its own, loaded when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import structlog
+import trio
+
+from scheduler.errors import ModelNotFound, StartupError
+from scheduler.fleet.model import Model
+from scheduler.fleet.residency import ModelState, Patience, decide
+from scheduler.fleet.tenant_charges import TenantCharges
+from scheduler.service import Scheduler
+
+_log = structlog.get_logger("fleet")
+_TICK_SECONDS = 1.0
+"""Idle models and those whose turn is over are noticed this late."""
+
+
+class Memory(Protocol):
+    """What models take of the one device."""
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Of all together; None: not known, or not bounded."""
+        ...
+
+    def need_bytes(self, model: str) -> int:
+        """What a model holds and cannot give back, or would need at least."""
+        ...
+
+    def rebalance(self, now: float) -> None:
+        """Let shares follow use."""
+        ...
+
+
+class Unbounded:
+    """Memory of which nobody knows the size."""
+
+    @property
+    def budget_bytes(self) -> int | None:
+        return None
+
+    def need_bytes(self, model: str) -> int:
+        return 0
+
+    def rebalance(self, now: float) -> None: ...
+
+
+class Fleet:
+    """`run` must be running. The first model is the one of requests that name none."""
+
+    def __init__(
+        self, models: Sequence[Model], memory: Memory | None = None, patience: Patience | None = None
+    ) -> None:
+        self._models = {model.name: model for model in models}
+        self._memory = memory or Unbounded()
+        self._patience = patience or Patience()
+        self._change = trio.Event()
+        if len(models) > 1:
+            TenantCharges([model.scheduler for model in models])
+        for model in models:
+            model.notify = self._notify
+
+    @classmethod
+    def of(cls, name: str, scheduler: Scheduler) -> Fleet:
+        """Return the fleet of one model, which is always loaded."""
+        return cls([Model.kept(name, scheduler)])
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def __getitem__(self, name: str) -> Model:
+        """Raise ModelNotFound."""
+        try:
+            return self._models[name]
+        except KeyError:
+            raise ModelNotFound(f"there is no model {name!r}", param="model") from None
+
+    @property
+    def first(self) -> Model:
+        return next(iter(self))
+
+    async def run(self) -> None:
+        """Never returns by itself. Cancelling it ends all engines and fails every request.
+
+        Raises EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
+        be.
+        """
+        async with trio.open_nursery() as nursery:
+            for model in self:
+                nursery.start_soon(model.scheduler.run)
+            while True:
+                self.turn(trio.current_time())
+                with trio.move_on_after(_TICK_SECONDS):
+                    await self._change.wait()
+
+    def turn(self, now: float) -> None:
+        """Decide who is loaded, and begin what follows from it."""
+        self._notify()
+        self._change = trio.Event()
+        for model in self:
+            model.follow(now)
+        standings = [model.standing(self._memory.need_bytes(model.name)) for model in self]
+        decision = decide(standings, self._memory.budget_bytes, now, self._patience)
+        for name in decision.drain:
+            self._models[name].hold()
+        for name in decision.unload:
+            self._models[name].unload()
+        for name, reason in decision.impossible.items():
+            _log.warning("model_does_not_fit", model=name, reason=reason)
+            self._models[name].refuse_queued(reason)
+        for model in self:
+            model.waits = decision.waits.get(model.name)
+        if decision.load is not None:
+            self._models[decision.load].load()
+        self._memory.rebalance(now)
+
+    async def wait_started(self) -> None:
+        """Wait until every model that is loaded at the start is ready or has failed. Raise StartupError if
+        all have failed."""
+        while any(model.state is ModelState.LOADING for model in self):
+            await self._change.wait()
+        failed = [model for model in self if model.state in (ModelState.UNLOADING, ModelState.FAILED)]
+        if failed and not any(model.state is ModelState.LOADED for model in self):
+            raise StartupError("; ".join(f"{model.name}: {model.reason}" for model in failed))
+
+    def load(self, name: str, now: float, keep_seconds: float | None = None) -> Model:
+        """An operator asks for a model. Raise ModelNotFound."""
+        model = self[name]
+        model.want(now, keep_seconds)
+        self._notify()
+        return model
+
+    def unload(self, name: str) -> Model:
+        """Unload a model when the requests that its engines have are over. Raise ModelNotFound."""
+        model = self[name]
+        if model.state is ModelState.LOADED:
+            model.hold()
+            self._notify()
+        return model
+
+    def start_drain(self) -> None:
+        """Close admission; accepted requests go on."""
+        for model in self:
+            model.scheduler.start_drain()
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is queued or running."""
+        for model in self:
+            await model.scheduler.wait_idle()
+
+    def end_all(self) -> None:
+        """Fail every request with a shutdown error, and close admission."""
+        for model in self:
+            model.scheduler.end_all()
+
+    def _notify(self) -> None:
+        self._change.set()

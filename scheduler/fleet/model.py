@@ -1,0 +1,205 @@
+"""One model of the fleet: its scheduler, and whether its engines are loaded.
+
+It is its scheduler's keeper: it refuses requests for a model that cannot be loaded, and says what a request
+waits for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from scheduler.errors import Unavailable
+from scheduler.fleet.residency import ModelState, Standing
+from scheduler.service import Scheduler
+from scheduler.statistics import EngineCondition
+
+_log = structlog.get_logger("fleet")
+_FAILED_STARTS = 3
+"""Attempts of a load whose engine dies without a reason."""
+RETRY_SECONDS = 60.0
+"""After a failed load requests are refused for this long; the next one then starts another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTraits:
+    """How an operator wants one model to be kept."""
+
+    name: str
+    pinned: bool = False
+    idle_seconds: float | None = None
+    """None: an idle one goes only for another one."""
+
+
+class Model:
+    """The fleet calls `follow`, `load`, `hold` and `unload`; nothing else changes its state."""
+
+    def __init__(
+        self,
+        traits: ModelTraits,
+        scheduler: Scheduler,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.name = traits.name
+        self.traits = traits
+        self.scheduler = scheduler
+        self.state = ModelState.LOADING if scheduler.pool.loaded else ModelState.UNLOADED
+        self.reason: str | None = None
+        """Why the last load failed."""
+        self.waits: str | None = None
+        """What its load waits for, as the fleet has decided."""
+        self.idle_seconds = traits.idle_seconds
+        self.notify: Callable[[], None] = lambda: None
+        """Called when a request has come or left."""
+        self._clock = clock
+        self._stage = ""
+        self._wanted_at: float | None = None
+        """When an operator asked for it."""
+        self._used_at = self._loaded_at = -math.inf
+        self._failed_at = -math.inf
+        scheduler.keeper = self
+
+    @classmethod
+    def kept(cls, name: str, scheduler: Scheduler) -> Model:
+        """Return a model that is always loaded."""
+        return cls(ModelTraits(name, pinned=True), scheduler)
+
+    # --- as its scheduler's keeper
+
+    def check(self) -> None:
+        if self.state is not ModelState.FAILED:
+            return
+        left = self._failed_at + RETRY_SECONDS - self._clock()
+        if left > 0:
+            raise Unavailable(
+                f"the model {self.name!r} cannot be loaded: {self.reason}",
+                retry_after_seconds=float(math.ceil(left)),
+            )
+        self._forgive()
+
+    def changed(self) -> None:
+        self.notify()
+
+    @property
+    def waits_for(self) -> str:
+        pool = self.scheduler.pool
+        if pool.ready is not None and not pool.dispatcher.held:
+            return ""
+        match self.state:
+            case ModelState.LOADED:
+                # An engine died, and the next one is on its way.
+                return ""
+            case ModelState.LOADING:
+                return f"{self.name}, {self._stage}" if self._stage else f"{self.name} to be loaded"
+            case _:
+                return self.waits or f"{self.name} to be loaded"
+
+    def loading(self, stage: str) -> None:
+        """Its engine has begun a stage of its load."""
+        self._stage = stage
+
+    # --- by the fleet
+
+    def standing(self, need_bytes: int) -> Standing:
+        return Standing(
+            self.name,
+            self.state,
+            need_bytes,
+            self._wanted_since(),
+            len(self.scheduler.pool),
+            self._used_at,
+            self._loaded_at,
+            self.traits.pinned,
+            self.idle_seconds,
+        )
+
+    def follow(self, now: float) -> None:
+        """Take note of what its engines and its queue have done."""
+        pool = self.scheduler.pool
+        if len(pool) or self.scheduler.oldest_queued_at is not None:
+            self._used_at = now
+        match self.state:
+            case ModelState.LOADING if pool.ready is not None:
+                self._loaded_at = self._used_at = now
+                self._wanted_at = None
+                self._move(ModelState.LOADED)
+            case ModelState.LOADING if (reason := self._why_failed()) is not None:
+                self._failed_at, self.reason = now, reason
+                self.scheduler.fail_queued(
+                    Unavailable(
+                        f"the model {self.name!r} cannot be loaded: {reason}",
+                        retry_after_seconds=RETRY_SECONDS,
+                    )
+                )
+                pool.unload()
+                self._move(ModelState.UNLOADING)
+            case ModelState.UNLOADING if not pool.running:
+                pool.dispatcher.held = False
+                failed = self.reason is not None
+                self._wanted_at = None if failed else self._wanted_at
+                self._move(ModelState.FAILED if failed else ModelState.UNLOADED)
+            case _:
+                pass
+
+    def want(self, now: float, keep_seconds: float | None = None) -> None:
+        """An operator asks for it. `keep_seconds`: instead of its idle seconds from now on."""
+        if self.state is ModelState.FAILED:
+            self._forgive()
+        if keep_seconds is not None:
+            self.idle_seconds = keep_seconds if keep_seconds >= 0 else None
+        self._used_at = now
+        if self.state is ModelState.DRAINING:
+            self.scheduler.pool.dispatcher.held = False
+            self._move(ModelState.LOADED)
+            self.scheduler.pump()
+        elif self.state is not ModelState.LOADED:
+            self._wanted_at = now
+
+    def load(self) -> None:
+        self._stage, self.waits = "", None
+        self._move(ModelState.LOADING)
+        self.scheduler.pool.load()
+
+    def hold(self) -> None:
+        """Give its engines no new requests, so that it can be unloaded."""
+        self.scheduler.pool.dispatcher.held = True
+        self._move(ModelState.DRAINING)
+
+    def unload(self) -> None:
+        """Its engines have no requests."""
+        self._move(ModelState.UNLOADING)
+        self.scheduler.pool.dispatcher.held = True
+        self.scheduler.pool.unload()
+
+    def refuse_queued(self, reason: str) -> None:
+        """No wait would help those that wait."""
+        self._wanted_at = None
+        self.scheduler.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
+
+    def _wanted_since(self) -> float | None:
+        oldest = self.scheduler.oldest_queued_at
+        return oldest if self._wanted_at is None else min(self._wanted_at, oldest or math.inf)
+
+    def _why_failed(self) -> str | None:
+        """Return why its engines do not start; None: they may yet."""
+        members = list(self.scheduler.pool)
+        if all(one.never_ready is not None for one in members):
+            return members[0].never_ready
+        life = self.scheduler.pool.statistics()
+        if life.condition is EngineCondition.READY or life.failed_starts < _FAILED_STARTS:
+            return None
+        return life.last_death
+
+    def _forgive(self) -> None:
+        self.reason = None
+        self.scheduler.pool.forgive()
+        self._move(ModelState.UNLOADED)
+
+    def _move(self, state: ModelState) -> None:
+        self.state = state
+        reason = {} if self.reason is None else {"reason": self.reason}
+        _log.info("model_state", model=self.name, state=state.value, **reason)

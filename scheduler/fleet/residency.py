@@ -1,0 +1,196 @@
+"""Which models are loaded, and which must go for another one. Pure: `now` is an argument.
+
+A model that somebody asks for is loaded when its least memory is free. Where it is not, idle models go, the
+least recently used first. One that serves is never taken: after its turn it gets no new requests while
+another model waits, and goes when those that it has have ended. Who has waited longest is next, whatever it
+needs, so that nobody starves; and no model goes before it has been loaded for a while, so that two models
+that alternate cannot keep the machine loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ModelState(StrEnum):
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    DRAINING = "draining"
+    """It is unloaded when the requests that its engines have are over."""
+    UNLOADING = "unloading"
+    """Its processes are ending."""
+    FAILED = "failed"
+    """It could not be loaded. Requests are refused for a while."""
+
+
+_HOLDS_MEMORY = (ModelState.LOADING, ModelState.LOADED, ModelState.DRAINING, ModelState.UNLOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a model stays although another one waits."""
+
+    least_loaded_seconds: float = 10.0
+    """An idle one. Bounds the loads of a minute to six for each model that fits."""
+    turn_seconds: float = 60.0
+    """One that serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One model at a moment. Times are the fleet's clock."""
+
+    name: str
+    state: ModelState
+    need_bytes: int
+    """What it holds and cannot give back, or would need at least."""
+    wanted_since: float | None
+    """Since when somebody waits for it to be loaded: its oldest queued request, or an operator."""
+    requests: int
+    """That its engines have."""
+    used_at: float
+    """When it last had a request."""
+    loaded_at: float
+    pinned: bool = False
+    """Only an operator unloads it."""
+    idle_seconds: float | None = None
+    """It is unloaded after so long without a request; None: never for that."""
+
+    @property
+    def idle(self) -> bool:
+        return self.state is ModelState.LOADED and not self.requests and self.wanted_since is None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. `unload`: end the processes of models without requests. `drain`: give these no new
+    requests. `waits`: by the name of a model that cannot be loaded yet, what it waits for. `impossible`: by
+    name, why no wait helps."""
+
+    load: str | None = None
+    unload: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
+    waits: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+
+
+def decide(
+    models: Sequence[Standing], budget_bytes: int | None, now: float, patience: Patience | None = None
+) -> Decision:
+    """`budget_bytes`: of all models together; None: there is no bound."""
+    patience = patience or Patience()
+    unload = [model.name for model in models if _is_over(model, now)]
+    waits: dict[str, str] = {}
+    impossible: dict[str, str] = {}
+    drain: list[str] = []
+    load: str | None = None
+    served = False
+    loading = [model.name for model in models if model.state is ModelState.LOADING]
+    for wanted in _wanted(models):
+        if (reason := _never_fits(wanted, models, budget_bytes)) is not None:
+            impossible[wanted.name] = reason
+        elif served or loading:
+            waits[wanted.name] = f"{(loading or [load or _first(waits)])[0]} is loaded first"
+        else:
+            served = True
+            free = None if budget_bytes is None else budget_bytes - _held_bytes(models)
+            if free is None or wanted.need_bytes <= free:
+                load = wanted.name
+                continue
+            missing = wanted.need_bytes - free - _coming_bytes(models, unload)
+            idle, serving = _victims(models, unload, missing, now, patience)
+            unload += idle
+            drain += serving
+            waits[wanted.name] = _waits_for(models, unload, drain)
+    return Decision(load, tuple(unload), tuple(drain), waits, impossible)
+
+
+def _is_over(model: Standing, now: float) -> bool:
+    if model.state is ModelState.DRAINING:
+        return not model.requests
+    if not model.idle or model.pinned or model.idle_seconds is None:
+        return False
+    return now - max(model.used_at, model.loaded_at) >= model.idle_seconds
+
+
+def _wanted(models: Sequence[Standing]) -> list[Standing]:
+    """Those to load, the longest wait first."""
+    waiting = [
+        (model.wanted_since, number, model)
+        for number, model in enumerate(models)
+        if model.state is ModelState.UNLOADED and model.wanted_since is not None
+    ]
+    return [model for *_, model in sorted(waiting, key=lambda one: one[:2])]
+
+
+def _held_bytes(models: Sequence[Standing]) -> int:
+    return sum(model.need_bytes for model in models if model.state in _HOLDS_MEMORY)
+
+
+def _coming_bytes(models: Sequence[Standing], unload: Sequence[str]) -> int:
+    """What will be free without a further decision."""
+    leaving = (ModelState.DRAINING, ModelState.UNLOADING)
+    return sum(model.need_bytes for model in models if model.state in leaving or model.name in unload)
+
+
+def _never_fits(wanted: Standing, models: Sequence[Standing], budget_bytes: int | None) -> str | None:
+    if budget_bytes is None:
+        return None
+    pinned = [model for model in models if model.pinned and model.state in _HOLDS_MEMORY]
+    left = budget_bytes - sum(model.need_bytes for model in pinned)
+    if wanted.need_bytes <= left:
+        return None
+    beside = f" beside {', '.join(model.name for model in pinned)}" if pinned else ""
+    return (
+        f"the model {wanted.name!r} needs at least {wanted.need_bytes / 1e9:.1f} GB,"
+        f" and {max(0, left) / 1e9:.1f} GB are left{beside}"
+    )
+
+
+def _victims(
+    models: Sequence[Standing], unload: Sequence[str], missing: int, now: float, patience: Patience
+) -> tuple[list[str], list[str]]:
+    """Return whom to unload and whom to drain for the missing bytes: as few as suffice, or nobody."""
+    if missing <= 0:
+        return [], []
+    left = [
+        model
+        for model in models
+        if model.state is ModelState.LOADED and not model.pinned and model.name not in unload
+    ]
+    idle = sorted(
+        (one for one in left if one.idle and now - one.loaded_at >= patience.least_loaded_seconds),
+        key=lambda one: one.used_at,
+    )
+    serving = sorted(
+        (one for one in left if not one.idle and now - one.loaded_at >= patience.turn_seconds),
+        key=lambda one: one.loaded_at,
+    )
+    chosen: list[Standing] = []
+    for model in (*idle, *serving):
+        if missing > 0:
+            chosen.append(model)
+            missing -= model.need_bytes
+    if missing > 0:
+        return [], []
+    return [one.name for one in chosen if one.idle], [one.name for one in chosen if not one.idle]
+
+
+def _waits_for(models: Sequence[Standing], unload: Sequence[str], drain: Sequence[str]) -> str:
+    """For the client: who has the memory."""
+    going = [
+        model.name
+        for model in models
+        if model.name in (*unload, *drain) or model.state in (ModelState.DRAINING, ModelState.UNLOADING)
+    ]
+    if going:
+        return f"memory, until {', '.join(going)} is unloaded"
+    serving = [model.name for model in models if model.state is ModelState.LOADED]
+    return f"memory, which {', '.join(serving)} has"
+
+
+def _first(names: dict[str, str]) -> str:
+    return next(iter(names))

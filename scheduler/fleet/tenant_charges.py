@@ -1,0 +1,50 @@
+"""What a tenant owes over all models: engine time on one counts against it in the queues of the others.
+
+Each model's queue keeps accounts of its own (`intake/service_ledger.py`). Every charge to a tenant is also
+made in the other queues, converted by what a token of service takes on each model, so that a tenant cannot
+double its share of the device by using two models. Sessions are not charged: they compete within a tenant,
+and an agent's session is on one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from scheduler.intake.fair_queue import Charge
+
+
+class ChargedModel(Protocol):
+    """A model's queue and its speed."""
+
+    @property
+    def service_token_seconds(self) -> float | None:
+        """Engine time of one token of service; None: not measured yet."""
+        ...
+
+    def on_charge(self, charged: Charge) -> None:
+        """Call this with every charge to a tenant: its priority, name, tokens of service (negative: a
+        refund), the time on whose scale they are, and now."""
+        ...
+
+    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None: ...
+
+
+class TenantCharges:
+    """Spreads the charges of these models."""
+
+    def __init__(self, models: Sequence[ChargedModel]) -> None:
+        self._models = tuple(models)
+        for model in models:
+            model.on_charge(partial(self._spread, model))
+
+    def _spread(
+        self, charged: ChargedModel, priority: int, tenant: str, tokens: float, at: float, now: float
+    ) -> None:
+        for model in self._models:
+            if model is not charged:
+                # Until both are measured, a token counts as much here as there.
+                there, here = charged.service_token_seconds, model.service_token_seconds
+                ratio = there / here if there and here else 1.0
+                model.charge_elsewhere(priority, tenant, tokens * ratio, at, now)
