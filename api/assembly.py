@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,10 +79,9 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     several = models_of(settings)
     found = [_find_model(options) for options in several]
     blas = _prepare_blas(several, settings)
-    _refuse_equal_names(
-        [name for options, one in zip(several, found, strict=True) for name in _names(options, one)]
-    )
-    metrics = _metrics(settings, _names(several[0], found[0])[0])
+    names = [_names(options, one) for options, one in zip(several, found, strict=True)]
+    _refuse_equal(list(chain(*names)))
+    metrics = _metrics(settings, names[0][0])
     threads = WorkerThreads()
     tracers: list[RequestSpans] = []
     models: list[Model] = []
@@ -149,7 +149,7 @@ def _names(options: ModelOptions, found: _Found) -> list[str]:
     return [named.name for named in options.settings.named_presets(found.name)]
 
 
-def _refuse_equal_names(names: Sequence[str]) -> None:
+def _refuse_equal(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise OptionError(f"two models are named {name!r}: give each a name of its own (--models)")

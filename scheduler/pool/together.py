@@ -1,4 +1,4 @@
-"""Several engines as one, for operators: their reports with numbers added and lists joined, and their lives."""
+"""Several engines as one: their reports with numbers added and lists joined, and what their lives say."""
 
 from __future__ import annotations
 

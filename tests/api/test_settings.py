@@ -10,12 +10,12 @@ from click.testing import CliRunner
 
 from api import serving
 from api.api_keys import ApiKeys, load_keys
+from api.assembly import engine_environment
 from api.command_line import penstock
 from api.model_defaults import DefaultSettings
 from api.options import Option, load, options, refuse_unknown_variables
 from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
-from api.serving import engine_environment
 from api.settings import ServeSettings
 from scheduler.errors import OptionError
 from tests.api import option_table
