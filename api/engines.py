@@ -18,7 +18,7 @@ from scheduler.link.reports import EngineReport
 from scheduler.pool.member import Member
 from scheduler.service import Scheduler
 
-ModelName = Annotated[str | None, Query(alias="model")]
+ModelName = Annotated[str | None, Query()]
 """One of several models; the first if it is not given."""
 
 
@@ -26,24 +26,24 @@ def engine_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
 
     @router.get("/v1/engines")
-    async def engines(name: ModelName = None) -> dict[str, Any]:
+    async def engines(model: ModelName = None) -> dict[str, Any]:
         """Each engine's state and speeds, of one model; `report` has its slots and the plan of its last step,
         null if it does not answer."""
-        return {"engines": await engine_objects(models.model(name).scheduler)}
+        return {"engines": await engine_objects(models.model(model).scheduler)}
 
     @router.post("/v1/engines", status_code=202)
-    async def add(name: ModelName = None) -> JSONResponse:
+    async def add(model: ModelName = None) -> JSONResponse:
         """Start one more engine of a model, as the others were started. It takes requests when it has loaded.
         409 at 64."""
-        scheduler = models.model(name).scheduler
+        scheduler = models.model(model).scheduler
         return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
 
-    @router.delete("/v1/engines/{engine}", status_code=202)
-    async def drain(engine: str, name: ModelName = None) -> JSONResponse:
+    @router.delete("/v1/engines/{name}", status_code=202)
+    async def drain(name: str, model: ModelName = None) -> JSONResponse:
         """Give an engine no new requests, and stop it at the end of those that it has. 404 for an unknown
         name, 409 for the last engine."""
-        scheduler = models.model(name).scheduler
-        return JSONResponse(_state(scheduler, scheduler.pool.drain(engine)), status_code=202)
+        scheduler = models.model(model).scheduler
+        return JSONResponse(_state(scheduler, scheduler.pool.drain(name)), status_code=202)
 
     return router
 

@@ -80,14 +80,14 @@ def operations_routes(models: ServedModels) -> APIRouter:
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
-        name: ModelName = None,
+        model: ModelName = None,
         top: Annotated[int, Query(ge=0, le=1000)] = 10,
         text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
     ) -> JSONResponse:
         """The contents of a model's prefix caches, all engines together and, if there are several, each by
         its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
         text is part of clients' prompts."""
-        scheduler = models.model(name).scheduler
+        scheduler = models.model(model).scheduler
         found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
         inspection = together(found.values(), top)
         prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
@@ -98,9 +98,9 @@ def operations_routes(models: ServedModels) -> APIRouter:
         return JSONResponse(body)
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
-    async def clear_cache(name: ModelName = None) -> JSONResponse:
+    async def clear_cache(model: ModelName = None) -> JSONResponse:
         """Evict every prefix of a model that no running request uses, in all its engines."""
-        inspection = await models.model(name).scheduler.operations.inspect_cache(clear=True)
+        inspection = await models.model(model).scheduler.operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])

@@ -1,0 +1,128 @@
+"""Fairness over models: engine time on one counts against a tenant in the queues of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from scheduler.config import FairnessConfig
+from scheduler.fleet.tenant_charges import TenantCharges
+from scheduler.intake.fair_queue import Charge, FairQueue
+from scheduler.intake.service_ledger import Ticket
+
+OUTPUT_TOKENS = 50
+
+
+class Simulated:
+    """A queue before one slot, which takes `token_seconds` for a token of service."""
+
+    def __init__(self, token_seconds: float) -> None:
+        self.queue = FairQueue(FairnessConfig(half_life_seconds=1e6, patience_seconds=1e9))
+        self.service_token_seconds: float | None = token_seconds
+        self.seconds: Counter[str] = Counter()
+        """Engine time by tenant."""
+        self._free_at = 0.0
+
+    def on_charge(self, charged: Charge) -> None:
+        self.queue.on_charge = charged
+
+    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
+        self.queue.charge_elsewhere(priority, tenant, tokens, at, now)
+
+    def serve(self, now: float) -> str | None:
+        """The tenant of the request that is served now, if one is."""
+        if now < self._free_at or not len(self.queue):
+            return None
+        assert self.service_token_seconds is not None
+        ticket = self.queue.pop(now)
+        self.queue.charge_actual(ticket, 0, OUTPUT_TOKENS, now)
+        seconds = 2 * OUTPUT_TOKENS * self.service_token_seconds
+        self.seconds[ticket.tenant] += seconds
+        self._free_at = now + seconds
+        return ticket.tenant
+
+
+def run(models: dict[str, Simulated], backlogged: dict[str, str], seconds: float) -> None:
+    """`backlogged`: the tenants that always have requests waiting, by the names of the models that they
+    use."""
+    number = 0
+    now = 0.0
+    while now < seconds:
+        for name, tenants in backlogged.items():
+            queue = models[name].queue
+            for tenant in tenants:
+                if not any(flow.tenant == tenant for flow in queue.statistics(now)):
+                    number += 1
+                    queue.push(Ticket(number, tenant, "", 0, 0, 0, OUTPUT_TOKENS, now))
+        for one in models.values():
+            one.serve(now)
+        now += 0.5
+
+
+@pytest.mark.parametrize("token_seconds", [0.01, 0.02, 0.001], ids=["equal", "slower", "faster"])
+def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: float) -> None:
+    """A competes with B for one model and has another one for itself: what it gets there is its own, and B
+    gets as much of the shared one before A gets any of it."""
+    models = {"shared": Simulated(0.01), "other": Simulated(token_seconds)}
+    TenantCharges(list(models.values()))
+    # The other model is half as busy as it could be: there is an answer only every second turn.
+    run(models, {"shared": "AB", "other": "A"}, 2000.0)
+    of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
+    of_b = models["shared"].seconds["B"]
+    assert of_b >= 0.9 * of_a or models["shared"].seconds["A"] < 0.05 * of_b
+
+
+def test_two_tenants_that_use_both_share_both() -> None:
+    models = {"one": Simulated(0.01), "two": Simulated(0.02)}
+    TenantCharges(list(models.values()))
+    run(models, {"one": "AB", "two": "AB"}, 2000.0)
+    total = sum((one.seconds for one in models.values()), Counter[str]())
+    assert total["A"] == pytest.approx(total["B"], rel=0.05)
+
+
+def test_without_spreading_it_would_have_doubled_its_share() -> None:
+    """The test above can fail: each queue alone gives A half of the shared model, beside all of its own."""
+    models = {"shared": Simulated(0.01), "other": Simulated(0.01)}
+    run(models, {"shared": "AB", "other": "A"}, 2000.0)
+    of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
+    assert of_a > 2.5 * models["shared"].seconds["B"]
+
+
+def test_an_estimate_is_refunded_elsewhere_as_well() -> None:
+    models = [Simulated(0.01), Simulated(0.01)]
+    TenantCharges(models)
+    for queue, number in ((models[0].queue, 1), (models[1].queue, 2)):
+        queue.push(Ticket(number, "A", "", 0, 0, 0, 1000, 0.0))
+    ticket = models[0].queue.pop(0.0)
+    (flow,) = models[1].queue.statistics(0.0)
+    assert flow.tenant_service_tokens == 2000
+    models[0].queue.charge_actual(ticket, 0, 10, 0.0)
+    (flow,) = models[1].queue.statistics(0.0)
+    assert flow.tenant_service_tokens == pytest.approx(20)
+
+
+def test_an_idle_tenant_is_charged_above_virtual_time() -> None:
+    """Otherwise its next arrival would lift it over the charge."""
+    models = [Simulated(0.01), Simulated(0.01)]
+    TenantCharges(models)
+    here, there = models[0].queue, models[1].queue
+    for number in range(1, 20):
+        there.push(Ticket(number, "B", "", 0, 0, 0, 50, 0.0))
+    for _ in range(10):
+        there.pop(0.0)
+    here.push(Ticket(100, "A", "", 0, 0, 0, 50, 0.0))
+    here.pop(0.0)
+    there.push(Ticket(101, "A", "", 0, 0, 0, 50, 0.0))
+    flows = {flow.tenant: flow.tenant_service_tokens for flow in there.statistics(0.0)}
+    assert flows["A"] == pytest.approx(flows["B"] + 100, abs=110)
+    assert flows["A"] > flows["B"] - 100 + 99
+
+
+def test_accounts_of_tenants_that_were_only_charged_elsewhere_are_forgotten() -> None:
+    queue = FairQueue(FairnessConfig(half_life_seconds=10.0))
+    for number in range(5000):
+        queue.charge_elsewhere(0, f"tenant {number}", 100.0, 0.0, 0.0)
+    queue.charge_elsewhere(0, "last", 100.0, 1e4, 1e4)
+    ledger = queue._bands[0].ledger
+    assert ledger.sessions == 1
