@@ -6,6 +6,8 @@ serve them. Both ports serve the probes: monitoring should not have to pass the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, exposition
@@ -22,24 +24,26 @@ from api.server.request_id import RequestIds
 from scheduler.service import Scheduler
 
 
-def metrics_routes(scheduler: Scheduler, server: ServerMetrics | None) -> APIRouter:
-    """Return the routes. `server` provides the counts of the API's server, if there is one."""
+def metrics_routes(schedulers: Sequence[Scheduler], server: ServerMetrics | None) -> APIRouter:
+    """Return the routes. `schedulers` of all models share one registry. `server` provides the counts of the
+    API's server, if there is one."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Serve Prometheus text format, or OpenMetrics with exemplars to scrapers that accept it."""
-        scheduler.operations.observe()
+        for scheduler in schedulers:
+            scheduler.operations.observe()
         if server is not None:
             server.observe()
-        body, content_type = _exposition(scheduler.metrics.registry, request.headers.get("accept", ""))
+        body, content_type = _exposition(schedulers[0].metrics.registry, request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     return router
 
 
 def make_metrics_app(
-    scheduler: Scheduler,
+    schedulers: Sequence[Scheduler],
     stall_seconds: float,
     hosts: AllowedHosts,
     server: ServerMetrics | None = None,
@@ -49,10 +53,10 @@ def make_metrics_app(
     """Make the application for `--metrics-port`: metrics and probes, without keys, as on the API's port."""
     app = FastAPI(title="Penstock metrics", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.has_keys = has_keys
-    app.include_router(metrics_routes(scheduler, server))
-    app.include_router(probe_routes(scheduler, stall_seconds))
+    app.include_router(metrics_routes(schedulers, server))
+    app.include_router(probe_routes(schedulers[0], stall_seconds))
     app.add_middleware(OriginCheck, hosts=hosts, allowed_origins=(), is_open=is_open, answer=_error_response)
-    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
+    app.add_middleware(HttpMetrics, requests=schedulers[0].metrics.server.http_requests)
     app.add_middleware(RequestIds)
     return app
 

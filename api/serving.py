@@ -141,13 +141,12 @@ async def _serve(settings: ServeSettings) -> None:
         _launchers(blas, config),
         WorkerThreads(),
         on_loading=_show_loading(config.engines),
-        metrics=_metrics(settings, served.name),
-        model_name=served.name,
+        metrics=_metrics(settings).of_model(served.name),
         tracer=tracer,
         continuous=continuous_seconds,
     )
     # Reads a server that is created after its application.
-    server_metrics = ServerMetrics(scheduler.metrics, lambda: server.statistics())
+    server_metrics = ServerMetrics(scheduler.metrics.server, lambda: server.statistics())
     server = Server(
         make_app(
             scheduler,
@@ -180,7 +179,7 @@ async def _serve(settings: ServeSettings) -> None:
             # Without a drain of its own: it answers until the last request has ended. It checks no host
             # names: scrapers use other names than clients, and its metrics have no text of prompts.
             app = make_metrics_app(
-                scheduler,
+                [scheduler],
                 settings.stall_seconds,
                 hosts if is_loopback else ANY_HOST,
                 server_metrics,
@@ -305,13 +304,13 @@ def _prepare_blas(settings: ServeSettings) -> BlasChoice:
     return choice
 
 
-def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
+def _metrics(settings: ServeSettings) -> Metrics:
     metrics = Metrics(settings.named_tenants())
     metrics.describe_build(
         {"version": version("penstock"), "python": platform.python_version(), "mlx": version("mlx")}
     )
     if settings.metrics_compat == "vllm":
-        metrics.registry.register(VllmNames(metrics, model_name))
+        metrics.registry.register(VllmNames(metrics))
     return metrics
 
 

@@ -35,7 +35,7 @@ from scheduler.requests.multiplexer import RequestObserver
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import EngineCondition, EngineStatistics
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import ModelMetrics
 
 _log = structlog.get_logger("scheduler")
 MOST_ENGINES = 64
@@ -60,7 +60,6 @@ class PoolListener(Protocol):
 class EngineTraits:
     """What all engines of a pool have in common."""
 
-    model_name: str
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""
@@ -77,7 +76,7 @@ class Pool:
         queue: IntakeQueue,
         admission: Admission,
         listener: PoolListener,
-        metrics: Metrics,
+        metrics: ModelMetrics,
         traits: EngineTraits,
         place: Place = least_seconds,
     ) -> None:
@@ -88,7 +87,7 @@ class Pool:
         self._listener = listener
         self._metrics = metrics
         self._traits = traits
-        self._telemetry = Containment(metrics)
+        self._telemetry = Containment(metrics.server)
         self._members: dict[str, Member] = {}
         self._numbers = count()
         self._nursery: trio.Nursery | None = None
@@ -190,7 +189,6 @@ class Pool:
             self._metrics.of_engine(name),
             self._telemetry,
             self._traits.observer,
-            self._traits.model_name,
             lambda stage: self._traits.on_loading(name, stage),
             self._traits.clock,
         )

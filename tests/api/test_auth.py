@@ -232,7 +232,7 @@ async def test_only_bearers_of_a_key_see_what_the_engine_died_of(
                 assert (answer.json()["last_death"] is not None) == quoted
         async with client_of(scheduler) as client:
             assert (await client.get("/ready")).json()["last_death"] is not None
-        metrics = make_metrics_app(scheduler, 60.0, ANY_HOST, has_keys=True)
+        metrics = make_metrics_app([scheduler], 60.0, ANY_HOST, has_keys=True)
         transport = httpx.ASGITransport(metrics)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
             assert (await client.get("/ready")).json()["last_death"] is None

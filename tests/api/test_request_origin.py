@@ -198,7 +198,7 @@ async def test_the_metrics_port(
     hosts: AllowedHosts, status: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A page cannot read the counters of a loopback listener; a scraper on the network uses its own name."""
-    app = make_metrics_app(make_scheduler(LoopbackLauncher()), 60.0, hosts)
+    app = make_metrics_app([make_scheduler(LoopbackLauncher())], 60.0, hosts)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/metrics", headers={"host": "penstock:9090"})).status_code == status
