@@ -78,7 +78,7 @@ def make_app(
     app.state.has_keys = bool(keys.keys)
     app.state.media = media
     app.state.refuse_unknown_fields = refuse_unknown_fields
-    app.state.bodies_with_ignored_fields = scheduler.metrics.bodies_with_ignored_fields
+    app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     app.include_router(openai_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
     app.include_router(
@@ -139,7 +139,7 @@ def make_app(
     app.add_middleware(
         OriginCheck, hosts=hosts, allowed_origins=cors_origins, is_open=is_open, answer=error_response
     )
-    app.add_middleware(HttpMetrics, requests=scheduler.metrics.http_requests)
+    app.add_middleware(HttpMetrics, requests=scheduler.metrics.server.http_requests)
     app.add_middleware(RequestIds)
     return app
 

@@ -81,7 +81,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     blas = _prepare_blas(several, settings)
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
-    metrics = _metrics(settings, names[0][0])
+    metrics = _metrics(settings)
     threads = WorkerThreads()
     tracers: list[RequestSpans] = []
     models: list[Model] = []
@@ -108,8 +108,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
             _launchers(blas, config, alone=len(several) == 1),
             threads,
             on_loading=loading.show,
-            metrics=metrics,
-            model_name=described.name,
+            metrics=metrics.of_model(described.name),
             tracer=tracer,
             continuous=continuous_seconds,
         )
@@ -235,13 +234,13 @@ def _prepare_blas(models: Sequence[ModelOptions], settings: ServeSettings) -> Bl
     return choice
 
 
-def _metrics(settings: ServeSettings, model_name: str) -> Metrics:
+def _metrics(settings: ServeSettings) -> Metrics:
     metrics = Metrics(settings.named_tenants())
     metrics.describe_build(
         {"version": version("penstock"), "python": platform.python_version(), "mlx": version("mlx")}
     )
     if settings.metrics_compat == "vllm":
-        metrics.registry.register(VllmNames(metrics, model_name))
+        metrics.registry.register(VllmNames(metrics))
     return metrics
 
 

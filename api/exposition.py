@@ -54,7 +54,7 @@ def make_metrics_app(
     app.include_router(metrics_routes(models, server))
     app.include_router(probe_routes(models, stall_seconds))
     app.add_middleware(OriginCheck, hosts=hosts, allowed_origins=(), is_open=is_open, answer=_error_response)
-    app.add_middleware(HttpMetrics, requests=models.fleet.first.scheduler.metrics.http_requests)
+    app.add_middleware(HttpMetrics, requests=models.fleet.first.scheduler.metrics.server.http_requests)
     app.add_middleware(RequestIds)
     return app
 

@@ -8,6 +8,7 @@ from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.server.statistics import ServerStatistics
+from scheduler.telemetry.instruments import OpenFamily
 from scheduler.telemetry.labels import METHODS, OTHER
 from scheduler.telemetry.metrics import Metrics
 
@@ -17,7 +18,7 @@ _CLIENT_LEFT = "499"
 class HttpMetrics:
     """ASGI middleware, outside of authentication, so that refusals count too."""
 
-    def __init__(self, app: ASGIApp, requests: Counter) -> None:
+    def __init__(self, app: ASGIApp, requests: OpenFamily[Counter]) -> None:
         self._app = app
         self._requests = requests
 
@@ -64,4 +65,4 @@ class ServerMetrics:
         )
         for refusal, total in now.refusals_total.items():
             before = 0 if seen is None else seen.refusals_total[refusal]
-            self._metrics.http_refusals.labels(refusal.value).inc(total - before)
+            self._metrics.http_refusals[refusal.value].inc(total - before)

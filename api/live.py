@@ -27,7 +27,7 @@ from scheduler.errors import SchedulerError
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics, MemberStatistics
-from scheduler.telemetry.metrics import EngineMetrics
+from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.readings import buckets_of, value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
@@ -133,8 +133,8 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
     }
     histograms = {
-        name: list(buckets_of(histogram)[0].items())
-        for name, histogram in (("ttft", metrics.ttft), ("itl", metrics.itl))
+        name: list(buckets_of(*series)[0].items())
+        for name, series in (("ttft", metrics.ttft.values()), ("itl", [metrics.itl]))
     }
     result: dict[str, Any] = rounded(body) | histograms
     return result

@@ -48,7 +48,7 @@ def matchers(series: str) -> str:
 def series_of_engines() -> frozenset[str]:
     """Return the names of the series that have the label `engine`."""
     metrics = Metrics()
-    metrics.of_engine("0").describe_model(dict.fromkeys(MODEL_FACTS, ""))
+    metrics.of_model("").of_engine("0").describe_model(dict.fromkeys(MODEL_FACTS, ""))
     samples = (one for family in metrics.registry.collect() for one in family.samples)
     return frozenset(one.name for one in samples if "engine" in one.labels)
 

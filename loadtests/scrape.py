@@ -14,11 +14,10 @@ _SAMPLE = re.compile(r"^((?:penstock_|vllm:|rapid_mlx_|vllm_mlx_)\w+(?:\{[^}]*\}
 _DROPPED = re.compile(r"_(bucket|created)(\{|$)")
 """Histograms' buckets would be nine tenths of the record; the comparison uses their sums and counts."""
 
-_CANCELLED = (
-    'penstock_requests_total{outcome="cancelled"}',
-    "rapid_mlx_requests_cancelled_via_disconnect_total",
+_CANCELLED = re.compile(
+    r'penstock_requests_total\{(.*,)?outcome="cancelled"|rapid_mlx_requests_cancelled_via_disconnect_total'
 )
-"""The counter of requests whose client disconnected, if a target has one."""
+"""The counters of requests whose client disconnected (of each model), if a target has any."""
 
 
 def parse(text: str) -> dict[str, float]:
@@ -73,10 +72,11 @@ class Scraper:
     def _match(self, samples: dict[str, float], now: float) -> None:
         """Match disconnects first to first. The target counts them in its own order, but the mean is right
         whatever the order, and each is at most one poll late."""
-        cancelled = next((samples[name] for name in _CANCELLED if name in samples), None)
-        if cancelled is None:
+        counts = [value for name, value in samples.items() if _CANCELLED.match(name)]
+        if not counts:
             self._waiting.clear()
             return
+        cancelled = sum(counts)
         newly = cancelled - (self._seen_cancelled if self._seen_cancelled is not None else cancelled)
         self._seen_cancelled = cancelled
         for _ in range(round(newly)):

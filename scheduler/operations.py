@@ -13,13 +13,13 @@ from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.statistics import MemberStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import ModelMetrics
 
 
 class Operations:
     """Reads the stages. Changes nothing, but can clear the prefix caches."""
 
-    def __init__(self, queue: IntakeQueue, admission: Admission, pool: Pool, metrics: Metrics) -> None:
+    def __init__(self, queue: IntakeQueue, admission: Admission, pool: Pool, metrics: ModelMetrics) -> None:
         self._queue = queue
         self._admission = admission
         self._pool = pool

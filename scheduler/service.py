@@ -35,7 +35,7 @@ from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.system_sleep import SleepTime, SleepWatch
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
@@ -74,15 +74,15 @@ class Scheduler:
         launchers: Launchers,
         offload: Offload,
         on_loading: Callable[[str, str], None] = lambda engine, stage: None,
-        metrics: Metrics | None = None,
+        metrics: ModelMetrics | None = None,
         model_name: str = "",
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
-        goes on while the machine sleeps."""
-        self.metrics = metrics or Metrics()
+        goes on while the machine sleeps. `model_name`: of the metrics, if none are given."""
+        self.metrics = metrics or Metrics().of_model(model_name)
         self.keeper: Keeper = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
@@ -91,14 +91,14 @@ class Scheduler:
         self._off_loop = PreparationOffLoop(preparation, offload)
         self._ids = count(1)
         self._config = config
-        self._telemetry = Containment(self.metrics)
+        self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
         self._queue = IntakeQueue(config.intake)
         self._admission = Admission(self._queue)
         sleep = SleepTime()
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        traits = EngineTraits(model_name, observation.RequestSamples(self.metrics), on_loading)
+        traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading)
         self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
         self.operations = Operations(self._queue, self._admission, self.pool, self.metrics)
 

@@ -64,17 +64,17 @@ class Victim:
         return over_engines((await http.get(f"{self.url}/metrics")).text, combine)
 
 
-_ENGINE = re.compile(r'(?<=[{,])engine="[^"]*"(?:,|(?=\}))')
+_WHOSE = re.compile(r'(?<=[{,])(?:model|engine)="[^"]*"(?:,|(?=\}))')
 
 
 def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = sum) -> dict[str, float]:
-    """Return samples by name with labels, as Prometheus writes them. Those that differ only in their engine
-    are one sample without this label: their sum, or what `combine` makes of them."""
+    """Return samples by name with labels, as Prometheus writes them. Those that differ only in their model or
+    engine are one sample without these labels: their sum, or what `combine` makes of them."""
     found: dict[str, list[float]] = {}
     for line in exposition.splitlines():
         name, _, value = line.rpartition(" ")
         if name and not line.startswith("#"):
-            name = _ENGINE.sub("", name).replace(",}", "}").removesuffix("{}")
+            name = _WHOSE.sub("", name).replace(",}", "}").removesuffix("{}")
             found.setdefault(name, []).append(float(value))
     return {name: combine(values) for name, values in found.items()}
 

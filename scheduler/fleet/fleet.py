@@ -125,10 +125,14 @@ class Fleet:
         """Wait until every model that is loaded at the start is ready or has failed. Raise StartupError if
         all have failed."""
         while any(model.state is ModelState.LOADING for model in self):
-            await self._change.wait()
+            await self.wait_change()
         failed = [model for model in self if model.state in (ModelState.UNLOADING, ModelState.FAILED)]
         if failed and not any(model.state is ModelState.LOADED for model in self):
             raise StartupError("; ".join(f"{model.name}: {model.reason}" for model in failed))
+
+    async def wait_change(self) -> None:
+        """Wait until the state of a model may have changed."""
+        await self._change.wait()
 
     def load(self, name: str, now: float, keep_seconds: float | None = None) -> Model:
         """An operator asks for a model. Raise ModelNotFound."""

@@ -32,8 +32,8 @@ from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import EngineMetrics
 
 _log = structlog.get_logger("scheduler")
 STARTS_UNTIL_BLOCKED = 2
@@ -91,7 +91,6 @@ class Member:
         metrics: EngineMetrics,
         telemetry: Containment,
         observer: RequestObserver,
-        model_name: str,
         on_loading: Callable[[str], None],
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -127,7 +126,6 @@ class Member:
         self._owner = owner
         self._clock = clock
         self.metrics = metrics
-        self._model_name = model_name
         self._on_loading = on_loading
         self._telemetry = telemetry
         self._totals = EngineTotals(metrics)
@@ -262,7 +260,7 @@ class Member:
         self.stall.engine_ready(now)
         self._blocked = self._breaker.reason(now)
         self._blocked_until = now + self._config.supervision.stable_seconds
-        self._telemetry.sample(observation.observe_ready, self.metrics, ready, self._model_name)
+        self._telemetry.sample(observation.observe_ready, self.metrics, ready)
         self.budget_inspected = False
         _log.info(
             "engine_ready",

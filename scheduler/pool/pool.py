@@ -36,7 +36,7 @@ from scheduler.requests.multiplexer import RequestObserver
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import ModelMetrics
 
 _log = structlog.get_logger("scheduler")
 MOST_ENGINES = 64
@@ -61,7 +61,6 @@ class PoolListener(Protocol):
 class EngineTraits:
     """What all engines of a pool have in common."""
 
-    model_name: str
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""
@@ -78,7 +77,7 @@ class Pool:
         queue: IntakeQueue,
         admission: Admission,
         listener: PoolListener,
-        metrics: Metrics,
+        metrics: ModelMetrics,
         traits: EngineTraits,
         place: Place = least_seconds,
     ) -> None:
@@ -89,7 +88,7 @@ class Pool:
         self._listener = listener
         self._metrics = metrics
         self._traits = traits
-        self._telemetry = Containment(metrics)
+        self._telemetry = Containment(metrics.server)
         self._members: dict[str, Member] = {}
         self._numbers = count()
         self.loaded = config.load_at_start
@@ -210,8 +209,6 @@ class Pool:
         member.never_ready = str(error)
         _log.error("engine_failed", engine=member.name, reason=member.never_ready)
         self._follow_blocks()
-        if all(one.never_ready is not None for one in self._serving()):
-            self._listener.fail_queued(Unavailable(member.never_ready, retry_after_seconds=10.0))
 
     def add(self) -> Member:
         """Start a further engine. Raise TooManyEngines."""
@@ -248,7 +245,6 @@ class Pool:
             self._metrics.of_engine(name),
             self._telemetry,
             self._traits.observer,
-            self._traits.model_name,
             lambda stage: self._traits.on_loading(name, stage),
             self._traits.clock,
         )

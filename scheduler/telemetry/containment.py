@@ -33,7 +33,7 @@ class Containment:
         except Exception as error:
             # The failure may be in the metric or the log itself.
             with suppress(Exception):
-                self._metrics.telemetry_failures.labels(part).inc()
+                self._metrics.telemetry_failures[part].inc()
             with suppress(Exception):
                 self._log_once(part, error)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import structlog
 
 from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
-from scheduler.telemetry.metrics import EngineMetrics
 
 _log = structlog.get_logger("engine")
 

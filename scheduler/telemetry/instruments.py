@@ -1,100 +1,116 @@
-"""Make instruments: families in a registry, and one engine's series of families that have the label `engine`.
+"""Make instruments: series of families that share some fixed labels, such as the model's name.
 
 Series of known label values start at zero, so that `rate()` sees the first event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 # `_created` samples, which nothing here uses, would be a third of the exposition.
 disable_created_metrics()
 
+MODEL = "model"
+"""The label of whatever describes one of the served models."""
 ENGINE = "engine"
 """The label of whatever describes one engine process; vLLM's has the same name."""
 _Family = TypeVar("_Family", Counter, Gauge, Histogram)
 
 
-class Instruments:
-    """Makes the families that describe the whole service. `labels`: by name, their values; empty if these are
-    not known beforehand."""
+class Families:
+    """Families of one registry, each made for the first that asks for it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._made: dict[str, Counter | Gauge | Histogram] = {}
 
-    def gauge(self, name: str, help_: str, **labels: Collection[str]) -> Gauge:
-        return _started(Gauge(name, help_, tuple(labels), registry=self._registry), labels.values())
+    def shared(self, name: str, made: _Family) -> _Family:
+        """Return the registered family of this name: `made`, for the first."""
+        found = self._made.get(name)
+        if found is None:
+            self._registry.register(made)
+            self._made[name] = made
+            return made
+        assert isinstance(found, type(made)), f"{name} is declared twice"
+        return found
 
-    def counter(self, name: str, help_: str, **labels: Collection[str]) -> Counter:
-        return _started(Counter(name, help_, tuple(labels), registry=self._registry), labels.values())
-
-    def histogram(
-        self, name: str, help_: str, buckets: Sequence[float], **labels: Collection[str]
-    ) -> Histogram:
-        family = Histogram(name, help_, tuple(labels), buckets=buckets, registry=self._registry)
-        return _started(family, labels.values())
-
-
-def _started(family: _Family, values: Collection[Collection[str]]) -> _Family:
-    if values:
-        for each in product(*values):
-            family.labels(*each)
-    return family
+    def forget(self, labels: Mapping[str, str]) -> None:
+        """Remove the series with these labels, among others, from each family."""
+        for family in self._made.values():
+            family.remove_by_labels(dict(labels))
 
 
 @dataclass(frozen=True, slots=True)
-class EngineInstruments:
-    """Makes one engine's series. `families`, which all engines share, are made for the first of them.
+class OpenFamily(Generic[_Family]):
+    """A family whose own labels have values that are not known beforehand; `fixed` labels come first."""
+
+    family: _Family
+    fixed: Mapping[str, str]
+
+    def labels(self, *values: str) -> _Family:
+        return self.family.labels(*self.fixed.values(), *values)
+
+    def clear(self) -> None:
+        """Remove the series with the fixed labels."""
+        if self.fixed:
+            self.family.remove_by_labels(dict(self.fixed))
+        else:
+            self.family.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """Makes series that have the `fixed` labels: none for the server, the model's name, or that and the
+    engine's.
 
     The plural methods return the series of one more label by its values, so that a step looks nothing up."""
 
-    registry: CollectorRegistry
-    families: dict[str, Counter | Gauge | Histogram]
-    engine: str
+    families: Families
+    fixed: Mapping[str, str]
 
     def gauge(self, name: str, help_: str) -> Gauge:
-        return self.family(name, help_).labels(self.engine)
+        return self._only(self._gauges(name, help_))
 
     def gauges(self, name: str, help_: str, **label: Collection[str]) -> dict[str, Gauge]:
-        ((key, values),) = label.items()
-        family = self.family(name, help_, key)
-        return {value: family.labels(self.engine, value) for value in values}
+        return self._each(self._gauges(name, help_, *label), *label.values())
 
-    def family(self, name: str, help_: str, *labels: str) -> Gauge:
-        """Return a whole family: for labels whose values are not known beforehand."""
-        return self._shared(name, Gauge(name, help_, (ENGINE, *labels), registry=None))
+    def open_gauge(self, name: str, help_: str, *labels: str) -> OpenFamily[Gauge]:
+        return OpenFamily(self._gauges(name, help_, *labels), self.fixed)
 
     def counter(self, name: str, help_: str) -> Counter:
-        return self._shared(name, Counter(name, help_, (ENGINE,), registry=None)).labels(self.engine)
+        return self._only(self._counters(name, help_))
 
     def counters(self, name: str, help_: str, **label: Collection[str]) -> dict[str, Counter]:
-        ((key, values),) = label.items()
-        family = self._shared(name, Counter(name, help_, (ENGINE, key), registry=None))
-        return {value: family.labels(self.engine, value) for value in values}
+        return self._each(self._counters(name, help_, *label), *label.values())
+
+    def open_counter(self, name: str, help_: str, *labels: str) -> OpenFamily[Counter]:
+        return OpenFamily(self._counters(name, help_, *labels), self.fixed)
 
     def histogram(self, name: str, help_: str, buckets: Sequence[float]) -> Histogram:
-        made = Histogram(name, help_, (ENGINE,), buckets=buckets, registry=None)
-        return self._shared(name, made).labels(self.engine)
+        return self._only(self._histograms(name, help_, buckets))
 
     def histograms(
         self, name: str, help_: str, buckets: Sequence[float], **label: Collection[str]
     ) -> dict[str, Histogram]:
-        ((key, values),) = label.items()
-        made = Histogram(name, help_, (ENGINE, key), buckets=buckets, registry=None)
-        family = self._shared(name, made)
-        return {value: family.labels(self.engine, value) for value in values}
+        return self._each(self._histograms(name, help_, buckets, *label), *label.values())
 
-    def _shared(self, name: str, made: _Family) -> _Family:
-        """Return the registered family of this name: `made`, for the first engine."""
-        found = self.families.get(name)
-        if found is None:
-            self.registry.register(made)
-            self.families[name] = made
-            return made
-        assert isinstance(found, type(made)), f"{name} is declared twice"
-        return found
+    def _gauges(self, name: str, help_: str, *labels: str) -> Gauge:
+        return self.families.shared(name, Gauge(name, help_, (*self.fixed, *labels), registry=None))
+
+    def _counters(self, name: str, help_: str, *labels: str) -> Counter:
+        return self.families.shared(name, Counter(name, help_, (*self.fixed, *labels), registry=None))
+
+    def _histograms(self, name: str, help_: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        made = Histogram(name, help_, (*self.fixed, *labels), buckets=buckets, registry=None)
+        return self.families.shared(name, made)
+
+    def _only(self, family: _Family) -> _Family:
+        """Return the one series; a family without labels is itself one."""
+        return family.labels(*self.fixed.values()) if self.fixed else family
+
+    def _each(self, family: _Family, values: Collection[str]) -> dict[str, _Family]:
+        return {value: family.labels(*self.fixed.values(), value) for value in values}

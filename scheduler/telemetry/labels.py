@@ -13,7 +13,7 @@ STATES = ("submitted", "prefilling", "decoding", "cancelling")
 """Of requests that an engine holds; those that await another one are counted by themselves."""
 CONDITIONS = ("starting", "ready", "restarting", "draining", "unloaded", "failed")
 """Of engines. Draining: it gets no more requests, and leaves after its last one."""
-MODEL_FACTS = ("model", "model_type", "device", "weights_dtype", "fallbacks")
+MODEL_FACTS = ("model_type", "device", "weights_dtype", "fallbacks")
 EVICTIONS = ("budget", "superseded", "cleared")
 STEPS = ("decode", "mixed", "prefill")
 """A step by what it computed: tokens of answers, prompts, or both."""

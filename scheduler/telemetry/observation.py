@@ -20,8 +20,9 @@ from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause, FlowStatistics
 from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
-from scheduler.telemetry.metrics import LONG_GAP_SECONDS, EngineMetrics, Metrics
+from scheduler.telemetry.metrics import LONG_GAP_SECONDS, ModelMetrics
 
 EXEMPLAR_CHARACTERS = 100
 """OpenMetrics allows 128 for an exemplar's labels, names included."""
@@ -45,7 +46,7 @@ def band_of(priority: int) -> str:
     return BANDS[1 if priority == 0 else 0 if priority < 0 else 2]
 
 
-def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
+def observe_token(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
     """A token arrived; `record` does not count it yet."""
     if record.lost_at is not None:
         metrics.resume_seconds.observe(now - record.lost_at)
@@ -54,7 +55,7 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
         gap = now - record.last_token_at
         metrics.itl.observe(gap, exemplar(record) if gap >= LONG_GAP_SECONDS else None)
         return
-    metrics.ttft.labels(start_of(record)).observe(now - record.arrived_at, exemplar(record))
+    metrics.ttft[start_of(record)].observe(now - record.arrived_at, exemplar(record))
     if record.dispatched_at is not None:
         metrics.prefill_seconds.observe(now - record.dispatched_at, exemplar(record))
 
@@ -62,9 +63,9 @@ def observe_token(metrics: Metrics, record: StreamRecord, now: float) -> None:
 class RequestSamples:
     """The multiplexer's observer: makes samples, contained."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
-        self._containment = Containment(metrics)
+        self._containment = Containment(metrics.server)
 
     def submitted(self, record: StreamRecord, now: float) -> None:
         self._containment.sample(observe_submitted, self._metrics, record, now)
@@ -82,25 +83,25 @@ class RequestSamples:
         self._containment.sample(self._metrics.cancel_seconds.observe, seconds)
 
 
-def observe_accepted(metrics: Metrics, records: Iterable[StreamRecord]) -> None:
+def observe_accepted(metrics: ModelMetrics, records: Iterable[StreamRecord]) -> None:
     """Each prompt counts once: its choices share it."""
     metrics.prompt_tokens.inc(sum(len(record.prepared.prompt) for record in records if record.choice == 0))
 
 
-def observe_submitted(metrics: Metrics, record: StreamRecord, now: float) -> None:
+def observe_submitted(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
     """It was sent to the engine."""
     metrics.queue_seconds.observe(now - record.arrived_at, exemplar(record))
 
 
-def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
+def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
     """A request retired. Latencies are of finished requests only: a cancel is not a fast answer."""
     assert record.outcome is not None, "a request left without an outcome"
-    metrics.requests.labels(record.outcome).inc()
+    metrics.requests[record.outcome].inc()
     if malformed := record.pipeline.malformed_calls:
         metrics.malformed_calls.labels(record.pipeline.call_dialect).inc(malformed)
     tenant = metrics.tenant_label(record.prepared.request.tenant)
-    metrics.tenant_prefill.labels(tenant).inc(record.uncached_tokens)
-    metrics.tenant_output.labels(tenant).inc(record.output_tokens)
+    metrics.tenant_prefill[tenant].inc(record.uncached_tokens)
+    metrics.tenant_output[tenant].inc(record.output_tokens)
     if record.outcome not in FINISHED:
         return
     metrics.e2e.observe(now - record.arrived_at, exemplar(record))
@@ -113,11 +114,11 @@ def observe_end(metrics: Metrics, record: StreamRecord, now: float) -> None:
             metrics.tpot.observe(decoding / (record.output_tokens - 1), exemplar(record))
 
 
-def observe_refusal(metrics: Metrics, outcome: str, error: BaseException) -> None:
+def observe_refusal(metrics: ModelMetrics, outcome: str, error: BaseException) -> None:
     """A request was rejected, or its client disconnected, before it was accepted."""
-    metrics.requests.labels(outcome).inc()
+    metrics.requests[outcome].inc()
     if outcome == "rejected":
-        metrics.rejections.labels(rejection_reason(error)).inc()
+        metrics.rejections[rejection_reason(error)].inc()
 
 
 def outcome_before_acceptance(error: BaseException) -> str:
@@ -147,7 +148,7 @@ def rejection_reason(error: BaseException) -> str:
             return "unavailable"
 
 
-def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:
+def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> None:
     """Sample the queue by band and by tenant. O(flows): for a scrape, not for every request."""
     depth, tokens, oldest = Counter[str](), Counter[str](), defaultdict[str, float](float)
     tenant_depth, tenant_oldest = Counter[str](), defaultdict[str, float](float)
@@ -161,21 +162,21 @@ def observe_flows(metrics: Metrics, flows: Iterable[FlowStatistics]) -> None:
         tenant_oldest[tenant] = max(tenant_oldest[tenant], flow.oldest_seconds)
         service[flow.priority][flow.tenant] = flow.tenant_service_tokens
     for band in BANDS:
-        metrics.band_queued.labels(band).set(depth[band])
-        metrics.band_tokens.labels(band).set(tokens[band])
-        metrics.band_oldest.labels(band).set(oldest[band])
+        metrics.band_queued[band].set(depth[band])
+        metrics.band_tokens[band].set(tokens[band])
+        metrics.band_oldest[band].set(oldest[band])
     for tenant in (*metrics.tenants, OTHER):
-        metrics.tenant_queued.labels(tenant).set(tenant_depth[tenant])
-        metrics.tenant_oldest.labels(tenant).set(tenant_oldest[tenant])
+        metrics.tenant_queued[tenant].set(tenant_depth[tenant])
+        metrics.tenant_oldest[tenant].set(tenant_oldest[tenant])
     gaps = [max(attained.values()) - min(attained.values()) for attained in service.values()]
     metrics.service_gap.set(max(gaps, default=0.0))
 
 
-def observe_engines(metrics: Metrics, conditions: Iterable[str]) -> None:
+def observe_engines(metrics: ModelMetrics, conditions: Iterable[str]) -> None:
     """`conditions` of every engine, each one of CONDITIONS."""
     engines = Counter(conditions)
     for condition in CONDITIONS:
-        metrics.by_condition.labels(condition).set(engines[condition])
+        metrics.by_condition[condition].set(engines[condition])
 
 
 def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> None:
@@ -185,12 +186,11 @@ def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> No
         gauge.set(states[state])
 
 
-def observe_ready(engine: EngineMetrics, ready: Ready, model: str) -> None:
+def observe_ready(engine: EngineMetrics, ready: Ready) -> None:
     engine.up.set(1)
     engine.weights_bytes.set(ready.weights_bytes)
     engine.describe_model(
         {
-            "model": model or ready.model_type,
             "model_type": ready.model_type,
             "device": ready.device,
             "weights_dtype": ready.weights_dtype,

@@ -11,12 +11,12 @@ def value_of(instrument: Counter | Gauge) -> float:
     return float(family.samples[0].value)
 
 
-def buckets_of(histogram: Histogram) -> tuple[dict[str, float], float]:
-    """Return cumulative counts by upper edge, and the sum of observations, over all labels."""
+def buckets_of(*series: Histogram) -> tuple[dict[str, float], float]:
+    """Return cumulative counts by upper edge, and the sum of observations, over `series` with the same
+    buckets."""
     counts: dict[str, float] = {}
     total = 0.0
-    (family,) = histogram.collect()
-    for sample in family.samples:
+    for sample in (one for histogram in series for family in histogram.collect() for one in family.samples):
         if sample.name.endswith("_bucket"):
             counts[sample.labels["le"]] = counts.get(sample.labels["le"], 0.0) + sample.value
         elif sample.name.endswith("_sum"):

@@ -12,7 +12,7 @@ from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
 
 
@@ -25,11 +25,11 @@ class Tracer(Protocol):
 class RequestRecorder:
     """Called once per finished request. It never raises. `tracer` None: no tracing."""
 
-    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
         self._metrics = metrics
         self._tracer = tracer
-        self._containment = Containment(metrics)
+        self._containment = Containment(metrics.server)
 
     def refused(self, request: GenerationRequest, error: BaseException) -> None:
         """The request was rejected before it was accepted."""

@@ -1,14 +1,15 @@
 """`--metrics-compat vllm`: the core `vllm:*` series, made from our own at each scrape.
 
 Names and labels are vLLM 0.33.0's, so that dashboards made for it, gateway scorers and `server.type: vllm`
-work unchanged. They are aliases: a query uses one family or the other, never both. What one engine has is
-labelled with its name; what belongs to the service (its queue, its requests) is labelled as engine 0's, once:
-a sum over engines is right, and is what vLLM's series are for.
+work unchanged. They are aliases: a query uses one family or the other, never both. Each model has its series,
+labelled with its name. What one of its engines has is labelled with that one's name; what belongs to none
+(the queue, the requests) is labelled as engine 0's, once: a sum over engines is right, and is what vLLM's
+series are for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.metrics_core import (
@@ -19,12 +20,13 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from scheduler.telemetry.metrics import EngineMetrics, Metrics
+from scheduler.telemetry.engine_metrics import EngineMetrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.readings import buckets_of, value_of
 
 _LABELS = ("model_name", "engine")
-_SERVICE = "0"
-"""The engine of series that belong to no engine, whether or not an engine of this name is left."""
+_NO_ENGINE = "0"
+"""The engine of series that belong to none, whether or not an engine of this name is left."""
 _REASONS = {
     "stop": ("stop", "tool_calls"),
     "length": ("length",),
@@ -32,85 +34,86 @@ _REASONS = {
     "error": ("error",),
 }
 """vLLM's finished_reason from our outcomes; vLLM does not count rejected requests."""
+_HISTOGRAMS: dict[str, Callable[[ModelMetrics], Iterable[Histogram]]] = {
+    "time_to_first_token_seconds": lambda model: model.ttft.values(),
+    "inter_token_latency_seconds": lambda model: [model.itl],
+    "request_time_per_output_token_seconds": lambda model: [model.tpot],
+    "e2e_request_latency_seconds": lambda model: [model.e2e],
+    "request_queue_time_seconds": lambda model: [model.queue_seconds],
+    "request_prefill_time_seconds": lambda model: [model.prefill_seconds],
+    "request_decode_time_seconds": lambda model: [model.decode_seconds],
+    "request_prompt_tokens": lambda model: [model.request_prompt_tokens],
+    "request_generation_tokens": lambda model: [model.request_output_tokens],
+}
+"""Ours by vLLM's names, summed over our labels: vLLM's series have only the model's and the engine's."""
 
 
 class VllmNames(Collector):
-    """Reads the instruments at each scrape; keeps nothing."""
+    """Reads the instruments of every model at each scrape; keeps nothing."""
 
-    def __init__(self, metrics: Metrics, model_name: str) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
-        metrics = self._metrics
         yield self._gauges("num_requests_running", lambda engine: value_of(engine.running))
-        # To a router, waiting in the queue and waiting for a slot in an engine are the same.
-        held = sum(value_of(engine.waiting) for engine in metrics.engines)
         waiting = GaugeMetricFamily(*_named("num_requests_waiting"), labels=_LABELS)
-        waiting.add_metric(self._labels(), value_of(metrics.queued) + held)
+        for model in self._metrics.models:
+            # To a router, waiting in the queue and waiting for a slot in an engine are the same.
+            held = sum(value_of(engine.waiting) for engine in model.engines)
+            waiting.add_metric([model.model, _NO_ENGINE], value_of(model.queued) + held)
         yield waiting
         yield self._gauges("kv_cache_usage_perc", _kv_usage)
         yield self._counters("prefix_cache_queries", lambda engine: engine.prefix_query_tokens)
         yield self._counters("prefix_cache_hits", lambda engine: engine.prefix_hit_tokens)
         yield self._counters("num_preemptions", lambda engine: engine.preemptions)
         prompts = CounterMetricFamily(*_named("prompt_tokens"), labels=_LABELS)
-        prompts.add_metric(self._labels(), value_of(metrics.prompt_tokens))
+        for model in self._metrics.models:
+            prompts.add_metric([model.model, _NO_ENGINE], value_of(model.prompt_tokens))
         yield prompts
         yield self._counters("prompt_tokens_cached", lambda engine: engine.prefix_hit_tokens)
         yield self._counters("generation_tokens", lambda engine: engine.generated_tokens)
         yield self._sources()
         yield self._finished()
-        for name, histogram in (
-            ("time_to_first_token_seconds", metrics.ttft),
-            ("inter_token_latency_seconds", metrics.itl),
-            ("request_time_per_output_token_seconds", metrics.tpot),
-            ("e2e_request_latency_seconds", metrics.e2e),
-            ("request_queue_time_seconds", metrics.queue_seconds),
-            ("request_prefill_time_seconds", metrics.prefill_seconds),
-            ("request_decode_time_seconds", metrics.decode_seconds),
-            ("request_prompt_tokens", metrics.request_prompt_tokens),
-            ("request_generation_tokens", metrics.request_output_tokens),
-        ):
-            yield self._histogram(name, histogram)
+        for name, series in _HISTOGRAMS.items():
+            theirs = HistogramMetricFamily(*_named(name), labels=_LABELS)
+            for model in self._metrics.models:
+                counts, total = buckets_of(*series(model))
+                theirs.add_metric([model.model, _NO_ENGINE], list(counts.items()), total)
+            yield theirs
 
     def _sources(self) -> Metric:
         family = CounterMetricFamily(*_named("prompt_tokens_by_source"), labels=(*_LABELS, "source"))
-        for engine in self._metrics.engines:
-            labels = self._labels(engine.engine)
+        for labels, engine in self._engines():
             family.add_metric([*labels, "local_compute"], value_of(engine.prefilled_tokens))
             family.add_metric([*labels, "local_cache_hit"], value_of(engine.prefix_hit_tokens))
             family.add_metric([*labels, "external_kv_transfer"], 0.0)
         return family
 
     def _finished(self) -> Metric:
-        (ours,) = self._metrics.requests.collect()
-        counts = {sample.labels["outcome"]: sample.value for sample in ours.samples}
         family = CounterMetricFamily(*_named("request_success"), labels=(*_LABELS, "finished_reason"))
-        for reason, outcomes in _REASONS.items():
-            family.add_metric([*self._labels(), reason], sum(counts[one] for one in outcomes))
+        for model in self._metrics.models:
+            for reason, outcomes in _REASONS.items():
+                count = sum(value_of(model.requests[one]) for one in outcomes)
+                family.add_metric([model.model, _NO_ENGINE, reason], count)
         return family
 
     def _gauges(self, name: str, value: Callable[[EngineMetrics], float]) -> Metric:
         family = GaugeMetricFamily(*_named(name), labels=_LABELS)
-        for engine in self._metrics.engines:
-            family.add_metric(self._labels(engine.engine), value(engine))
+        for labels, engine in self._engines():
+            family.add_metric(labels, value(engine))
         return family
 
     def _counters(self, name: str, counter: Callable[[EngineMetrics], Counter]) -> Metric:
         family = CounterMetricFamily(*_named(name), labels=_LABELS)
-        for engine in self._metrics.engines:
-            family.add_metric(self._labels(engine.engine), value_of(counter(engine)))
+        for labels, engine in self._engines():
+            family.add_metric(labels, value_of(counter(engine)))
         return family
 
-    def _histogram(self, name: str, histogram: Histogram) -> Metric:
-        """Summed over our labels: vLLM's series have only the model's and the engine's."""
-        counts, total = buckets_of(histogram)
-        theirs = HistogramMetricFamily(*_named(name), labels=_LABELS)
-        theirs.add_metric(self._labels(), list(counts.items()), total)
-        return theirs
-
-    def _labels(self, engine: str = _SERVICE) -> list[str]:
-        return [self._model_name, engine]
+    def _engines(self) -> Iterator[tuple[list[str], EngineMetrics]]:
+        """The engines of every model, each with its labels."""
+        for model in self._metrics.models:
+            for engine in model.engines:
+                yield [model.model, engine.engine], engine
 
 
 def _named(name: str) -> tuple[str, str]:

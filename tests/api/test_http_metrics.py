@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+import httpx
+import pytest
 import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
+from api.allowed_hosts import ANY_HOST
+from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
+from api.served_models import ServedModels
 from api.server.refusals import Refusal
 from api.server.statistics import Tally
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model
 from scheduler.telemetry.labels import HTTP_REFUSALS
+from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
-from tests.api.client import chat, client_of
+from tests.api.client import MODEL, chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.samples import sample
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 
 @trio_test
@@ -38,7 +50,7 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
     assert counted("GET", "other", "404") == 1000
     assert counted("GET", "/v1/models/{name:path}", "404") == 1000
     assert counted("other", "other", "404") == 1
-    (family,) = scheduler.metrics.http_requests.collect()
+    (family,) = scheduler.metrics.server.http_requests.family.collect()
     assert len(family.samples) == 5
 
 
@@ -46,7 +58,7 @@ async def test_answers_are_counted_by_template_and_status(autojump_clock: trio.t
 async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testing.MockClock) -> None:
     """With exemplars; the classic text format has none."""
     scheduler = make_scheduler(LoopbackLauncher())
-    scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
     async with running(scheduler), client_of(scheduler) as client:
         answer = await client.post("/v1/chat/completions", json=chat())
         identity = answer.headers["x-request-id"]
@@ -69,7 +81,7 @@ async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.M
     assert {refusal.value for refusal in Refusal} == set(HTTP_REFUSALS)
     scheduler = make_scheduler(LoopbackLauncher())
     tally = Tally()
-    server = ServerMetrics(scheduler.metrics, tally.snapshot)
+    server = ServerMetrics(scheduler.metrics.server, tally.snapshot)
     value = scheduler.metrics.registry.get_sample_value
     async with client_of(scheduler, server=server) as client:
         for open_connections in (3, 2):
@@ -82,3 +94,25 @@ async def test_the_servers_own_counts_are_metrics(autojump_clock: trio.testing.M
     assert value("penstock_http_refusals_total", {"reason": "malformed_request"}) == 4
     assert value("penstock_http_refusals_total", {"reason": "body_timeout"}) == 0
     assert value("penstock_http_accept_failures_total") == 10
+
+
+@trio_test
+async def test_a_scrape_is_of_every_model(autojump_clock: trio.testing.MockClock) -> None:
+    """One registry; each model's gauges are brought up to date, and none has another's figures."""
+    metrics = Metrics()
+    names = ("tiny", "large")
+    schedulers = [make_scheduler(LoopbackLauncher(), metrics=metrics.of_model(name)) for name in names]
+    fleet = Fleet([Model.kept(name, one) for name, one in zip(names, schedulers, strict=True)])
+    models = ServedModels(fleet, {name: replace(MODEL, names=(name,)) for name in names})
+    app = make_metrics_app(models, 60.0, ANY_HOST)
+    async with running(schedulers[0]), running(schedulers[1]):
+        await answer(schedulers[1], ask(max_tokens=5))
+        await trio.sleep(7)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            assert (await client.get("/metrics")).status_code == 200
+    read = partial(sample, metrics.registry)
+    for model, (tokens, age) in {"tiny": (0, 0.0), "large": (5, 7.0)}.items():
+        assert read("penstock_generated_tokens_total", model=model, engine="0") == tokens
+        assert read("penstock_last_step_age_seconds", model=model, engine="0") == pytest.approx(age, abs=0.1)
+        assert read("penstock_engines", model=model, condition="ready") == 1
+    assert read("penstock_http_requests_total", route="/metrics") == 1

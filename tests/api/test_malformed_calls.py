@@ -17,6 +17,7 @@ from tests.api.test_agents import captured
 from tests.api.test_chat_tools import HERMES
 from tests.api.transcripts import message_of, named_events, response_of
 from tests.fakes.playback import Playback
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 
 UNKNOWN = "<tool_call>get the time</tool_call>"
@@ -177,6 +178,5 @@ async def test_they_are_counted_by_the_models_syntax(autojump_clock: trio.testin
         await client.post("/v1/messages", json=body)
         await scheduler.wait_idle()
         registry = scheduler.metrics.registry
-    count = registry.get_sample_value("penstock_malformed_tool_calls_total", {"dialect": "json_tools"})
-    assert count == 2
-    assert registry.get_sample_value("penstock_requests_total", {"outcome": "tool_calls"}) == 1
+    assert sample(registry, "penstock_malformed_tool_calls_total", dialect="json_tools") == 2
+    assert sample(registry, "penstock_requests_total", outcome="tool_calls") == 1

@@ -67,7 +67,7 @@ async def test_metrics_count_what_happened(autojump_clock: trio.testing.MockCloc
         await client.post("/v1/chat/completions", json=chat("refuse me"))
         text = (await client.get("/metrics")).text
     samples = {
-        (sample.name, tuple(sample.labels.values())): sample.value
+        (sample.name, tuple(value for name, value in sample.labels.items() if name != "model")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -192,8 +192,8 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
     assert report["queue"]["oldest_seconds"] == 0.045
     assert report["departures_per_second"] > 5
     assert report["last_step_seconds"] == 0.005
-    assert "penstock_oldest_queued_seconds 0.045" in metrics
-    assert f"penstock_queued_prompt_tokens {3 * prompt}.0" in metrics
+    assert 'penstock_oldest_queued_seconds{model="tiny"} 0.045' in metrics
+    assert f'penstock_queued_prompt_tokens{{model="tiny"}} {3 * prompt}.0' in metrics
     assert (after["running"], after["queue"]["flows"]) == ([], [])
 
 

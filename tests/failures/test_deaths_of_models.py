@@ -23,6 +23,7 @@ from scheduler.request import GenerationRequest, Sampling, TokenPrompt
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
 from tests.scheduler.engine.mlx.zoo.census import write
@@ -97,7 +98,7 @@ async def _killed(folder: Path, clients: list[Client]) -> float:
     async with running(service), trio.open_nursery() as nursery:
         for client in clients:
             nursery.start_soon(client.follow, service)
-    return service.metrics.registry.get_sample_value("penstock_resumed_requests_total", {}) or 0.0
+    return sample(service.metrics.registry, "penstock_resumed_requests_total")
 
 
 @pytest.mark.timeout(300)

@@ -21,6 +21,7 @@ from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import HEALTHY, Faults
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
 
 PLAN = ScriptedPlan(step_seconds=0.01)
@@ -75,7 +76,7 @@ class Engines:
         return clients
 
     def sample(self, name: str, **labels: str) -> float:
-        return self.scheduler.metrics.registry.get_sample_value(name, labels) or 0.0
+        return sample(self.scheduler.metrics.registry, name, **labels)
 
     def conditions(self) -> dict[str, str]:
         return {line.engine: line.condition.value for line in self.scheduler.operations.report().engines}
@@ -211,8 +212,8 @@ async def test_a_drained_engine_answers_what_it_has_and_is_gone(autojump_clock: 
         await engines.scheduler.wait_idle()
         await engines.until(lambda: name not in engines.conditions())
         assert len(engines.conditions()) == 2
-        registry = engines.scheduler.metrics.registry
-        assert registry.get_sample_value("penstock_engine_up", {"engine": name}) is None
+        with pytest.raises(KeyError):
+            engines.sample("penstock_engine_up", engine=name)
     for client in (*clients, *later):
         await check_undisturbed(client, PLAN)
 

@@ -20,6 +20,7 @@ from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
+from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
@@ -51,6 +52,9 @@ def make_scheduler(
     continuous: Callable[[], float] = trio.current_time,
     engine: EngineConfig | None = None,
     engines: int = 1,
+    load_at_start: bool = True,
+    must_start: bool = True,
+    metrics: ModelMetrics | None = None,
     **intake: Any,
 ) -> Scheduler:
     """`launcher`: of the only engine, or of each by its number. `preparation`: with another tokenizer than
@@ -70,10 +74,21 @@ def make_scheduler(
         stall_seconds=stall_seconds,
         recovery=recovery or RecoveryConfig(),
         engines=engines,
+        load_at_start=load_at_start,
+        must_start=must_start,
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
     launchers = launcher if callable(launcher) else lambda number: launcher
-    return Scheduler(config, preparation, launchers, in_place, tracer=tracer, continuous=continuous)
+    return Scheduler(
+        config,
+        preparation,
+        launchers,
+        in_place,
+        metrics=metrics,
+        model_name="tiny",
+        tracer=tracer,
+        continuous=continuous,
+    )
 
 
 @asynccontextmanager

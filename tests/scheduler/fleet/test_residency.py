@@ -200,7 +200,7 @@ def test_the_machine_is_never_over_budget_and_nobody_starves(
         now += 1.0
     waits = [wait for one in models for wait in one.waits]
     assert len(waits) + refused == total, "somebody still waits"
-    # Each of the others has a turn, its last requests (20 s), its end and its successor's load before one's own.
+    # Before one's own turn each of the others has one, with its last requests (20 s), its end and a load.
     turn = Patience().turn_seconds + 20.0 + 2.0 + 30.0 + 3.0
     assert max(waits, default=0.0) <= len(models) * turn
     for one in models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 
@@ -20,7 +20,7 @@ class Simulated:
     def __init__(self, token_seconds: float) -> None:
         self.queue = FairQueue(FairnessConfig(half_life_seconds=1e6, patience_seconds=1e9))
         self.service_token_seconds: float | None = token_seconds
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         """Engine time by tenant."""
         self._free_at = 0.0
 
@@ -66,7 +66,6 @@ def test_a_tenant_that_uses_two_models_gets_no_more_engine_time(token_seconds: f
     gets as much of the shared one before A gets any of it."""
     models = {"shared": Simulated(0.01), "other": Simulated(token_seconds)}
     TenantCharges(list(models.values()))
-    # The other model is half as busy as it could be: there is an answer only every second turn.
     run(models, {"shared": "AB", "other": "A"}, 2000.0)
     of_a = models["shared"].seconds["A"] + models["other"].seconds["A"]
     of_b = models["shared"].seconds["B"]
@@ -77,8 +76,8 @@ def test_two_tenants_that_use_both_share_both() -> None:
     models = {"one": Simulated(0.01), "two": Simulated(0.02)}
     TenantCharges(list(models.values()))
     run(models, {"one": "AB", "two": "AB"}, 2000.0)
-    total = sum((one.seconds for one in models.values()), Counter[str]())
-    assert total["A"] == pytest.approx(total["B"], rel=0.05)
+    of_a, of_b = (sum(one.seconds[tenant] for one in models.values()) for tenant in "AB")
+    assert of_a == pytest.approx(of_b, rel=0.05)
 
 
 def test_without_spreading_it_would_have_doubled_its_share() -> None:
@@ -115,8 +114,8 @@ def test_an_idle_tenant_is_charged_above_virtual_time() -> None:
     here.pop(0.0)
     there.push(Ticket(101, "A", "", 0, 0, 0, 50, 0.0))
     flows = {flow.tenant: flow.tenant_service_tokens for flow in there.statistics(0.0)}
-    assert flows["A"] == pytest.approx(flows["B"] + 100, abs=110)
-    assert flows["A"] > flows["B"] - 100 + 99
+    # Virtual time was at most what B has; A's own charge is 100 beyond it.
+    assert flows["A"] >= flows["B"]
 
 
 def test_accounts_of_tenants_that_were_only_charged_elsewhere_are_forgotten() -> None:

@@ -42,7 +42,7 @@ class PoolBench:
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
         )
-        self.metrics = Metrics()
+        self.metrics = Metrics().of_model("tiny")
         self.queue = IntakeQueue(config.intake)
         self.admission = Admission(self.queue)
         self.accepted: list[StreamRecord] = []
@@ -50,7 +50,7 @@ class PoolBench:
         self.submitted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
         self._ids = count(1)
-        traits = EngineTraits("test", RequestSamples(self.metrics), clock=lambda: self.now)
+        traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
         self.pool = Pool(
             config, lambda number: NoLauncher(), self.queue, self.admission, self, self.metrics, traits
         )

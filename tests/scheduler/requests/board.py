@@ -17,8 +17,9 @@ from scheduler.link.messages import (
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import RequestSamples
+from tests.fakes.samples import sample
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Board:
 
     sent: list[ToEngine] = field(default_factory=list)
     left: list[StreamRecord] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: ModelMetrics = field(default_factory=lambda: Metrics().of_model("tiny"))
     now: float = 0.0
     multiplexer: Multiplexer = field(init=False)
     awaiting: Awaiting = field(init=False)
@@ -47,7 +48,7 @@ class Board:
         self.awaiting.add(self.multiplexer.lose_all())
 
     def sample(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+        return sample(self.metrics.registry, name, **labels)
 
 
 def step(

@@ -19,6 +19,7 @@ from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.metrics import Metrics
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
 
 
@@ -39,7 +40,7 @@ class BrokenInstrument:
 
 
 def break_metrics(scheduler: Scheduler) -> None:
-    for owner in (scheduler.metrics, *scheduler.metrics.engines):
+    for owner in (scheduler.metrics.server, scheduler.metrics, *scheduler.metrics.engines):
         for name, value in list(vars(owner).items()):
             if isinstance(value, Counter | Gauge | Histogram | dict) and not name.startswith("_"):
                 setattr(owner, name, BrokenInstrument())
@@ -109,10 +110,7 @@ async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockCl
     with structlog.testing.capture_logs() as lines:
         assert await texts_of(scheduler) == await undisturbed()
     assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["tracer"]
-    sample = scheduler.metrics.registry.get_sample_value(
-        "penstock_telemetry_failures_total", {"part": "tracer"}
-    )
-    assert sample == 6
+    assert sample(scheduler.metrics.registry, "penstock_telemetry_failures_total", part="tracer") == 6
 
 
 def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:
@@ -153,11 +151,11 @@ async def test_a_bug_in_routing_is_an_engines_end_and_the_streams_go_on(
 
 def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
     """Counters before a broken one continue correctly."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     engine = metrics.of_engine("0")
     totals = EngineTotals(engine)
     engine.running = BrokenInstrument()  # type: ignore[assignment]
     for tokens in (5, 9):
         with pytest.raises(BugError):
             totals.take(Counters(generated_tokens=tokens))
-    assert metrics.registry.get_sample_value("penstock_generated_tokens_total", {"engine": "0"}) == 9
+    assert sample(metrics.registry, "penstock_generated_tokens_total") == 9

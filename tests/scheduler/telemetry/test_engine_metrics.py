@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
 from scheduler.statistics import DeathCause, EngineCondition
 from scheduler.telemetry import observation
+from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import (
     CONDITIONS,
@@ -21,7 +22,7 @@ from scheduler.telemetry.labels import (
     STATES,
     STEPS,
 )
-from scheduler.telemetry.metrics import EngineMetrics, Metrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from tests.fakes.samples import sample
 
 FIRST_OF_EACH = {
@@ -35,7 +36,7 @@ FIRST_OF_EACH = {
 }
 
 
-def labelled(metrics: Metrics, engine: str) -> dict[tuple[str, ...], float]:
+def labelled(metrics: ModelMetrics, engine: str) -> dict[tuple[str, ...], float]:
     """Every series of one engine, by its name and its other labels."""
     return {
         (one.name, *(value for label, value in sorted(one.labels.items()) if label != "engine")): one.value
@@ -61,7 +62,7 @@ def busy(number: int) -> Counters:
 
 
 def describe(engine: EngineMetrics, device: str) -> None:
-    labels = dict.fromkeys(("model", "model_type", "weights_dtype", "fallbacks"), "x")
+    labels = dict.fromkeys(("model_type", "weights_dtype", "fallbacks"), "x")
     engine.describe_model({**labels, "device": device})
 
 
@@ -69,10 +70,10 @@ def describe(engine: EngineMetrics, device: str) -> None:
 @given(st.lists(st.tuples(st.sampled_from("01"), st.integers(1, 9)), max_size=12))
 def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
     """Each one's series are those that it would have alone, however their steps interleave."""
-    together = Metrics()
+    together = Metrics().of_model("tiny")
     totals = {name: EngineTotals(together.of_engine(name)) for name in "01"}
     for name in "01":
-        alone = Metrics()
+        alone = Metrics().of_model("tiny")
         of_one = EngineTotals(alone.of_engine(name))
         steps = 0
         for turn, more in turns:
@@ -84,7 +85,7 @@ def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
 
 
 def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     engine = metrics.of_engine("0")
     totals = EngineTotals(engine)
     totals.take(busy(4))
@@ -102,7 +103,7 @@ def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
 @pytest.mark.parametrize(("name", "label"), FIRST_OF_EACH)
 def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
     """Of an engine that joins later, too: `rate()` would miss the first event."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     metrics.of_engine("0")
     metrics.of_engine("4")
     for value in FIRST_OF_EACH[name, label]:
@@ -111,7 +112,7 @@ def test_each_label_value_is_there_before_its_first_event(name: str, label: str)
 
 def test_an_engine_that_has_left_leaves_no_series() -> None:
     """The others keep theirs, and what the leaver still reports does not bring it back."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     totals = {name: EngineTotals(metrics.of_engine(name)) for name in "01"}
     for engine in metrics.engines:
         totals[engine.engine].take(busy(2))
@@ -129,7 +130,7 @@ def test_an_engine_that_has_left_leaves_no_series() -> None:
 
 def test_what_is_no_engines_has_no_such_label() -> None:
     """Outcomes, latencies and the queue are the service's: a request may have been on two engines."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     services = {family.name for family in metrics.registry.collect()}
     metrics.of_engine("0")
     families = list(metrics.registry.collect())
@@ -147,7 +148,7 @@ def test_what_is_no_engines_has_no_such_label() -> None:
 
 def test_a_step_looks_up_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of steps a second: the series of every label value are found once, when the engine joins."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     totals = EngineTotals(metrics.of_engine("0"))
 
     def labels(self: MetricWrapperBase, *_: object, **__: object) -> None:
@@ -158,14 +159,14 @@ def test_a_step_looks_up_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
         totals.take(busy(number))
 
 
-def described(metrics: Metrics, engine: str) -> list[str]:
+def described(metrics: ModelMetrics, engine: str) -> list[str]:
     (family,) = (one for one in metrics.registry.collect() if one.name == "penstock_model_info")
     return [one.labels["device"] for one in family.samples if one.labels["engine"] == engine]
 
 
 def test_each_engine_has_its_own_device() -> None:
     """One series an engine: a restart on another device replaces its own."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
 
     for name in "01":
         describe(metrics.of_engine(name), f"gpu {name}")
@@ -174,7 +175,7 @@ def test_each_engine_has_its_own_device() -> None:
 
 
 def test_engines_are_counted_by_condition() -> None:
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     observation.observe_engines(metrics, ["ready", "ready", "draining"])
     observation.observe_engines(metrics, ["ready", "failed"])
     counts = {one: sample(metrics.registry, "penstock_engines", condition=one) for one in CONDITIONS}
@@ -184,6 +185,6 @@ def test_engines_are_counted_by_condition() -> None:
 
 def test_a_stop_is_no_restart() -> None:
     """An engine that was drained ended as it should."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     observation.observe_death(metrics.of_engine("0"), DeathCause.STOPPED)
     assert sample(metrics.registry, "penstock_engine_restarts_total") == 0

@@ -12,7 +12,7 @@ from scheduler.engine.memory_guard import Relief
 from scheduler.link.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ steps = st.builds(Step, few, few, few, few, few, few)
 lives = st.lists(st.lists(steps, max_size=6), max_size=5)
 
 
-def read(metrics: Metrics, name: str, **labels: str) -> float:
+def read(metrics: ModelMetrics, name: str, **labels: str) -> float:
     """Of engine 0."""
-    value = metrics.registry.get_sample_value(name, {"engine": "0", **labels})
+    value = metrics.registry.get_sample_value(name, {"model": "tiny", "engine": "0", **labels})
     assert value is not None, f"no sample {name} {labels}"
     return value
 
 
-def over(metrics: Metrics, name: str, label: str, values: tuple[str, ...]) -> list[float]:
+def over(metrics: ModelMetrics, name: str, label: str, values: tuple[str, ...]) -> list[float]:
     return [read(metrics, name, **{label: value}) for value in values]
 
 
@@ -61,7 +61,7 @@ def test_the_levels_of_relief_have_their_names() -> None:
 
 
 def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     totals = EngineTotals(metrics.of_engine("0"))
     for relief in (0, 1, 2, 2, 1, 0, 3):
         totals.take(Counters(guard=MemoryState(relief=relief, used=5 + relief, limit=9, available=-1)))
@@ -76,7 +76,7 @@ def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
 @given(lives)
 def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[list[Step]]) -> None:
     """Each engine counts from zero; ours never go back and miss nothing. Gauges are the current engine's."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     totals = EngineTotals(metrics.of_engine("0"))
     for life in lives:
         engine = Counters()
@@ -109,7 +109,7 @@ def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[l
 )
 def test_a_step_is_of_one_kind(rows: int, prefilled: int, kind: str) -> None:
     """By what it computed; its duration goes to that kind alone."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     EngineTotals(metrics.of_engine("0")).take(Step(rows, prefilled, 1, 1, 0, 3).after(Counters()))
     counts = dict(zip(STEPS, over(metrics, "penstock_engine_step_seconds_count", "kind", STEPS), strict=True))
     assert counts == {**dict.fromkeys(STEPS, 0.0), kind: 1.0}
@@ -118,7 +118,7 @@ def test_a_step_is_of_one_kind(rows: int, prefilled: int, kind: str) -> None:
 
 def test_steps_that_an_engine_did_not_speak_of_are_counted_with_the_next_that_it_does() -> None:
     """It sends no output while it prefills a resumed answer: four steps of 2 s, not one of 8."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     EngineTotals(metrics.of_engine("0")).take(Counters(steps=4, prefilled_tokens=400, busy_seconds=8.0))
     assert read(metrics, "penstock_engine_step_seconds_count", kind="prefill") == 4
     assert read(metrics, "penstock_engine_step_seconds_bucket", kind="prefill", le="2.5") == 4
@@ -128,7 +128,7 @@ def test_steps_that_an_engine_did_not_speak_of_are_counted_with_the_next_that_it
 
 def test_a_difference_that_rounds_below_zero_is_no_error() -> None:
     """Totals are sums of floats, and a counter refuses to go back."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     totals = EngineTotals(metrics.of_engine("0"))
     totals.take(Counters(steps=1, busy_seconds=0.1 + 0.2, model_seconds=0.3))
     totals.take(Counters(steps=2, busy_seconds=0.6, model_seconds=0.3 + 0.3000000000000001))

@@ -15,22 +15,16 @@ from scheduler.errors import (
 from scheduler.telemetry.labels import OUTCOMES, REJECTIONS
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import rejection_reason
-
-
-def read(metrics: Metrics, name: str) -> float:
-    value = metrics.registry.get_sample_value(name)
-    assert value is not None, f"no sample {name}"
-    return value
+from tests.fakes.samples import sample
 
 
 def test_every_outcome_is_there_from_the_start() -> None:
     """A rate over a series that does not exist yet misses its first event."""
-    metrics = Metrics()
+    registry = Metrics().of_model("tiny").registry
     for outcome in OUTCOMES:
-        value = metrics.registry.get_sample_value("penstock_requests_total", {"outcome": outcome})
-        assert value == 0
+        assert sample(registry, "penstock_requests_total", outcome=outcome) == 0
     for reason in REJECTIONS:
-        assert metrics.registry.get_sample_value("penstock_rejections_total", {"reason": reason}) == 0
+        assert sample(registry, "penstock_rejections_total", reason=reason) == 0
 
 
 @pytest.mark.parametrize(
@@ -51,7 +45,7 @@ def test_every_refusal_has_its_reason(error: type[SchedulerError], reason: str) 
 
 def test_services_do_not_share_their_numbers() -> None:
     """A registry each: two schedulers in one process, as in tests, count for themselves."""
-    one, two = Metrics(), Metrics()
+    one, two = Metrics().of_model("tiny"), Metrics().of_model("tiny")
     one.session_moves.inc()
-    assert read(one, "penstock_session_moves_total") == 1
-    assert read(two, "penstock_session_moves_total") == 0
+    assert sample(one.registry, "penstock_session_moves_total") == 1
+    assert sample(two.registry, "penstock_session_moves_total") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 from prometheus_client.openmetrics.exposition import generate_latest
@@ -11,7 +13,7 @@ from trio.testing import MockClock, trio_test
 from scheduler.events import TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.statistics import FlowStatistics
-from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import band_of, observe_flows
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.cancellation.bench import Bench
@@ -20,7 +22,7 @@ from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 
-def series(metrics: Metrics) -> int:
+def series(metrics: ModelMetrics) -> int:
     return sum(len(family.samples) for family in metrics.registry.collect())
 
 
@@ -39,16 +41,16 @@ def flow(tenant: str, session: str = "", priority: int = 0, **facts: float) -> F
 
 def test_ten_thousand_tenants_and_sessions_make_no_series() -> None:
     """A client that chooses its own name must not fill the collector's disk."""
-    metrics = Metrics(["acme"])
+    metrics = Metrics(["acme"]).of_model("tiny")
     before = series(metrics)
     flows = [flow(f"tenant-{n}", f"session-{n}", n % 21 - 10) for n in range(10_000)]
     observe_flows(metrics, [*flows, flow("acme")])
     for n in range(10_000):
-        metrics.tenant_output.labels(metrics.tenant_label(f"tenant-{n}")).inc()
+        metrics.tenant_output[metrics.tenant_label(f"tenant-{n}")].inc()
     assert series(metrics) == before
-    value = metrics.registry.get_sample_value
-    assert value("penstock_tenant_queued_requests", {"tenant": "other"}) == 10_000
-    assert value("penstock_tenant_queued_requests", {"tenant": "acme"}) == 1
+    value = partial(sample, metrics.registry)
+    assert value("penstock_tenant_queued_requests", tenant="other") == 10_000
+    assert value("penstock_tenant_queued_requests", tenant="acme") == 1
 
 
 def test_bands_are_by_the_sign_of_the_priority() -> None:
@@ -60,24 +62,24 @@ def test_bands_are_by_the_sign_of_the_priority() -> None:
         "background",
         "background",
     ]
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     observe_flows(metrics, [flow("a", priority=-3, oldest=9.0), flow("b", priority=-1, tokens=5)])
-    value = metrics.registry.get_sample_value
-    assert value("penstock_band_queued_requests", {"band": "urgent"}) == 2
-    assert value("penstock_band_queued_prompt_tokens", {"band": "urgent"}) == 15
-    assert value("penstock_band_oldest_queued_seconds", {"band": "urgent"}) == 9.0
+    value = partial(sample, metrics.registry)
+    assert value("penstock_band_queued_requests", band="urgent") == 2
+    assert value("penstock_band_queued_prompt_tokens", band="urgent") == 15
+    assert value("penstock_band_oldest_queued_seconds", band="urgent") == 9.0
     observe_flows(metrics, [])
-    assert value("penstock_band_oldest_queued_seconds", {"band": "urgent"}) == 0.0
+    assert value("penstock_band_oldest_queued_seconds", band="urgent") == 0.0
 
 
 def test_the_service_gap_is_between_tenants_that_wait_with_one_priority() -> None:
     """Tenants of different priorities are not entitled to the same service."""
-    metrics = Metrics()
+    metrics = Metrics().of_model("tiny")
     observe_flows(
         metrics,
         [flow("a", service=100.0), flow("b", service=350.0), flow("c", priority=1, service=9000.0)],
     )
-    assert metrics.registry.get_sample_value("penstock_service_gap_tokens") == 250.0
+    assert sample(metrics.registry, "penstock_service_gap_tokens") == 250.0
 
 
 @trio_test
@@ -88,16 +90,16 @@ async def test_a_request_leaves_its_samples_and_its_id(autojump_clock: MockClock
         await answer(scheduler, ask("hello", tenant="acme"))
         await answer(scheduler, ask("hello", tenant="acme"))
         scheduler.operations.observe()
-    value = scheduler.metrics.registry.get_sample_value
-    assert value("penstock_time_to_first_token_seconds_count", {"start": "cold"}) == 1
-    assert value("penstock_time_to_first_token_seconds_count", {"start": "warm"}) == 1
+    value = partial(sample, scheduler.metrics.registry)
+    assert value("penstock_time_to_first_token_seconds_count", start="cold") == 1
+    assert value("penstock_time_to_first_token_seconds_count", start="warm") == 1
     assert value("penstock_time_per_output_token_seconds_sum") == pytest.approx(0.02)
     phases = ("queue", "prefill", "decode")
-    parts = [value(f"penstock_{phase}_seconds_sum") or 0.0 for phase in phases]
+    parts = [value(f"penstock_{phase}_seconds_sum") for phase in phases]
     assert sum(parts) == pytest.approx(value("penstock_request_seconds_sum"))
-    assert value("penstock_tenant_output_tokens_total", {"tenant": "other"}) == 16
-    assert value("penstock_stalled_seconds", {"engine": "0"}) == 0
-    assert value("penstock_engines", {"condition": "ready"}) == 1
+    assert value("penstock_tenant_output_tokens_total", tenant="other") == 16
+    assert value("penstock_stalled_seconds", engine="0") == 0
+    assert value("penstock_engines", condition="ready") == 1
     assert sample(scheduler.metrics.registry, "penstock_model_info", engine="0") == 1
     text = generate_latest(scheduler.metrics.registry).decode()
     exemplars = [
@@ -123,10 +125,10 @@ async def test_a_first_token_that_another_engine_gave_is_no_cold_one(autojump_cl
             pieces += isinstance(event, TextDelta)
             if pieces == 5 and launcher.starts == 2:
                 launcher.kill()
-    value = scheduler.metrics.registry.get_sample_value
+    value = partial(sample, scheduler.metrics.registry)
     assert launcher.starts == 3
     for start, count in {"resumed": 1, "cold": 0, "warm": 0}.items():
-        assert value("penstock_time_to_first_token_seconds_count", {"start": start}) == count
+        assert value("penstock_time_to_first_token_seconds_count", start=start) == count
 
 
 @trio_test
@@ -138,9 +140,9 @@ async def test_a_cancel_is_timed_until_the_engine_lets_go(autojump_clock: MockCl
             async for _ in stream:
                 break
         await scheduler.wait_idle()
-    value = scheduler.metrics.registry.get_sample_value
+    value = partial(sample, scheduler.metrics.registry)
     assert value("penstock_cancel_seconds_count") == 1
-    assert 0 < (value("penstock_cancel_seconds_sum") or 0) <= 1.0
+    assert 0 < value("penstock_cancel_seconds_sum") <= 1.0
     assert value("penstock_request_seconds_count") == 0
 
 
@@ -167,16 +169,16 @@ async def test_who_awaits_an_engine_is_in_no_state_of_one(autojump_clock: MockCl
 async def test_vllms_names_say_what_ours_say(autojump_clock: MockClock) -> None:
     """Labels and types are theirs; histograms have vLLM's buckets and no label of ours."""
     scheduler = make_scheduler(LoopbackLauncher())
-    scheduler.metrics.registry.register(VllmNames(scheduler.metrics, "tiny"))
+    scheduler.metrics.registry.register(VllmNames(scheduler.metrics.server))
     async with running(scheduler):
         for _ in range(3):
             await answer(scheduler, ask("hello"))
     labels = {"model_name": "tiny", "engine": "0"}
-    value = scheduler.metrics.registry.get_sample_value
-    assert value("vllm:time_to_first_token_seconds_count", labels) == 3
-    assert value("vllm:generation_tokens_total", labels) == 24
-    assert value("vllm:num_requests_running", labels) == 0
-    assert value("vllm:request_success_total", labels | {"finished_reason": "length"}) == 3
-    assert value("vllm:time_to_first_token_seconds_bucket", labels | {"le": "+Inf"}) == 3
+    value = partial(sample, scheduler.metrics.registry)
+    assert value("vllm:time_to_first_token_seconds_count", **labels) == 3
+    assert value("vllm:generation_tokens_total", **labels) == 24
+    assert value("vllm:num_requests_running", **labels) == 0
+    assert value("vllm:request_success_total", **labels, finished_reason="length") == 3
+    assert value("vllm:time_to_first_token_seconds_bucket", **labels, le="+Inf") == 3
     text = generate_latest(scheduler.metrics.registry).decode()
     assert {family.name for family in text_string_to_metric_families(text)} >= {"vllm:prompt_tokens"}

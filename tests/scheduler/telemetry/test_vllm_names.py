@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from scheduler.telemetry.metrics import Metrics
+from functools import partial
+
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.fakes.samples import sample
 
 
-def two_engines() -> Metrics:
-    metrics = Metrics()
-    metrics.registry.register(VllmNames(metrics, "tiny"))
+def two_engines() -> ModelMetrics:
+    server = Metrics()
+    server.registry.register(VllmNames(server))
+    metrics = server.of_model("tiny")
     for name, factor in (("0", 1), ("2", 10)):
         engine = metrics.of_engine(name)
         engine.running.set(3 * factor)
@@ -21,7 +24,7 @@ def two_engines() -> Metrics:
         engine.prefix_hit_tokens.inc(9 * factor)
     metrics.queued.set(100)
     metrics.prompt_tokens.inc(1000)
-    metrics.ttft.labels("cold").observe(0.5)
+    metrics.ttft["cold"].observe(0.5)
     return metrics
 
 
@@ -63,3 +66,22 @@ def test_an_engine_whose_budget_is_unknown_has_an_empty_cache() -> None:
     metrics = two_engines()
     metrics.of_engine("3").kv_bytes.set(5)
     assert sample(metrics.registry, "vllm:kv_cache_usage_perc", engine="3") == 0
+
+
+def test_each_model_has_its_own_series() -> None:
+    """A router asks by model; two models' engines of the same name are not one engine."""
+    metrics = two_engines()
+    other = metrics.server.of_model("large")
+    other.of_engine("0").running.set(1)
+    other.queued.set(4)
+    other.requests["stop"].inc(6)
+    other.itl.observe(0.1)
+    for model, figures in {"tiny": (3, 111, 0, 0, 1), "large": (1, 4, 6, 1, 0)}.items():
+        read = partial(sample, metrics.registry, model_name=model, engine="0")
+        assert figures == (
+            read("vllm:num_requests_running"),
+            read("vllm:num_requests_waiting"),
+            read("vllm:request_success_total", finished_reason="stop"),
+            read("vllm:inter_token_latency_seconds_count"),
+            read("vllm:time_to_first_token_seconds_count"),
+        )

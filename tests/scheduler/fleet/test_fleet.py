@@ -1,0 +1,295 @@
+"""Models that are loaded, unloaded and asked for: real schedulers and loops over memory, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from pytest import RaisesExc, RaisesGroup
+from trio.testing import MockClock, trio_test
+
+from scheduler.engine.backend import Backend
+from scheduler.errors import ModelNotFound, StartupError, Unavailable
+from scheduler.events import Failed, Finished, Queued
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import RETRY_SECONDS, Model, ModelTraits
+from scheduler.fleet.residency import ModelState
+from scheduler.link.messages import Load, ScriptedPlan
+from tests.fakes.loopback_engine import LoopbackLauncher, scripted
+from tests.fakes.scheduling import answer, ask, make_scheduler
+
+PLAN = ScriptedPlan(step_seconds=0.01)
+
+
+class OneFits:
+    """Memory for one model: each needs more than half of it."""
+
+    budget_bytes = 100
+
+    def need_bytes(self, model: str) -> int:
+        return 60
+
+    def rebalance(self, now: float) -> None: ...
+
+
+class Farm:
+    """A fleet of scripted models; the first one is loaded at the start."""
+
+    def __init__(self, *names: str, memory: Any = None, idle_seconds: float | None = None) -> None:
+        self.launchers = {name: LoopbackLauncher() for name in names}
+        self.models = {
+            name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
+            for name in names
+        }
+        self.fleet = Fleet(list(self.models.values()), memory)
+
+    def _model(self, traits: ModelTraits, first: bool) -> Model:
+        launcher = self.launchers[traits.name]
+        return Model(traits, make_scheduler(launcher, PLAN, load_at_start=first, must_start=False))
+
+    def state(self, name: str) -> ModelState:
+        return self.models[name].state
+
+    async def reaches(self, name: str, state: ModelState) -> None:
+        with trio.fail_after(600.0):
+            while self.state(name) is not state:
+                await self.fleet.wait_change()
+
+    async def answer(self, name: str, text: str = "hello", max_tokens: int = 8) -> str:
+        text, end = await answer(
+            self.models[name].scheduler, ask(text, max_tokens=max_tokens, ignore_eos=True)
+        )
+        assert isinstance(end, Finished), end
+        return text
+
+
+@asynccontextmanager
+async def running(farm: Farm) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(farm.fleet.run)
+        await farm.fleet.wait_started()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_a_request_loads_its_model(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    async with running(farm):
+        assert (farm.state("planner"), farm.state("titles")) == (ModelState.LOADED, ModelState.UNLOADED)
+        assert await farm.answer("titles") == await farm.answer("planner")
+        assert farm.state("titles") is ModelState.LOADED
+
+
+@trio_test
+async def test_an_idle_model_has_no_process_and_comes_back(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles", idle_seconds=300.0)
+    async with running(farm):
+        first = await farm.answer("titles")
+        await trio.sleep(299.0)
+        assert farm.state("titles") is ModelState.LOADED
+        await farm.reaches("titles", ModelState.UNLOADED)
+        assert not farm.models["titles"].scheduler.pool.running
+        assert await farm.answer("titles") == first
+        assert farm.launchers["titles"].starts == 2
+        life = farm.models["titles"].scheduler.pool.statistics()
+        assert (life.restarts, life.last_death) == (0, None), "an unload is no death"
+
+
+@trio_test
+async def test_a_busy_model_is_not_idle(autojump_clock: MockClock) -> None:
+    """An answer that takes longer than the idle seconds."""
+    farm = Farm("planner", "titles", idle_seconds=5.0)
+    async with running(farm):
+        await farm.answer("titles", max_tokens=1500)
+        assert farm.launchers["titles"].starts == 1
+
+
+@trio_test
+async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles", memory=OneFits())
+    async with running(farm), trio.open_nursery() as nursery:
+        nursery.start_soon(farm.answer, "planner", "long", 12_000)
+        await trio.sleep(1.0)
+        async with farm.models["titles"].scheduler.stream(ask("hi")) as stream:
+            await trio.sleep(2.0)
+            assert stream.progress == Queued(0, "memory, which planner has")
+            await trio.sleep(60.0)
+            assert stream.progress == Queued(0, "memory, until planner is unloaded")
+            events = [event async for event in stream]
+        assert isinstance(events[-1], Finished)
+
+
+@trio_test
+async def test_models_that_do_not_fit_together_take_turns_and_lose_nothing(autojump_clock: MockClock) -> None:
+    """Both are asked all the time; each request gets the tokens that it gets alone."""
+    farm = Farm("planner", "titles", memory=OneFits())
+    ends: list[str] = []
+    async with running(farm):
+        expected = await farm.answer("planner", "same", 300)
+
+        async def client(name: str) -> None:
+            ends.extend([await farm.answer(name, "same", 300) for _ in range(60)])
+
+        async with trio.open_nursery() as nursery:
+            for name in ("planner", "titles") * 2:
+                nursery.start_soon(client, name)
+    assert ends == [expected] * 240
+    starts = [launcher.starts for launcher in farm.launchers.values()]
+    assert 2 <= min(starts) <= max(starts) <= 8
+
+
+@trio_test
+async def test_a_dead_engine_of_one_model_is_nothing_to_the_other(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    gaps: list[float] = []
+    async with running(farm):
+        await farm.answer("titles")
+
+        async def watched() -> None:
+            last: float | None = None
+            async with farm.models["titles"].scheduler.stream(ask("hello", max_tokens=400)) as stream:
+                async for _ in stream:
+                    now = trio.current_time()
+                    gaps.append(0.0 if last is None else now - last)
+                    last = now
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watched)
+            nursery.start_soon(farm.answer, "planner", "hello", 400)
+            await trio.sleep(1.0)
+            farm.launchers["planner"].kill()
+    assert max(gaps) < 0.05
+    assert farm.models["planner"].scheduler.pool.statistics().restarts == 1
+    assert farm.models["titles"].scheduler.pool.statistics().restarts == 0
+
+
+def refused(load: Load) -> Backend:
+    raise ValueError("the shapes do not fit")
+
+
+@trio_test
+async def test_a_model_that_cannot_be_loaded_is_named_and_the_others_go_on(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    farm.launchers["titles"]._make_backend = refused
+    async with running(farm):
+        _, end = await answer(farm.models["titles"].scheduler, ask())
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, Unavailable)
+        assert "the model 'titles' cannot be loaded" in str(end.error)
+        assert "the shapes do not fit" in str(end.error)
+        await farm.reaches("titles", ModelState.FAILED)
+        with pytest.raises(Unavailable, match="the shapes do not fit") as refusal:
+            await farm.answer("titles")
+        assert refusal.value.retry_after_seconds is not None
+        assert 0 < refusal.value.retry_after_seconds <= RETRY_SECONDS
+        await farm.answer("planner")
+        # Mended, it is loaded by the first request after a while, or by an operator at once.
+        farm.launchers["titles"]._make_backend = scripted
+        await trio.sleep(RETRY_SECONDS)
+        await farm.answer("titles")
+
+
+@trio_test
+async def test_an_operator_need_not_wait_to_try_again(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    farm.launchers["titles"]._make_backend = refused
+    async with running(farm):
+        await answer(farm.models["titles"].scheduler, ask())
+        await farm.reaches("titles", ModelState.FAILED)
+        farm.launchers["titles"]._make_backend = scripted
+        farm.fleet.load("titles", trio.current_time())
+        await farm.reaches("titles", ModelState.LOADED)
+
+
+@trio_test
+async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    farm.launchers["planner"]._make_backend = refused
+    with RaisesGroup(RaisesExc(StartupError, match="planner: the shapes do not fit")):
+        async with running(farm):
+            pass
+
+
+@trio_test
+async def test_an_operator_unloads_a_model_when_its_requests_are_over(autojump_clock: MockClock) -> None:
+    """Those that come meanwhile are not lost: they load it again."""
+    farm = Farm("planner", "titles")
+    async with running(farm), trio.open_nursery() as nursery:
+        nursery.start_soon(farm.answer, "planner", "long", 500)
+        await trio.sleep(1.0)
+        farm.fleet.unload("planner")
+        assert farm.state("planner") is ModelState.DRAINING
+        await trio.sleep(1.0)
+        assert farm.state("planner") is ModelState.DRAINING, "it still serves"
+        await farm.answer("planner", "next")
+        assert farm.launchers["planner"].starts == 2
+
+
+@trio_test
+async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles", idle_seconds=10.0)
+    async with running(farm):
+        farm.fleet.load("titles", trio.current_time(), keep_seconds=100.0)
+        await farm.reaches("titles", ModelState.LOADED)
+        await trio.sleep(90.0)
+        assert farm.state("titles") is ModelState.LOADED
+        await farm.reaches("titles", ModelState.UNLOADED)
+        with pytest.raises(ModelNotFound):
+            farm.fleet.load("nobody", trio.current_time())
+
+
+@trio_test
+async def test_who_leaves_before_the_model_is_loaded_leaves_nothing(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles", memory=OneFits())
+    async with running(farm), trio.open_nursery() as nursery:
+        nursery.start_soon(farm.answer, "planner", "long", 1000)
+        await trio.sleep(1.0)
+        with trio.move_on_after(5.0):
+            await farm.answer("titles")
+        await trio.sleep(100.0)
+        assert farm.state("titles") is ModelState.UNLOADED
+        assert farm.models["titles"].scheduler.operations.statistics().queued == 0
+
+
+@trio_test
+async def test_a_model_that_can_never_fit_is_refused_with_the_numbers(autojump_clock: MockClock) -> None:
+    class TooSmall(OneFits):
+        budget_bytes = 50
+
+    farm = Farm("planner", "titles", memory=TooSmall())
+    async with running(farm):
+        _, end = await answer(farm.models["titles"].scheduler, ask())
+        assert isinstance(end, Failed)
+        assert "needs at least" in str(end.error)
+        await farm.answer("planner")
+
+
+@trio_test
+async def test_fifty_loads_and_unloads_leave_nothing_behind(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    async with running(farm):
+        registry = farm.models["titles"].scheduler.metrics.registry
+        for cycle in range(50):
+            await farm.answer("titles")
+            farm.fleet.unload("titles")
+            await farm.reaches("titles", ModelState.UNLOADED)
+            if cycle == 1:
+                tasks = trio.lowlevel.current_statistics().tasks_living
+                series = sum(len(family.samples) for family in registry.collect())
+        assert trio.lowlevel.current_statistics().tasks_living == tasks
+        assert sum(len(family.samples) for family in registry.collect()) == series
+        assert farm.launchers["titles"].starts == 50
+
+
+@trio_test
+async def test_a_draining_server_answers_what_waits_for_a_load(autojump_clock: MockClock) -> None:
+    farm = Farm("planner", "titles")
+    async with running(farm), trio.open_nursery() as nursery:
+        nursery.start_soon(farm.answer, "titles")
+        await trio.testing.wait_all_tasks_blocked()
+        farm.fleet.start_drain()
+        await farm.fleet.wait_idle()

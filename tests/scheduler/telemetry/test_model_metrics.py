@@ -1,0 +1,106 @@
+"""The series of each model: its own, from zero, and none that one model alone would not have."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from scheduler.link.messages import Counters
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER, OUTCOMES, REJECTIONS, STARTS
+from scheduler.telemetry.metrics import Metrics
+from tests.fakes.samples import sample
+
+FROM_THE_START = {
+    ("penstock_requests_total", "outcome"): OUTCOMES,
+    ("penstock_rejections_total", "reason"): REJECTIONS,
+    ("penstock_engines", "condition"): CONDITIONS,
+    ("penstock_band_queued_requests", "band"): BANDS,
+    ("penstock_tenant_output_tokens_total", "tenant"): ("acme", OTHER),
+    ("penstock_time_to_first_token_seconds_count", "start"): STARTS,
+}
+
+
+def labelled(metrics: Metrics, **labels: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The series that have these labels, by name and the other labels."""
+    return {
+        (one.name, tuple(sorted(one.labels.items() - labels.items()))): one.value
+        for family in metrics.registry.collect()
+        for one in family.samples
+        if labels.items() <= one.labels.items()
+    }
+
+
+def test_every_series_but_the_servers_names_its_model() -> None:
+    """A query for one model finds all of it; HTTP, the build and telemetry itself belong to none."""
+    metrics = Metrics()
+    servers = {family.name for family in metrics.registry.collect()}
+    metrics.of_model("tiny").of_engine("0")
+    for family in metrics.registry.collect():
+        for one in family.samples:
+            assert ("model" in one.labels) == (family.name not in servers), one
+    assert servers >= {"penstock_http_connections", "penstock_telemetry_failures", "penstock_build_info"}
+
+
+def test_a_second_model_adds_as_many_series_as_the_first_and_the_server_none() -> None:
+    """Two models cost twice the series of one; one costs what it did without the label."""
+    metrics = Metrics(["acme"])
+    of_server = len(labelled(metrics))
+    metrics.of_model("tiny").of_engine("0")
+    of_one = len(labelled(metrics)) - of_server
+    metrics.of_model("large").of_engine("0")
+    assert len(labelled(metrics)) == of_server + 2 * of_one
+    assert labelled(metrics, model="tiny").keys() == labelled(metrics, model="large").keys()
+
+
+@pytest.mark.parametrize(("name", "label"), FROM_THE_START)
+def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
+    """Of a model that joins later, too: `rate()` would miss the first event."""
+    metrics = Metrics(["acme"])
+    metrics.of_model("tiny")
+    metrics.of_model("large")
+    for value in FROM_THE_START[name, label]:
+        assert sample(metrics.registry, name, model="large", **{label: value}) == 0
+
+
+def test_a_models_name_gives_the_same_series_again() -> None:
+    metrics = Metrics()
+    metrics.of_model("tiny").prompt_tokens.inc(3)
+    assert metrics.of_model("tiny") is metrics.of_model("tiny")
+    metrics.of_model("tiny").prompt_tokens.inc(4)
+    assert sample(metrics.registry, "penstock_prompt_tokens_total", model="tiny") == 7
+    assert [model.model for model in metrics.models] == ["tiny"]
+
+
+def test_engines_of_the_same_name_under_two_models_are_two() -> None:
+    """Every pool names its engines from 0; one that leaves takes no other model's series along."""
+    metrics = Metrics()
+    tiny, large = metrics.of_model("tiny"), metrics.of_model("large")
+    totals = {model.model: EngineTotals(model.of_engine("0")) for model in (tiny, large)}
+    totals["tiny"].take(Counters(generated_tokens=5))
+    before = labelled(metrics, model="large", engine="0")
+    assert before["penstock_generated_tokens_total", ()] == 0
+    totals["large"].take(Counters(generated_tokens=9))
+    assert sample(metrics.registry, "penstock_generated_tokens_total", model="tiny") == 5
+    tiny.forget_engine("0")
+    assert labelled(metrics, model="tiny", engine="0") == {}
+    assert labelled(metrics, model="large", engine="0").keys() == before.keys()
+    assert sample(metrics.registry, "penstock_generated_tokens_total") == 9
+
+
+def test_a_name_of_any_characters_is_one_label() -> None:
+    """A hub id has a slash; a folder's name may have anything."""
+    metrics = Metrics()
+    names = ["mlx-community/Qwen3-0.6B-4bit", 'a"b\\c{d}', "模型"]
+    for name in names:
+        metrics.of_model(name).of_engine("0").describe_model(
+            dict.fromkeys(("model_type", "device", "weights_dtype", "fallbacks"), "x")
+        )
+    counts = Counter(
+        one.labels["model"]
+        for family in metrics.registry.collect()
+        if family.name == "penstock_model_info"
+        for one in family.samples
+    )
+    assert counts == dict.fromkeys(names, 1)
