@@ -87,7 +87,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     models: list[Model] = []
     served: dict[str, ServedModel] = {}
     for number, (options, one) in enumerate(zip(several, found, strict=True)):
-        click.echo(f"model      {one.note}")
+        click.echo(f"model      {f'{names[number][0]}: ' if len(several) > 1 else ''}{one.note}")
         if number == 0:
             click.echo(f"blas       {blas.name}")
         tokenizer = HubTokenizer(

@@ -94,11 +94,18 @@ class Fleet:
         """
         async with trio.open_nursery() as nursery:
             for model in self:
-                nursery.start_soon(model.scheduler.run)
+                nursery.start_soon(self._run, model)
             while True:
+                # A change that woke this task may be the schedulers' end.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 self.turn(trio.current_time())
                 with trio.move_on_after(_TICK_SECONDS):
                     await self._change.wait()
+
+    async def _run(self, model: Model) -> None:
+        # For every line that its tasks log.
+        with structlog.contextvars.bound_contextvars(**({"model": model.name} if len(self) > 1 else {})):
+            await model.scheduler.run()
 
     def turn(self, now: float) -> None:
         """Decide who is loaded, and begin what follows from it."""

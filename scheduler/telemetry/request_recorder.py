@@ -35,13 +35,13 @@ class RequestRecorder:
         """The request was rejected before it was accepted."""
         outcome = outcome_before_acceptance(error)
         self._containment.run("samples", observe_refusal, self._metrics, outcome, error)
-        self._containment.run("log", log_refusal, request, outcome, error)
+        self._containment.run("log", log_refusal, self._metrics.model, request, outcome, error)
 
     def ended(self, record: StreamRecord, now: float) -> None:
         """The request has retired, with an outcome."""
         self._containment.run("samples", observe_end, self._metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
-        self._containment.run("log", log_request, record, now)
+        self._containment.run("log", log_request, self._metrics.model, record, now)
         if self._tracer is not None:
             self._containment.run("tracer", self._tracer.end, record, now)
 
@@ -49,7 +49,7 @@ class RequestRecorder:
 _log = structlog.get_logger("request")
 
 
-def log_request(record: StreamRecord, now: float) -> None:
+def log_request(model: str, record: StreamRecord, now: float) -> None:
     """Write the log line: ids, counts, seconds and the outcome; never text of the prompt or the answer.
 
     `wait_seconds` is the time in the intake queue, also of a request that ended there. `queue_seconds` is
@@ -59,6 +59,7 @@ def log_request(record: StreamRecord, now: float) -> None:
     _log.info(
         "request",
         **_identity(record.prepared.request),
+        model=model,
         outcome=record.outcome,
         engine=record.engine,
         prompt_tokens=len(record.prepared.prompt),
@@ -75,11 +76,12 @@ def log_request(record: StreamRecord, now: float) -> None:
     )
 
 
-def log_refusal(request: GenerationRequest, outcome: str, error: BaseException) -> None:
+def log_refusal(model: str, request: GenerationRequest, outcome: str, error: BaseException) -> None:
     """Write the log line of a request that was never queued."""
     _log.info(
         "request",
         **_identity(request),
+        model=model,
         outcome=outcome,
         refused=error.code if isinstance(error, SchedulerError) else type(error).__name__,
     )

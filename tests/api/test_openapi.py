@@ -45,6 +45,8 @@ OPERATIONS = (
     ("POST", "/v1/detokenize"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
+    ("POST", "/v1/models/{name}/load"),
+    ("POST", "/v1/models/{name}/unload"),
     ("GET", "/health"),
     ("GET", "/ready"),
     ("GET", "/metrics"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from pytest import RaisesExc, RaisesGroup
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend
@@ -209,7 +208,7 @@ async def test_an_operator_need_not_wait_to_try_again(autojump_clock: MockClock)
 async def test_where_no_model_can_be_loaded_the_server_does_not_start(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles")
     farm.launchers["planner"]._make_backend = refused
-    with RaisesGroup(RaisesExc(StartupError, match="planner: the shapes do not fit")):
+    with pytest.RaisesGroup(pytest.RaisesExc(StartupError, match="planner: the shapes do not fit")):
         async with running(farm):
             pass
 

@@ -18,7 +18,7 @@ from tests.scheduler.requests.records import make_record
 
 FIELDS = {
     *("event", "log_level", "id", "request_id", "outcome", "prompt_tokens", "output_tokens", "resumed"),
-    *("tenant", "session", "priority", "engine", "cached_tokens"),
+    *("tenant", "session", "priority", "model", "engine", "cached_tokens"),
     *("wait_seconds", "queue_seconds", "ttft_seconds", "total_seconds"),
 }
 
@@ -70,7 +70,7 @@ def test_what_never_happened_is_null() -> None:
     record.queued_at = 10.5
     record.abandon()
     with capture_logs() as logs:
-        log_request(record, 12.34567)
+        log_request("tiny", record, 12.34567)
     [line] = request_lines(logs)
     assert line["outcome"] == "cancelled"
     assert line["queue_seconds"] is line["ttft_seconds"] is None

@@ -1,0 +1,186 @@
+"""Several models behind one API: requests go by `model`, operators load and unload."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock, trio_test
+
+from api.api_keys import load_keys
+from api.app import make_app
+from api.loading import keep_seconds
+from api.served_models import ServedModels
+from scheduler.errors import InvalidRequest
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model, ModelTraits
+from scheduler.link.messages import ScriptedPlan
+from scheduler.telemetry.metrics import Metrics
+from tests.api.client import MODEL, chat, comments
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler
+
+PLAN = ScriptedPlan(step_seconds=0.01)
+KEYS = load_keys("sk-user, ops:sk-admin admin", None)
+
+
+@asynccontextmanager
+async def farm(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Two models; `titles` is loaded by its first request."""
+    metrics = Metrics()
+    models = [
+        Model(
+            ModelTraits(name),
+            make_scheduler(
+                LoopbackLauncher(),
+                PLAN,
+                load_at_start=name == "planner",
+                must_start=False,
+                metrics=metrics.of_model(name),
+            ),
+        )
+        for name in ("planner", "titles")
+    ]
+    fleet = Fleet(models)
+    served = {
+        "planner": replace(MODEL, names=("planner", "planner-too")),
+        "titles": replace(MODEL, names=("titles",), context_tokens=4096),
+    }
+    app = make_app(ServedModels(fleet, served), keep_alive_seconds=5.0, stall_seconds=60.0, **options)
+    transport = httpx.ASGITransport(app)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fleet.run)
+        await fleet.wait_started()
+        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+async def states(client: httpx.AsyncClient) -> dict[str, str]:
+    listed = (await client.get("/v1/models")).json()["data"]
+    return {model["id"]: model["state"] for model in listed}
+
+
+@trio_test
+async def test_each_name_is_listed_with_its_models_state(autojump_clock: MockClock) -> None:
+    async with farm() as client:
+        assert await states(client) == {"planner": "loaded", "planner-too": "loaded", "titles": "unloaded"}
+        one = (await client.get("/v1/models/titles")).json()
+        assert (one["state"], one["max_model_len"], one["weights_bytes"]) == ("unloaded", 4096, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", chat()),
+        ("/v1/completions", {"prompt": "hello", "max_tokens": 4}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 4}),
+    ],
+)
+@trio_test
+async def test_every_dialect_asks_a_model_by_its_name(
+    autojump_clock: MockClock, path: str, body: dict[str, Any]
+) -> None:
+    async with farm() as client:
+        answer = (await client.post(path, json={**body, "model": "titles"})).json()
+        assert answer["model"] == "titles"
+        assert (await states(client))["titles"] == "loaded"
+        metrics = (await client.get("/metrics")).text
+        assert 'penstock_generated_tokens_total{engine="0",model="titles"}' in metrics.replace(
+            'model="titles",engine="0"', 'engine="0",model="titles"'
+        )
+
+
+@trio_test
+async def test_a_request_without_a_name_goes_to_the_first_model(autojump_clock: MockClock) -> None:
+    async with farm() as client:
+        assert (await client.post("/v1/chat/completions", json=chat())).json()["model"] == "planner"
+        assert (await states(client))["titles"] == "unloaded"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+@trio_test
+async def test_an_unknown_name_is_refused_with_all_names(autojump_clock: MockClock, path: str) -> None:
+    async with farm() as client:
+        answer = await client.post(path, json={**chat(), "model": "gpt-4"})
+        assert answer.status_code == 404
+        assert "'planner', 'planner-too', 'titles'" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@trio_test
+async def test_a_stream_says_what_it_waits_for(autojump_clock: MockClock, path: str) -> None:
+    async with farm() as client:
+        body: dict[str, Any] = {"model": "titles", "stream": True}
+        body |= {"input": "hello"} if path.endswith("responses") else chat()
+        answer = await client.post(path, json=body)
+        assert "queued 0, waits for: titles to be loaded" in comments(answer.text)
+        assert answer.text.count("data: ") > 2
+
+
+@trio_test
+async def test_operators_load_and_unload(autojump_clock: MockClock) -> None:
+    async with farm() as client:
+        loading = await client.post("/v1/models/titles/load", params={"keep_alive": "10m"})
+        assert loading.status_code == 202
+        await trio.sleep(1)
+        assert (await states(client))["titles"] == "loaded"
+        await trio.sleep(602)
+        assert (await states(client))["titles"] == "unloaded", "after its keep_alive"
+        await client.post("/v1/models/planner-too/unload")
+        await trio.sleep(1)
+        assert (await states(client))["planner"] == "unloaded"
+        assert (await client.get("/ready")).status_code == 200, "the next request loads it"
+        assert (await client.post("/v1/models/nobody/load")).status_code == 404
+        assert (await client.post("/v1/models/titles/load?keep_alive=soon")).status_code == 400
+
+
+@trio_test
+async def test_only_operators_load_and_unload(autojump_clock: MockClock) -> None:
+    async with farm(keys=KEYS) as client:
+        for path in ("load", "unload"):
+            for key, status in (("sk-user", 403), ("sk-admin", 202)):
+                headers = {"authorization": f"Bearer {key}"}
+                answer = await client.post(f"/v1/models/titles/{path}", headers=headers)
+                assert answer.status_code == status
+
+
+@trio_test
+async def test_reports_have_an_entry_for_each_model(autojump_clock: MockClock) -> None:
+    async with farm() as client:
+        report = (await client.get("/v1/scheduler")).json()
+        assert set(report["models"]) == {"planner", "titles"}
+        assert report["models"]["planner"]["engines"] == report["engines"]
+        engines = (await client.get("/v1/engines", params={"model": "titles"})).json()["engines"]
+        assert [one["condition"] for one in engines] == ["unloaded"]
+        assert (await client.get("/v1/cache", params={"model": "titles"})).status_code == 503
+        assert (await client.get("/v1/cache", params={"model": "planner"})).status_code == 200
+        assert (await client.get("/v1/cache", params={"model": "nobody"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("300", 300.0),
+        ("10m", 600.0),
+        ("1h30m", 5400.0),
+        ("-1", -1.0),
+        ("0", 0.0),
+        ("1.5s", 1.5),
+        ("500ms", 0.5),
+    ],
+)
+def test_durations_are_written_as_ollama_writes_them(text: str, seconds: float) -> None:
+    assert keep_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10 m", "m", "1e9", "5d", "--", "9" * 40, "-"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="keep_alive"):
+        keep_seconds(text)
