@@ -1,4 +1,6 @@
-"""What a tenant owes over all models: engine time on one counts against it in the queues of the others.
+"""Tenants charged over all models: engine time on one counts against a tenant in the queues of the others.
+
+A file of its own because it knows queues and speeds, and nothing of loading.
 
 Each model's queue keeps accounts of its own (`intake/service_ledger.py`). Every charge to a tenant is also
 made in the other queues, converted by what a token of service takes on each model, so that a tenant cannot
