@@ -57,7 +57,7 @@ class Standing:
     pinned: bool = False
     """Only an operator unloads it."""
     idle_seconds: float | None = None
-    """It is unloaded after so long without a request; None: never for that."""
+    """It is unloaded after this time without a request; None: never for that."""
 
     @property
     def idle(self) -> bool:
