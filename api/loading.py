@@ -40,8 +40,8 @@ def loading_routes(models: ServedModels) -> APIRouter:
     # `:path`, because hub ids contain a slash.
     @router.post("/v1/models/{name:path}/load", status_code=202)
     async def load(name: str, keep_alive: Annotated[str | None, Query()] = None) -> JSONResponse:
-        """Load a model now, if there is memory for it, or as soon as there is. `keep_alive`: unload it after this time
-        without a request, from now on; negative: never for that."""
+        """Load a model now, if there is memory for it, or as soon as there is. `keep_alive`: unload it after
+        this time without a request, from now on; negative: never for that."""
         seconds = None if keep_alive is None else keep_seconds(keep_alive)
         models.fleet.load(models.model(name).name, trio.current_time(), seconds)
         return JSONResponse(models.listing(name), status_code=202)

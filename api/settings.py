@@ -62,8 +62,8 @@ class ServeSettings(BaseModel):
     )
     idle_seconds: float | None = _option(
         "Model",
-        "Unload a model after this time without a request; 0: never. If not given: never the first one, others"
-        " after 900.",
+        "Unload a model after this time without a request; 0: never. If not given: never the first one,"
+        " others after 900.",
         None,
         ge=0,
         le=1e9,
