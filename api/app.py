@@ -98,7 +98,7 @@ def make_app(
     app.include_router(engine_routes(scheduler), responses=OPENAI_ERRORS)
     if metrics:
         app.include_router(metrics_routes([scheduler], server))
-    app.include_router(live_routes(scheduler, model))
+    app.include_router(live_routes({model.name: scheduler}))
 
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:

@@ -7,7 +7,7 @@ stream does.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +23,7 @@ from api import sse
 from api.auth import operator
 from api.engines import rounded
 from api.operations import cache_object
-from api.served_model import ServedModel
-from scheduler.errors import SchedulerError
+from scheduler.errors import ModelNotFound, SchedulerError
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics, MemberStatistics
@@ -43,7 +42,8 @@ _POLICY = (
 _encoder = msgspec.json.Encoder()
 
 
-def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
+def live_routes(schedulers: Mapping[str, Scheduler]) -> APIRouter:
+    """`schedulers`: of every model by its name, the default one first."""
     router = APIRouter(tags=["operations"])
 
     # HEAD as well: Claude Code uses it to test whether a server is there.
@@ -54,21 +54,27 @@ def live_routes(scheduler: Scheduler, model: ServedModel) -> APIRouter:
         )
 
     @router.get("/live", dependencies=[Depends(operator)], response_model=None)
-    async def live() -> Response:
-        """Stream server-sent events: `snapshot` twice a second, `cache` every few."""
-        return LiveStream(scheduler, model.name)
+    async def live(model: str | None = None) -> Response:
+        """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
+        few."""
+        name = next(iter(schedulers)) if model is None else model
+        if name not in schedulers:
+            names = ", ".join(map(repr, schedulers))
+            raise ModelNotFound(f"there is no model {name!r} here, but {names}", param="model")
+        return LiveStream(schedulers, name)
 
     return router
 
 
 class LiveStream(Response):
-    """Streams until the reader leaves, or a draining server has no more requests."""
+    """Streams what `model` does until the reader leaves, or a draining server has no more requests."""
 
-    def __init__(self, scheduler: Scheduler, model_name: str) -> None:
+    def __init__(self, schedulers: Mapping[str, Scheduler], model: str) -> None:
         super().__init__(headers=sse.HEADERS)
         del self.headers["content-length"]
-        self._scheduler = scheduler
-        self._model_name = model_name
+        self._schedulers = schedulers
+        self._scheduler = schedulers[model]
+        self._model = model
         self._inspection: Inspection | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +91,8 @@ class LiveStream(Response):
         while not self._over():
             recent = self._scheduler.recent.since(seen)
             seen = recent[-1].number if recent else seen
-            body = {**snapshot(self._scheduler), "model": self._model_name}
+            body = {**snapshot(self._scheduler), "model": self._model}
+            body["models"] = [_model_line(name, one) for name, one in self._schedulers.items()]
             body["recent"] = rounded([asdict(one) for one in recent])
             frame = sse.named(b"snapshot", _encoder.encode(body))
             if (inspection := self._inspection) is not None:
@@ -95,8 +102,8 @@ class LiveStream(Response):
             await trio.sleep(SNAPSHOT_SECONDS)
 
     def _over(self) -> bool:
-        now = self._scheduler.operations.statistics()
-        return now.draining and not now.queued and not now.in_engine
+        each = [scheduler.operations.statistics() for scheduler in self._schedulers.values()]
+        return all(now.draining and not now.queued and not now.in_engine for now in each)
 
     async def _inspect_forever(self) -> None:
         while True:
@@ -107,7 +114,7 @@ class LiveStream(Response):
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the server's current state for the page: of all engines together, and of each. Buckets are
+    """Return a model's current state for the page: of all its engines together, and of each. Buckets are
     totals by upper edge; the page computes differences."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
@@ -161,6 +168,22 @@ def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[st
         "prefix_bytes": value_of(engine.prefix_bytes),
         "budget_bytes": value_of(engine.kv_budget),
         "weights_bytes": value_of(engine.weights_bytes),
+    }
+
+
+def _model_line(name: str, scheduler: Scheduler) -> dict[str, Any]:
+    """Return what the page shows of a model beside the others."""
+    now = scheduler.operations.statistics()
+    return {
+        "model": name,
+        "condition": now.engine.condition.value,
+        "queued": now.queued,
+        "in_engine": now.in_engine,
+        "held_bytes": sum(
+            value_of(part)
+            for engine in scheduler.metrics.engines
+            for part in (engine.weights_bytes, engine.kv_bytes, engine.prefix_bytes)
+        ),
     }
 
 
