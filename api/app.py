@@ -98,7 +98,7 @@ def make_app(
     app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
     if metrics:
         app.include_router(metrics_routes(models, server))
-    app.include_router(live_routes(scheduler, models.names[0]))
+    app.include_router(live_routes(models))
 
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:

@@ -6,10 +6,14 @@ serve them. Both ports serve the probes: monitoring should not have to pass the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import trio
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from prometheus_client import CollectorRegistry, exposition
+from prometheus_client import CollectorRegistry, Metric, exposition
 from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from api.allowed_hosts import AllowedHosts
@@ -20,6 +24,9 @@ from api.operations import probe_routes
 from api.request_origin import OriginCheck
 from api.served_models import ServedModels
 from api.server.request_id import RequestIds
+
+_END = b"# EOF\n"
+"""OpenMetrics' last line."""
 
 
 def metrics_routes(models: ServedModels, server: ServerMetrics | None) -> APIRouter:
@@ -34,7 +41,7 @@ def metrics_routes(models: ServedModels, server: ServerMetrics | None) -> APIRou
             model.scheduler.operations.observe()
         if server is not None:
             server.observe()
-        body, content_type = _exposition(registry, request.headers.get("accept", ""))
+        body, content_type = await exposition_of(registry, request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     return router
@@ -63,10 +70,32 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
     return JSONResponse(error.openai_body(), status_code=error.status)
 
 
-def _exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Write the metrics. By default the library writes vllm_ for vllm:, although a colon needs no escape."""
-    if "application/openmetrics-text" in accept:
-        return openmetrics.generate_latest(
-            registry, escaping=openmetrics.ALLOWUTF8
-        ), openmetrics.CONTENT_TYPE_LATEST
-    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Write the metrics, and let streams go on after each family: the series of many models are milliseconds
+    of work."""
+    modern = "application/openmetrics-text" in accept
+    written = []
+    for family in registry.collect():
+        written.append(_of_family(family, modern))
+        await trio.lowlevel.checkpoint()
+    if modern:
+        return b"".join((*written, _END)), openmetrics.CONTENT_TYPE_LATEST
+    return b"".join(written), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Family(Collector):
+    """Stands for a registry."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _of_family(family: Metric, modern: bool) -> bytes:
+    """By default the library writes vllm_ for vllm:, although a colon needs no escape."""
+    if modern:
+        text: bytes = openmetrics.generate_latest(_Family(family), escaping=openmetrics.ALLOWUTF8)
+        return text.removesuffix(_END)
+    return exposition.generate_latest(_Family(family))

@@ -23,7 +23,10 @@ from api import sse
 from api.auth import operator
 from api.engines import rounded
 from api.operations import cache_object
+from api.served_models import ServedModels
 from scheduler.errors import SchedulerError
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model
 from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics, MemberStatistics
@@ -42,7 +45,7 @@ _POLICY = (
 _encoder = msgspec.json.Encoder()
 
 
-def live_routes(scheduler: Scheduler, model_name: str) -> APIRouter:
+def live_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     # HEAD as well: Claude Code uses it to test whether a server is there.
@@ -53,21 +56,23 @@ def live_routes(scheduler: Scheduler, model_name: str) -> APIRouter:
         )
 
     @router.get("/live", dependencies=[Depends(operator)], response_model=None)
-    async def live() -> Response:
-        """Stream server-sent events: `snapshot` twice a second, `cache` every few."""
-        return LiveStream(scheduler, model_name)
+    async def live(model: str | None = None) -> Response:
+        """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
+        few."""
+        return LiveStream(models.fleet, models.model(model))
 
     return router
 
 
 class LiveStream(Response):
-    """Streams until the reader leaves, or a draining server has no more requests."""
+    """Streams what `model` does until the reader leaves, or a draining server has no more requests."""
 
-    def __init__(self, scheduler: Scheduler, model_name: str) -> None:
+    def __init__(self, fleet: Fleet, model: Model) -> None:
         super().__init__(headers=sse.HEADERS)
         del self.headers["content-length"]
-        self._scheduler = scheduler
-        self._model_name = model_name
+        self._fleet = fleet
+        self._scheduler = model.scheduler
+        self._model = model
         self._inspection: Inspection | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +89,8 @@ class LiveStream(Response):
         while not self._over():
             recent = self._scheduler.recent.since(seen)
             seen = recent[-1].number if recent else seen
-            body = {**snapshot(self._scheduler), "model": self._model_name}
+            body = {**snapshot(self._scheduler), "model": self._model.name}
+            body["models"] = [_model_line(model) for model in self._fleet]
             body["recent"] = rounded([asdict(one) for one in recent])
             frame = sse.named(b"snapshot", _encoder.encode(body))
             if (inspection := self._inspection) is not None:
@@ -94,8 +100,8 @@ class LiveStream(Response):
             await trio.sleep(SNAPSHOT_SECONDS)
 
     def _over(self) -> bool:
-        now = self._scheduler.operations.statistics()
-        return now.draining and not now.queued and not now.in_engine
+        each = [model.scheduler.operations.statistics() for model in self._fleet]
+        return all(now.draining and not now.queued and not now.in_engine for now in each)
 
     async def _inspect_forever(self) -> None:
         while True:
@@ -106,7 +112,7 @@ class LiveStream(Response):
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the server's current state for the page: of all engines together, and of each. Buckets are
+    """Return a model's current state for the page: of all its engines together, and of each. Buckets are
     totals by upper edge; the page computes differences."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
@@ -160,6 +166,22 @@ def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[st
         "prefix_bytes": value_of(engine.prefix_bytes),
         "budget_bytes": value_of(engine.kv_budget),
         "weights_bytes": value_of(engine.weights_bytes),
+    }
+
+
+def _model_line(model: Model) -> dict[str, Any]:
+    """Return what the page shows of a model beside the others."""
+    now = model.scheduler.operations.statistics()
+    return {
+        "model": model.name,
+        "condition": model.condition,
+        "queued": now.queued,
+        "in_engine": now.in_engine,
+        "held_bytes": sum(
+            value_of(part)
+            for engine in model.scheduler.metrics.engines
+            for part in (engine.weights_bytes, engine.kv_bytes, engine.prefix_bytes)
+        ),
     }
 
 

@@ -13,8 +13,10 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from grafana.panel import DATASOURCE, Panel, matchers
 
-_INSTANCES = 'label_values(penstock_model_info{model=~"$model"}, instance)'
-_ENGINES = 'label_values(penstock_model_info{instance=~"$instance"}, engine)'
+# Of a series that a model has before it was ever loaded.
+_MODELS = "label_values(penstock_engine_up, model)"
+_INSTANCES = 'label_values(penstock_engine_up{model=~"$model"}, instance)'
+_ENGINES = 'label_values(penstock_engine_up{instance=~"$instance",model=~"$model"}, engine)'
 _DEATHS = "penstock_engine_deaths_total"
 
 
@@ -49,7 +51,7 @@ class Dashboard:
                 .keep_time(True)
             )
             .with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
-            .with_variable(_choice("model", "Model", "label_values(penstock_model_info, model)"))
+            .with_variable(_choice("model", "Model", _MODELS))
             .with_variable(_choice("instance", "Instance", _INSTANCES))
             .with_variable(_choice("engine", "Engine", _ENGINES))
             .annotation(_EngineDeaths())
@@ -89,4 +91,4 @@ class _EngineDeaths(models.AnnotationQuery, Builder[models.AnnotationQuery]):
 
     def to_json(self) -> dict[str, Any]:
         # Fields of Prometheus annotations that the SDK's type lacks.
-        return {**super().to_json(), "titleFormat": "engine {{engine}} died", "step": "10s"}
+        return {**super().to_json(), "titleFormat": "{{model}}: engine {{engine}} died", "step": "10s"}

@@ -1,5 +1,5 @@
 """A panel: what it shows, and its Grafana SDK builder. In expressions `@` stands for the matchers of the
-metric before it: the chosen instances, and the chosen engines if it has a series an engine."""
+metric before it: the chosen instances, and the chosen models and engines if it has their labels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from scheduler.telemetry.metrics import Metrics
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 INSTANCES = 'instance=~"$instance"'
-ENGINES = 'engine=~"$engine"'
+CHOICES = {"model": 'model=~"$model"', "engine": 'engine=~"$engine"'}
 RANGE = "$__rate_interval"
-ENGINE_LEGEND = "{{instance}} engine {{engine}}"
+BY_MODEL, BY_ENGINE = "instance, model", "instance, model, engine"
+MODEL_LEGEND = "{{instance}} {{model}}"
+"""In the legend of a panel with a curve a model."""
+ENGINE_LEGEND = MODEL_LEGEND + " engine {{engine}}"
 """In the legend of a panel with a curve an engine."""
 
 
@@ -40,17 +43,18 @@ class Query:
 
 def matchers(series: str) -> str:
     """Return the matchers of the dashboards' variables for series of this name."""
-    by_engine = series in series_of_engines() or series.startswith("instance_engine:")
-    return f"{INSTANCES},{ENGINES}" if by_engine else INSTANCES
+    level, colon, _ = series.partition(":")
+    labels = level.split("_") if colon else labels_of_series().get(series, ())
+    return ",".join((INSTANCES, *(matcher for label, matcher in CHOICES.items() if label in labels)))
 
 
 @cache
-def series_of_engines() -> frozenset[str]:
-    """Return the names of the series that have the label `engine`."""
+def labels_of_series() -> dict[str, frozenset[str]]:
+    """Return the labels of the exported series by name. A recording rule's name begins with its own."""
     metrics = Metrics()
     metrics.of_model("").of_engine("0").describe_model(dict.fromkeys(MODEL_FACTS, ""))
     samples = (one for family in metrics.registry.collect() for one in family.samples)
-    return frozenset(one.name for one in samples if "engine" in one.labels)
+    return {one.name: frozenset(one.labels) for one in samples}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +130,14 @@ class Panel:
 
 def quantiles(histogram: str, *shares: float) -> list[Query]:
     """Quantiles of a histogram; means hide what agents wait for."""
-    return [
-        Query(
-            f"histogram_quantile({share}, sum by (le) (rate({histogram}_bucket{{@}}[{RANGE}])))",
-            f"p{share * 100:g}",
-        )
-        for share in shares or (0.5, 0.95, 0.99)
-    ]
+    return [quantile(histogram, share, f"p{share * 100:g}") for share in shares or (0.5, 0.95, 0.99)]
+
+
+def quantile(histogram: str, share: float, legend: str, by: str = "") -> Query:
+    labels = f"{by}, le" if by else "le"
+    return Query(
+        f"histogram_quantile({share}, sum by ({labels}) (rate({histogram}_bucket{{@}}[{RANGE}])))", legend
+    )
 
 
 def rate(counter: str, legend: str, by: str = "") -> Query:
@@ -150,7 +155,7 @@ def most(gauge: str, legend: str, by: str = "instance") -> Query:
 
 def each(gauge: str, legend: str = "") -> Query:
     """One curve an engine."""
-    return most(gauge, f"{legend} {ENGINE_LEGEND}".strip(), by="instance, engine")
+    return most(gauge, f"{legend} {ENGINE_LEGEND}".strip(), by=BY_ENGINE)
 
 
 def share(part: str, whole: str, legend: str) -> Query:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import ENGINE_LEGEND, RANGE, Panel, Query, each, rate, share, total
+from grafana.panel import BY_ENGINE, ENGINE_LEGEND, RANGE, Panel, Query, each, rate, share, total
 
 CACHE = Dashboard(
     "cache",
@@ -23,8 +23,8 @@ CACHE = Dashboard(
             "percentunit",
             [
                 Query(
-                    f"sum by (instance, engine) (rate(penstock_prefix_hit_tokens_total{{@}}[{RANGE}]))"
-                    f" / sum by (instance, engine) (rate(penstock_prefix_query_tokens_total{{@}}[{RANGE}]))",
+                    f"sum by ({BY_ENGINE}) (rate(penstock_prefix_hit_tokens_total{{@}}[{RANGE}]))"
+                    f" / sum by ({BY_ENGINE}) (rate(penstock_prefix_query_tokens_total{{@}}[{RANGE}]))",
                     ENGINE_LEGEND,
                 )
             ],

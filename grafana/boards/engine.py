@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import ENGINE_LEGEND, RANGE, Panel, Query, each, quantiles, rate, share, stacked, total
+from grafana.panel import (
+    BY_ENGINE,
+    BY_MODEL,
+    ENGINE_LEGEND,
+    MODEL_LEGEND,
+    RANGE,
+    Panel,
+    Query,
+    each,
+    quantiles,
+    rate,
+    share,
+    stacked,
+    total,
+)
 
 ENGINE = Dashboard(
     "engine",
@@ -17,7 +31,7 @@ ENGINE = Dashboard(
             [
                 Query(
                     "penstock_model_info{@}",
-                    ENGINE_LEGEND + ": {{model}} ({{model_type}}, {{weights_dtype}}) on {{device}}",
+                    ENGINE_LEGEND + ": {{model_type}}, {{weights_dtype}}, on {{device}}",
                 ),
                 Query(
                     "penstock_build_info{@}",
@@ -36,11 +50,33 @@ ENGINE = Dashboard(
         stacked(
             "Engines by condition",
             "failed: it does not start any more; the others have its work. draining: it leaves after its "
-            "last request. restarting for minutes: see restarts by cause.",
+            "last request. unloaded: nobody asks for its model. restarting for minutes: see restarts "
+            "by cause.",
             "short",
             total,
             "penstock_engines",
             by="condition",
+        ),
+        Panel(
+            "Engines up by model",
+            "0: the model is not loaded, or has no engine that works; see engines by condition. If it "
+            "alternates in minutes: models take each other's memory.",
+            "short",
+            [total("penstock_engine_up", MODEL_LEGEND, by=BY_MODEL)],
+        ),
+        Panel(
+            "Memory by model",
+            "Weights, running rows and kept prefixes. One that nobody uses should shrink while "
+            "another grows.",
+            "bytes",
+            [
+                Query(
+                    f"sum by ({BY_MODEL}) (penstock_weights_bytes{{@}} + penstock_kv_bytes{{@}}"
+                    " + penstock_prefix_bytes{@})",
+                    MODEL_LEGEND,
+                )
+            ],
+            stacked=True,
         ),
         Panel(
             "Engine deaths",
@@ -49,7 +85,7 @@ ENGINE = Dashboard(
             "short",
             [
                 Query(
-                    "sum by (instance, engine) (increase(penstock_engine_deaths_total{@}[10m]))",
+                    f"sum by ({BY_ENGINE}) (increase(penstock_engine_deaths_total{{@}}[10m]))",
                     f"in 10 min, {ENGINE_LEGEND}",
                 )
             ],
@@ -97,7 +133,7 @@ ENGINE = Dashboard(
             "short",
             [
                 Query(
-                    "sum by (instance, engine) (instance_engine:penstock_generated_tokens:rate1m{@})",
+                    f"sum by ({BY_ENGINE}) (instance_model_engine:penstock_generated_tokens:rate1m{{@}})",
                     ENGINE_LEGEND,
                 )
             ],
@@ -109,7 +145,7 @@ ENGINE = Dashboard(
             "percentunit",
             [
                 Query(
-                    "max by (instance, engine) (penstock_running_slots{@} / penstock_slots{@})",
+                    f"max by ({BY_ENGINE}) (penstock_running_slots{{@}} / penstock_slots{{@}})",
                     ENGINE_LEGEND,
                 )
             ],
@@ -141,7 +177,7 @@ ENGINE = Dashboard(
             "percentunit",
             [
                 Query(
-                    f"sum by (instance, engine) (rate(penstock_engine_step_seconds_sum{{@}}[{RANGE}]))",
+                    f"sum by ({BY_ENGINE}) (rate(penstock_engine_step_seconds_sum{{@}}[{RANGE}]))",
                     ENGINE_LEGEND,
                 )
             ],
@@ -179,7 +215,7 @@ ENGINE = Dashboard(
                 ),
                 *quantiles("penstock_engine_step_prefill_tokens", 0.95),
                 Query(
-                    "min by (instance, engine) (penstock_prefill_chunk_ceiling_tokens{@})",
+                    f"min by ({BY_ENGINE}) (penstock_prefill_chunk_ceiling_tokens{{@}})",
                     f"ceiling {ENGINE_LEGEND}",
                 ),
             ],
@@ -190,11 +226,11 @@ ENGINE = Dashboard(
             "percentunit",
             [
                 Query(
-                    "max by (instance, engine) (penstock_kv_bytes{@} / penstock_kv_budget_bytes{@})",
+                    f"max by ({BY_ENGINE}) (penstock_kv_bytes{{@}} / penstock_kv_budget_bytes{{@}})",
                     ENGINE_LEGEND,
                 ),
                 Query(
-                    "min by (instance, engine) (penstock_kv_cache_share{@})",
+                    f"min by ({BY_ENGINE}) (penstock_kv_cache_share{{@}})",
                     f"usable share {ENGINE_LEGEND}",
                 ),
             ],
@@ -230,7 +266,7 @@ ENGINE = Dashboard(
             "bytes",
             [
                 Query(
-                    "max by (instance, engine, part) (penstock_memory_guard_bytes{@})",
+                    f"max by ({BY_ENGINE}, part) (penstock_memory_guard_bytes{{@}})",
                     f"{{{{part}}}} {ENGINE_LEGEND}",
                 ),
             ],

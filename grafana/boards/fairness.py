@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import Panel, most, rate, stacked, total
+from grafana.panel import BY_MODEL, MODEL_LEGEND, Panel, most, rate, stacked, total
 
 FAIRNESS = Dashboard(
     "fairness",
@@ -73,7 +73,7 @@ FAIRNESS = Dashboard(
             "Service gap",
             "Largest difference of service between tenants that wait. Large for minutes: unfair.",
             "short",
-            [most("penstock_service_gap_tokens", "{{instance}}")],
+            [most("penstock_service_gap_tokens", MODEL_LEGEND, by=BY_MODEL)],
             bad=50_000,
         ),
         stacked(

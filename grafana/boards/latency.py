@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.dashboard import Dashboard
-from grafana.panel import Panel, Query, quantiles, rate
+from grafana.panel import BY_MODEL, MODEL_LEGEND, Panel, most, quantile, quantiles, rate
 
 LATENCY = Dashboard(
     "latency",
@@ -16,6 +16,19 @@ LATENCY = Dashboard(
             "s",
             quantiles("penstock_time_to_first_token_seconds"),
             bad=10,
+        ),
+        Panel(
+            "First token by model, p95",
+            "One alone is late: its queue, its prompts, or its load, for which the first requests wait.",
+            "s",
+            [quantile("penstock_time_to_first_token_seconds", 0.95, MODEL_LEGEND, by=BY_MODEL)],
+            bad=10,
+        ),
+        Panel(
+            "Gap between tokens by model, p95",
+            "All rise together: they share a device. One alone: its rows or its contexts.",
+            "s",
+            [quantile("penstock_inter_token_seconds", 0.95, MODEL_LEGEND, by=BY_MODEL)],
         ),
         Panel(
             "Gap between tokens",
@@ -72,8 +85,10 @@ LATENCY = Dashboard(
             "The share that breaks the SLO; its budget is 0.05.",
             "percentunit",
             [
-                Query("max by (instance) (instance:penstock_ttft_slow:ratio_rate5m{@})", "5m {{instance}}"),
-                Query("max by (instance) (instance:penstock_ttft_slow:ratio_rate1h{@})", "1h {{instance}}"),
+                most(
+                    f"instance_model:penstock_ttft_slow:ratio_rate{span}", f"{span} {MODEL_LEGEND}", BY_MODEL
+                )
+                for span in ("5m", "1h")
             ],
             bad=0.05,
         ),

@@ -98,6 +98,14 @@ class Model:
             case _:
                 return self.waits or f"{self.name} to be loaded"
 
+    @property
+    def condition(self) -> str:
+        """Its state; of a loaded one that of its engines."""
+        life = self.scheduler.pool.statistics()
+        if self.state is ModelState.LOADED or life.ready is not None:
+            return life.condition.value
+        return self.state.value
+
     def loading(self, stage: str) -> None:
         """Its engine has begun a stage of its load."""
         self._stage = stage

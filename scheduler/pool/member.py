@@ -291,7 +291,8 @@ class Member:
         self.lost_at = self._clock()
         self.sender.disconnect()
         self.stall.engine_lost()
-        self._telemetry.sample(observation.observe_loss, self.metrics)
+        stopped = self.supervisor.statistics().death_cause is DeathCause.STOPPED
+        self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
         if self._config.engine.kv_disk is None:

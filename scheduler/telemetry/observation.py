@@ -199,9 +199,14 @@ def observe_ready(engine: EngineMetrics, ready: Ready) -> None:
     )
 
 
-def observe_loss(engine: EngineMetrics) -> None:
+def observe_loss(engine: EngineMetrics, *, stopped: bool) -> None:
+    """The process is gone, or going. `stopped`: on purpose; its memory then is another model's."""
     engine.up.set(0)
-    engine.deaths.inc()
+    if stopped:
+        engine.weights_bytes.set(0)
+        engine.kv_budget.set(0)
+    else:
+        engine.deaths.inc()
 
 
 def observe_death(engine: EngineMetrics, cause: DeathCause) -> None:

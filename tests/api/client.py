@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,9 +13,17 @@ import httpx
 from api.app import make_app
 from api.served_model import ServedModel
 from api.served_models import ServedModels
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
 
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
+
+
+def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
+    """Return models under these names, all of them always loaded."""
+    fleet = Fleet([Model.kept(name, scheduler) for name, scheduler in schedulers.items()])
+    return ServedModels(fleet, {name: replace(MODEL, names=(name,)) for name in schedulers})
 
 
 @asynccontextmanager

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import httpx
 import pytest
+import trio
 import trio.testing
+from prometheus_client import exposition as classic
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
 from api.allowed_hosts import ANY_HOST
-from api.exposition import make_metrics_app
+from api.exposition import exposition_of, make_metrics_app
 from api.http_metrics import ServerMetrics
-from api.served_models import ServedModels
 from api.server.refusals import Refusal
 from api.server.statistics import Tally
-from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.model import Model
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
-from tests.api.client import MODEL, chat, client_of
+from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
+
+MODERN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
 @trio_test
@@ -63,8 +64,7 @@ async def test_openmetrics_is_for_those_who_accept_it(autojump_clock: trio.testi
         answer = await client.post("/v1/chat/completions", json=chat())
         identity = answer.headers["x-request-id"]
         classic = await client.get("/metrics")
-        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-        modern = await client.get("/metrics", headers={"accept": accept})
+        modern = await client.get("/metrics", headers={"accept": MODERN})
     assert classic.headers["content-type"].startswith("text/plain")
     assert identity not in classic.text
     assert modern.headers["content-type"].startswith("application/openmetrics-text")
@@ -102,9 +102,7 @@ async def test_a_scrape_is_of_every_model(autojump_clock: trio.testing.MockClock
     metrics = Metrics()
     names = ("tiny", "large")
     schedulers = [make_scheduler(LoopbackLauncher(), metrics=metrics.of_model(name)) for name in names]
-    fleet = Fleet([Model.kept(name, one) for name, one in zip(names, schedulers, strict=True)])
-    models = ServedModels(fleet, {name: replace(MODEL, names=(name,)) for name in names})
-    app = make_metrics_app(models, 60.0, ANY_HOST)
+    app = make_metrics_app(several(dict(zip(names, schedulers, strict=True))), 60.0, ANY_HOST)
     async with running(schedulers[0]), running(schedulers[1]):
         await answer(schedulers[1], ask(max_tokens=5))
         await trio.sleep(7)
@@ -116,3 +114,33 @@ async def test_a_scrape_is_of_every_model(autojump_clock: trio.testing.MockClock
         assert read("penstock_last_step_age_seconds", model=model, engine="0") == pytest.approx(age, abs=0.1)
         assert read("penstock_engines", model=model, condition="ready") == 1
     assert read("penstock_http_requests_total", route="/metrics") == 1
+
+
+@trio_test
+async def test_a_scrape_of_many_models_lets_streams_go_on(autojump_clock: trio.testing.MockClock) -> None:
+    """After each family; the text is the library's own."""
+    metrics = Metrics()
+    for number in range(20):
+        metrics.of_model(f"model-{number}").of_engine("0")
+    metrics.registry.register(VllmNames(metrics))
+    families = len(list(metrics.registry.collect()))
+    turns = 0
+
+    async def stream() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    for accept, whole in (
+        ("text/plain", classic.generate_latest(metrics.registry)),
+        (MODERN, openmetrics.generate_latest(metrics.registry, escaping=openmetrics.ALLOWUTF8)),
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream)
+            before = turns
+            text, _ = await exposition_of(metrics.registry, accept)
+            nursery.cancel_scope.cancel()
+        assert text == whole
+        # Whichever of the two tasks has its first turn first.
+        assert turns - before >= families - 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import trio.testing
+from fastapi import FastAPI
 from trio.testing import trio_test
 
-from api.live import snapshot
-from tests.api.client import chat, client_of
+from api.live import live_routes, snapshot
+from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 
 def named(body: str, name: str) -> list[Any]:
@@ -74,3 +76,83 @@ async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockCl
     }
     lines = [(line["engine"], line["running_slots"], line["running_bytes"]) for line in body["engines"]]
     assert lines == [("0", 1, 2), ("1", 10, 20)]
+
+
+@trio_test
+async def test_a_stream_is_of_one_model_and_lists_them_all(autojump_clock: trio.testing.MockClock) -> None:
+    """The first one's unless another is named; it ends when the whole server is drained."""
+    tiny, large = (make_scheduler(LoopbackLauncher()) for _ in range(2))
+    app = FastAPI()
+    app.include_router(live_routes(several({"tiny": tiny, "owner/large": large})))
+    transport, bodies = httpx.ASGITransport(app), dict[str, str]()
+    over = dict[str, float]()
+    async with running(large) as nursery, httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+
+        async def watch(query: str) -> None:
+            bodies[query] = (await http.get(f"/live{query}")).text
+            over[query] = trio.current_time()
+
+        nursery.start_soon(watch, "")
+        nursery.start_soon(watch, "?model=owner/large")
+        await answer(large, ask(max_tokens=5))
+        await trio.sleep(1)
+        tiny.start_drain()
+        await trio.sleep(1)
+        assert over == {}
+        large.start_drain()
+        await trio.sleep(1)
+        assert len(over) == 2
+    first, second = (named(bodies[query], "snapshot")[-1] for query in ("", "?model=owner/large"))
+    assert (first["model"], first["generated_tokens"], first["engine"]["condition"]) == (
+        "tiny",
+        0,
+        "starting",
+    )
+    assert (second["model"], second["generated_tokens"]) == ("owner/large", 5)
+    assert second["engine"]["condition"] == "ready"
+    lists = [[(one["model"], one["condition"]) for one in body["models"]] for body in (first, second)]
+    assert lists == [[("tiny", "loading"), ("owner/large", "ready")]] * 2
+    recent = [one["id"] for one in named(bodies["?model=owner/large"], "snapshot")[0]["recent"]]
+    assert recent in ([], ["test-hello"])
+    assert not any(body["recent"] for body in named(bodies[""], "snapshot"))
+
+
+@trio_test
+async def test_a_model_that_is_not_there_has_no_stream(autojump_clock: trio.testing.MockClock) -> None:
+    """As anywhere else: 404, with the names that there are."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with client_of(scheduler) as client:
+        found = await client.get("/live", params={"model": "nobody"})
+    assert found.status_code == 404
+    assert found.json()["error"]["code"] == "model_not_found"
+    assert "'tiny'" in found.json()["error"]["message"]
+
+
+@trio_test
+async def test_a_models_line_has_what_it_holds_and_who_waits(autojump_clock: trio.testing.MockClock) -> None:
+    """Weights, rows and prefixes of all its engines."""
+    tiny, large = (make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0) for _ in range(2))
+    app = FastAPI()
+    app.include_router(live_routes(several({"tiny": tiny, "large": large})))
+    transport = httpx.ASGITransport(app)
+    async with (
+        running(tiny),
+        running(large),
+        httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+    ):
+        engine = large.metrics.of_engine("0")
+        for gauge, size in ((engine.weights_bytes, 1000), (engine.kv_bytes, 20), (engine.prefix_bytes, 3)):
+            gauge.set(size)
+        async with large.stream(ask("one", max_tokens=60)), large.stream(ask("two", max_tokens=60)):
+            for scheduler in (tiny, large):
+                scheduler.start_drain()
+            body = (await http.get("/live")).text
+    lines = {one["model"]: one for one in named(body, "snapshot")[0]["models"]}
+    assert lines["large"] == {
+        "model": "large",
+        "condition": "ready",
+        "queued": 1,
+        "in_engine": 1,
+        "held_bytes": 1023,
+    }
+    assert (lines["tiny"]["queued"], lines["tiny"]["in_engine"]) == (0, 0)

@@ -7,14 +7,26 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+import trio
+from fastapi import FastAPI
+from fastapi import Request as Asked
+from fastapi.responses import PlainTextResponse
 
+from api.live import live_routes
+from api.server.server import Server
+from scheduler.errors import ModelNotFound
+from tests.api.client import several
 from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import tab
 from tests.end_to_end.serving import Served, serving
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
 SCREENSHOTS = os.environ.get("SCREENSHOTS_INTO")
 """A folder to leave them in, for somebody to look at."""
@@ -29,13 +41,18 @@ SLOW = (
 )
 EVIL = "<img src=x onerror=boom()>"
 OVERFLOW = """
-[...document.querySelectorAll("section,header,h1,h2,.lane,.bar,form,input,textarea,button,small")]
+[...document.querySelectorAll("section,header,h1,h2,.lane,.bar,form,input,select,textarea,button,small")]
   .filter(one => !one.closest(".scroll"))
   .filter(one => one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .map(one => one.tagName + "#" + one.id)"""
 GIVE_KEY = """
 document.querySelector("#key").value = "{}";
 document.querySelector("#keyform button").click()"""
+
+CHOOSE = """
+const select = document.querySelector("#models");
+select.selectedIndex = {};
+select.dispatchEvent(new Event("change"))"""
 
 ANOTHER_ENGINE = """
 const one = snapshot;
@@ -123,6 +140,102 @@ def test_several_engines_have_a_line_each(width: int, tmp_path: Path) -> None:
         assert page.complaints == []
         if SCREENSHOTS:
             page.screenshot(Path(SCREENSHOTS) / f"live-engines-{width}.png")
+
+
+@dataclass(slots=True)
+class TwoModels:
+    """A server on a real port with two models, of which the large one never starts."""
+
+    url: str = ""
+    asked: list[str | None] = field(default_factory=list)
+    """The model of each request of the chat box."""
+
+
+@contextmanager
+def two_models() -> Iterator[TwoModels]:
+    """Serve the page alone, in a thread of this process, until the block is left."""
+    served, started = TwoModels(), threading.Event()
+    stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
+    tiny, large = (make_scheduler(LoopbackLauncher()) for _ in range(2))
+    app = FastAPI()
+    app.include_router(live_routes(several({"tiny": tiny, EVIL: large})))
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: dict[str, Any]) -> PlainTextResponse:
+        served.asked.append(body.get("model"))
+        return PlainTextResponse("data: [DONE]\n\n", media_type="text/event-stream")
+
+    @app.exception_handler(ModelNotFound)
+    async def missing(_: Asked, error: ModelNotFound) -> PlainTextResponse:
+        return PlainTextResponse(str(error), status_code=404)
+
+    async def main() -> None:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        served.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with running(tiny) as nursery:
+            stop.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            nursery.start_soon(Server(app, on_error=lambda error, asked: None).run, listeners)
+            await answer(tiny, ask("first"))
+            started.set()
+            await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert started.wait(20)
+    try:
+        yield served
+    finally:
+        token, scope = stop[0]
+        token.run_sync_soon(scope.cancel)
+        thread.join(20)
+
+
+def test_several_models_have_a_switch(tmp_path: Path) -> None:
+    """The page shows the one that is chosen, also after it is opened again, and a line for each."""
+    with two_models() as served, tab(tmp_path / "profile") as page:
+        page.open(served.url, 390)
+        page.until('document.querySelector("#state").textContent === "ready"')
+        rows = '[...document.querySelectorAll("#allmodels tr")].map(row => row.children[{}].textContent)'
+        assert page.ask(rows.format(0)) == ["tiny", EVIL]
+        assert page.ask(rows.format(1)) == ["ready", "loading"]
+        assert page.ask('document.querySelector("#models").value') == "tiny"
+        page.until('document.querySelectorAll("#recent tr").length === 1')
+        page.ask(CHOOSE.format(1))
+        page.until('document.querySelector("#state").textContent === "starting"')
+        assert page.ask('document.querySelectorAll("#recent tr").length') == 0
+        page.ask('document.querySelector("#send").click()')
+        page.until('!document.querySelector("#send").disabled')
+        page.open(served.url, 390)
+        page.until('document.querySelector("#state").textContent === "starting"')
+        assert page.ask('document.querySelector("#models").selectedIndex') == 1
+        assert page.ask(OVERFLOW) == []
+        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        page.ask(CHOOSE.format(0))
+        page.until('document.querySelectorAll("#recent tr").length === 1')
+        page.until('document.querySelector("#state").textContent === "ready"')
+        page.ask('document.querySelector("#send").click()')
+        page.until('!document.querySelector("#send").disabled')
+        assert served.asked == [EVIL, "tiny"]
+        page.ask('sessionStorage.setItem("penstock-model", "gone")')
+        page.open(served.url, 1280)
+        page.until('document.querySelector("#models").value === "tiny"')
+        assert page.ask(OVERFLOW) == []
+        assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert page.ask('document.querySelectorAll("img").length') == 0
+        assert [one for one in page.complaints if "404" not in one] == []
+        if SCREENSHOTS:
+            page.screenshot(Path(SCREENSHOTS) / "live-models.png")
+
+
+def test_one_model_has_no_switch(tmp_path: Path) -> None:
+    """Its name stands in the head of the page, and the chat box names no model."""
+    with serving(*SLOW) as served, tab(tmp_path / "profile") as page:
+        page.open(served.url, 1280)
+        page.until('document.querySelector("#state").textContent === "ready"')
+        assert page.ask('document.querySelector("#switch").hidden')
+        assert page.ask('document.querySelector("#all").hidden')
+        assert page.ask('document.querySelector("#model").textContent') != ""
+        assert page.ask("several") is False
 
 
 def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from prometheus_client import CollectorRegistry
 
 from scheduler.telemetry.labels import MODEL_FACTS
@@ -9,11 +11,17 @@ from scheduler.telemetry.metrics import Metrics
 
 
 def registry(*engines: str) -> CollectorRegistry:
+    """Of a server whose only model has these engines."""
+    return registry_of({"tiny": engines})
+
+
+def registry_of(engines: Mapping[str, Sequence[str]]) -> CollectorRegistry:
+    """`engines`: by model."""
     metrics = Metrics(["acme"])
-    model = metrics.of_model("tiny")
     metrics.describe_build({"version": "1", "python": "3", "mlx": "0"})
     metrics.http_requests.labels("GET", "/health", "200").inc()
     metrics.bodies_with_ignored_fields.labels("/v1/messages").inc()
-    for engine in engines:
-        model.of_engine(engine).describe_model(dict.fromkeys(MODEL_FACTS, "x"))
+    for model, names in engines.items():
+        for name in names:
+            metrics.of_model(model).of_engine(name).describe_model(dict.fromkeys(MODEL_FACTS, "x"))
     return metrics.registry

@@ -73,8 +73,8 @@ def expressions() -> Iterator[Expression]:
 
 
 def filled_in(promql: str, rate_interval: str = "1m") -> str:
-    """Return the expression as Grafana sends it, with all instances and engines."""
-    filled = promql.replace("$instance", ".*").replace("$engine", ".*")
+    """Return the expression as Grafana sends it, with all instances, models and engines."""
+    filled = promql.replace("$instance", ".*").replace("$model", ".*").replace("$engine", ".*")
     return filled.replace("$__rate_interval", rate_interval)
 
 

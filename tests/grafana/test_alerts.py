@@ -45,6 +45,10 @@ def engines(metric: str, *values: str, **labels: str) -> dict[str, str]:
     return {f'{metric}{{engine="{number}"{more}}}': one for number, one in enumerate(values)}
 
 
+def unloaded(model: str, engines: str) -> dict[str, str]:
+    return {f'penstock_engines{{condition="unloaded",model="{model}"}}': engines}
+
+
 def cache(evicted: int, stored: int, found: int) -> dict[str, str]:
     """Of two engines, of which the second has no work."""
     return {
@@ -66,7 +70,7 @@ def cancels(slow: int) -> dict[str, str]:
 CASES = {
     "PenstockDown": Case({'up{job="penstock"}': "1x50 0x60"}, {'up{job="penstock"}': "1x120"}, early=51),
     "PenstockEngineDown": Case(
-        engines("penstock_engine_up", "1x50 0x60", "1x30 0x80"),
+        engines("penstock_engine_up", "1x50 0x60", "1x30 0x80") | unloaded("tiny", "0x120"),
         engines("penstock_engine_up", "1x50 0x60", "1x120"),
         early=53,
     ),
@@ -155,8 +159,10 @@ def fires(name: str, series: dict[str, str], minute: int, folder: Path) -> bool:
 
 
 def with_instance(series: str) -> str:
-    name, brace, labels = series.partition("{")
-    return f'{name}{{instance="mac-1",{labels}' if brace else f'{name}{{instance="mac-1"}}'
+    """Of a server's only model, if the series does not say of which."""
+    name, _, labels = series.partition("{")
+    model = "" if name == "up" or "model=" in labels else 'model="tiny",'
+    return f'{name}{{instance="mac-1",{model}{labels or "}"}'
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -171,6 +177,24 @@ def test_it_fires_when_it_should(name: str, tmp_path: Path) -> None:
 def test_it_keeps_quiet_when_it_should(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     assert not fires(name, case.good, case.minute, tmp_path)
+
+
+def test_a_model_that_is_not_loaded_is_not_down(tmp_path: Path) -> None:
+    """Nor does it hide that another one is."""
+    ups = {f'penstock_engine_up{{engine="0",model="{one}"}}': "1x50 0x70" for one in ("tiny", "large")}
+    asleep = unloaded("large", "0x50 1x70")
+    assert not fires("PenstockEngineDown", ups | asleep | unloaded("tiny", "0x50 1x70"), 60, tmp_path)
+    assert fires("PenstockEngineDown", ups | asleep | unloaded("tiny", "0x120"), 60, tmp_path)
+    large = {name: values for name, values in ups.items() if "large" in name}
+    assert not fires("PenstockEngineDown", large | asleep, 60, tmp_path)
+
+
+def test_one_model_that_fails_is_not_hidden_by_another(tmp_path: Path) -> None:
+    """A twentieth of all requests, and half of the small model's."""
+    many = {f'penstock_requests_total{{model="large",outcome="{one}"}}': "0+95x120" for one in ("stop",)}
+    few = {f'penstock_requests_total{{model="tiny",outcome="{one}"}}': "0+2x120" for one in ("stop", "error")}
+    assert fires("PenstockFailing", many | few, 60, tmp_path)
+    assert not fires("PenstockFailing", many, 60, tmp_path)
 
 
 def test_the_rules_are_well_formed() -> None:

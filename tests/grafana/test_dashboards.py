@@ -113,10 +113,11 @@ def test_variables_and_annotation_are_read_from_the_chosen_data_source() -> None
         assert (source["type"], source["query"]) == ("datasource", "prometheus")
         for choice in choices:
             assert choice["datasource"]["uid"] == "${datasource}"
-            assert choice["query"]["query"].startswith("label_values(penstock_model_info")
+            # A model that was never loaded has no penstock_model_info.
+            assert choice["query"]["query"].startswith("label_values(penstock_engine_up")
             assert (choice["allValue"], choice["includeAll"], choice["multi"]) == (".*", True, True)
         (deaths,) = board["annotations"]["list"]
-        assert (deaths["titleFormat"], deaths["step"]) == ("engine {{engine}} died", "10s")
+        assert (deaths["titleFormat"], deaths["step"]) == ("{{model}}: engine {{engine}} died", "10s")
         assert all(panel["datasource"]["uid"] == "${datasource}" for panel in board["panels"])
 
 
@@ -144,11 +145,12 @@ def test_panels_have_a_unit_a_description_and_a_place(path: Path) -> None:
     assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_a_chosen_engine_is_asked_for_where_there_is_one() -> None:
-    """A matcher on a label that a series lacks empties its panel; a missing one shows all engines."""
-    names = {family.name: family.samples for family in registry("0").collect()}
-    engines = {one.name for samples in names.values() for one in samples if "engine" in one.labels}
-    engines |= {name for name in recorded() if name.startswith("instance_engine:")}
+@pytest.mark.parametrize("label", ["model", "engine"])
+def test_what_is_chosen_is_asked_for_where_there_is_one(label: str) -> None:
+    """A matcher on a label that a series lacks empties its panel; a missing one shows all of them."""
+    samples = [one for family in registry("0").collect() for one in family.samples]
+    labelled = {one.name for one in samples if label in one.labels}
+    labelled |= {name for name in recorded() if label in name.partition(":")[0].split("_")}
     selectors = re.compile(r"([\w:]+)\{([^}]*)\}")
     found = [
         (one.where, series, matchers)
@@ -157,7 +159,7 @@ def test_a_chosen_engine_is_asked_for_where_there_is_one() -> None:
         for series, matchers in selectors.findall(one.promql)
     ]
     assert len(found) > 100
-    wrong = [one for one in found if (one[1] in engines) != ('engine=~"$engine"' in one[2])]
+    wrong = [one for one in found if (one[1] in labelled) != (f'{label}=~"${label}"' in one[2])]
     assert wrong == []
 
 
@@ -166,6 +168,7 @@ def test_alerts_have_a_runbook_and_a_severity() -> None:
     for alert in alerts():
         assert alert["labels"]["severity"] in ("page", "warn")
         assert "$labels.instance" in alert["annotations"]["summary"]
+        assert ("$labels.model" in alert["annotations"]["summary"]) == (alert["alert"] != "PenstockDown")
         assert len(alert["annotations"]["description"]) > 100
     names = [rule.get("alert") or rule["record"] for rule in rules()]
     assert len(set(names)) == len(names)

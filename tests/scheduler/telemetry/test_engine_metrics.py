@@ -89,7 +89,7 @@ def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
     engine = metrics.of_engine("0")
     totals = EngineTotals(engine)
     totals.take(busy(4))
-    observation.observe_loss(engine)
+    observation.observe_loss(engine, stopped=False)
     observation.observe_death(engine, DeathCause.KILLED)
     totals.forget()
     assert metrics.of_engine("0") is engine
@@ -184,7 +184,15 @@ def test_engines_are_counted_by_condition() -> None:
 
 
 def test_a_stop_is_no_restart() -> None:
-    """An engine that was drained ended as it should."""
+    """An engine that was drained, or whose model was unloaded, ended as it should. Its memory is back."""
     metrics = Metrics().of_model("tiny")
-    observation.observe_death(metrics.of_engine("0"), DeathCause.STOPPED)
-    assert sample(metrics.registry, "penstock_engine_restarts_total") == 0
+    engine = metrics.of_engine("0")
+    engine.up.set(1)
+    engine.weights_bytes.set(70)
+    engine.kv_budget.set(30)
+    observation.observe_loss(engine, stopped=True)
+    observation.observe_death(engine, DeathCause.STOPPED)
+    for name in ("restarts_total", "deaths_total", "up"):
+        assert sample(metrics.registry, f"penstock_engine_{name}") == 0
+    assert sample(metrics.registry, "penstock_weights_bytes") == 0
+    assert sample(metrics.registry, "penstock_kv_budget_bytes") == 0

@@ -182,3 +182,14 @@ async def test_vllms_names_say_what_ours_say(autojump_clock: MockClock) -> None:
     assert value("vllm:time_to_first_token_seconds_bucket", **labels, le="+Inf") == 3
     text = generate_latest(scheduler.metrics.registry).decode()
     assert {family.name for family in text_string_to_metric_families(text)} >= {"vllm:prompt_tokens"}
+
+
+@trio_test
+async def test_an_engine_that_is_stopped_has_not_died(autojump_clock: MockClock) -> None:
+    """With the server, or because its model is unloaded: nothing to alert anybody about."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler):
+        await answer(scheduler, ask("hello"))
+        assert sample(scheduler.metrics.registry, "penstock_engine_up") == 1
+    for name in ("up", "deaths_total", "restarts_total"):
+        assert sample(scheduler.metrics.registry, f"penstock_engine_{name}") == 0
