@@ -177,8 +177,8 @@ class MemoryWatch:
             -1 if reading.available is None else reading.available,
             int(reading.pressure),
             needed,
-            self._least_bytes(0),
-            self._least_bytes(self._needed_by_rows(reading.fixed_kv - reading.rows)),
+            *self._wanted(reading),
+            self._asked_bytes,
         )
 
     def _should_clear(self, reading: Reading, needed: int) -> bool:
@@ -283,6 +283,12 @@ class MemoryWatch:
         attend to in place."""
         needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
         return needed + needed // _GROWTH_PART
+
+    def _wanted(self, reading: Reading) -> tuple[int, int, int]:
+        """The least limits: of the process alone, with its rows, and with all its prefixes."""
+        rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
+        kept = rows + reading.kv - reading.fixed_kv
+        return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
 
     def _least_bytes(self, kv_bytes: int) -> int:
         """The least limit that leaves this to KV; 0 without a limit."""

@@ -308,6 +308,10 @@ class MemoryState(WireStruct, frozen=True):
     """The least limit with which it runs, without a row; 0: it has no limit."""
     least: int = 0
     """The least limit with which its rows run on; at least `floor`."""
+    kept: int = 0
+    """The least limit with which it keeps its prefixes, too; at least `least`."""
+    asked: int = 0
+    """The limit of the last SetMemoryLimit, or that it was loaded with."""
 
 
 class Counters(WireStruct, frozen=True):
