@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -29,11 +31,15 @@ from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.memory_budget import MemoryBudget
+from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
-from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of
+from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sharers_of
+from scheduler.pool.owner import WholeMemory
 from scheduler.pool.pool import Launchers
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.model_folder import ModelFolder
@@ -74,62 +80,107 @@ class Assembly:
     """Of each model that is traced."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all models have in common."""
+
+    keys: ApiKeys
+    blas: BlasChoice
+    metrics: Metrics
+    threads: WorkerThreads
+    memory: SharedMemory | None
+    """None: one model has all of it."""
+    models: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    model: Model
+    served: ServedModel
+    tracer: RequestSpans | None
+
+
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
     found = [_find_model(options) for options in several]
-    blas = _prepare_blas(several, settings)
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
     metrics = _metrics(settings)
-    threads = WorkerThreads()
-    tracers: list[RequestSpans] = []
-    models: list[Model] = []
-    served: dict[str, ServedModel] = {}
-    for number, (options, one) in enumerate(zip(several, found, strict=True)):
-        click.echo(f"model      {f'{names[number][0]}: ' if len(several) > 1 else ''}{one.note}")
-        if number == 0:
-            click.echo(f"blas       {blas.name}")
-        tokenizer = HubTokenizer(
-            one.folder.path,
-            model_type=one.folder.model_type,
-            tool_parser=options.settings.tool_parser,
-            reasoning_parser=options.settings.reasoning_parser,
-        )
-        config = _config(options, one, keys, number, len(several))
-        _describe(config, tokenizer.answer_format.tool_calls)
-        described = _served_model(options.settings, one, tokenizer.answer_format.tool_calls)
-        if (tracer := _tracer(settings, described.name)) is not None:
-            tracers.append(tracer)
-        loading = _Loading(described.name if len(several) > 1 else "", config.engines)
-        scheduler = Scheduler(
-            config,
-            Preparation(tokenizer, one.folder, options.settings.thinking()),
-            _launchers(blas, config, alone=len(several) == 1),
-            threads,
-            on_loading=loading.show,
-            metrics=metrics.of_model(described.name),
-            tracer=tracer,
-            continuous=continuous_seconds,
-        )
-        only = len(several) == 1 and options.idle_seconds is None
-        model = Model(ModelTraits(described.name, options.pinned or only, options.idle_seconds), scheduler)
-        loading.tell = model.loading
-        models.append(model)
-        served[described.name] = described
-    return Assembly(ServedModels(Fleet(models), served), metrics, tracers)
-
-
-def _config(options: ModelOptions, found: _Found, keys: ApiKeys, number: int, models: int) -> SchedulerConfig:
-    config = scheduler_config(
-        options.settings, found.folder.path, keys, cache_folder(options.settings), models
+    blas = _prepare_blas(several, settings)
+    memory = _memory(several, found, names) if len(several) > 1 else None
+    shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several))
+    made = [_made(shared, number, *one) for number, one in enumerate(zip(several, found, strict=True))]
+    fleet = Fleet([one.model for one in made], memory)
+    for options, one in zip(several, made, strict=True):
+        if options.pinned and one.model is not fleet.first:
+            fleet.load(one.model.name, -math.inf)
+    return Assembly(
+        ServedModels(fleet, {one.model.name: one.served for one in made}),
+        metrics,
+        [one.tracer for one in made if one.tracer is not None],
     )
-    config = replace(
+
+
+def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
+    """`number` 0: the first model, which is loaded at once."""
+    settings, name = options.settings, _names(options, found)[0]
+    alone = shared.models == 1
+    click.echo(f"model      {'' if alone else f'{name}: '}{found.note}")
+    if number == 0:
+        click.echo(f"blas       {shared.blas.name}")
+    tokenizer = HubTokenizer(
+        found.folder.path,
+        model_type=found.folder.model_type,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
+    )
+    config = _config(options, found, shared, number)
+    _describe(config, tokenizer.answer_format.tool_calls)
+    tracer = _tracer(settings, name)
+    loading = _Loading("" if alone else name, config.engines)
+    memory = shared.memory
+    scheduler = Scheduler(
         config,
-        load_at_start=number == 0 or options.pinned,
-        # One model that cannot be loaded does not end the others.
-        must_start=models == 1,
+        Preparation(tokenizer, found.folder, settings.thinking()),
+        _launchers(shared.blas, config, alone=alone),
+        shared.threads,
+        on_loading=loading.show,
+        metrics=shared.metrics.of_model(name),
+        tracer=tracer,
+        continuous=continuous_seconds,
+        share_of=(lambda engine: WholeMemory()) if memory is None else partial(memory.share_of, name),
     )
+    if memory is not None:
+        memory.follow(name, scheduler.pool)
+    kept = alone and options.idle_seconds is None
+    model = Model(ModelTraits(name, options.pinned or kept, options.idle_seconds), scheduler)
+    loading.tell = model.loading
+    return _Made(model, _served_model(settings, found, tokenizer.answer_format.tool_calls), tracer)
+
+
+def _memory(
+    models: Sequence[ModelOptions], found: Sequence[_Found], names: Sequence[Sequence[str]]
+) -> SharedMemory:
+    """Return the one budget of all models, which the first one's engines find out."""
+    sharers = sharers_of(models[0].settings.engines, gpus_of(os.environ))
+    needs = {
+        of_model[0]: partial(_need_bytes, one.folder.path, options.settings)
+        for options, one, of_model in zip(models, found, names, strict=True)
+    }
+    return SharedMemory(MemoryBudget(sharers), needs)
+
+
+def _need_bytes(folder: Path, settings: ServeSettings, device: str | None) -> int:
+    return 0 if settings.engine == "scripted" else need_bytes(folder, settings.weights_dtype, device)
+
+
+def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) -> SchedulerConfig:
+    config = scheduler_config(
+        options.settings, found.folder.path, shared.keys, cache_folder(options.settings), shared.models
+    )
+    # One model that cannot be loaded does not end the others.
+    config = replace(config, load_at_start=number == 0, must_start=shared.models == 1)
     if (folder := config.engine.kv_disk) is None or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])

@@ -184,7 +184,8 @@ async def _announce(fleet: Fleet, url: str, metrics_url: str) -> None:
         if (ready := model.scheduler.pool.ready) is not None:
             click.echo(f"engine     {name}{_describe(ready)}")
         else:
-            click.echo(f"engine     {name}{model.reason or 'loaded by its first request'}")
+            later = "loaded next" if model.wanted else "loaded by its first request"
+            click.echo(f"engine     {name}{model.reason or later}")
     where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
     click.echo(f"listening  {url}   ({where})")
     body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'

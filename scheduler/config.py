@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan, SetMemoryLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,11 @@ class EngineConfig:
     sharers: int = 1
     """Engines that use one device's memory: each gets an equal part."""
 
-    def load_message(self, bounds: EngineBounds | None = None, number: int = 0) -> Load:
+    def load_message(
+        self, bounds: EngineBounds | None = None, number: int = 0, given: SetMemoryLimit | None = None
+    ) -> Load:
         """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
-        its own."""
+        its own. `given`: its part of one memory budget; None: `memory_limit` and `sharers` say."""
         bounds = bounds or self.first_bounds
         kv_disk = (
             "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
@@ -62,10 +64,11 @@ class EngineConfig:
             kv_cache_share=bounds.kv_cache_share,
             load_check=self.load_check,
             verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
-            memory_limit=self.memory_limit,
+            memory_limit=self.memory_limit if given is None else given.limit_bytes,
             chunk_ceiling=bounds.chunk_tokens,
             climb_chunks=bounds.climb_chunks,
-            sharers=self.sharers,
+            sharers=self.sharers if given is None else given.sharers,
+            memory_most_bytes=0 if given is None else given.most_bytes,
         )
 
     @property

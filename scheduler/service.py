@@ -22,6 +22,7 @@ from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
+from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import EngineTraits, Launchers, Pool
 from scheduler.prompt.offload import Offload, PreparationOffLoop
@@ -79,9 +80,11 @@ class Scheduler:
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
+        share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
-        goes on while the machine sleeps. `model_name`: of the metrics, if none are given."""
+        goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
+        `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
         self.keeper: Keeper = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
@@ -98,7 +101,7 @@ class Scheduler:
         sleep = SleepTime()
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading)
+        traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
         self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
         self.operations = Operations(self._queue, self._admission, self.pool, self.metrics)
 

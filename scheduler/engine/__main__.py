@@ -91,6 +91,8 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
                 command.scripted,
                 kv_cache_bytes=command.kv_cache_bytes,
                 kv_cache_share=command.kv_cache_share,
+                memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
+                memory_most_bytes=command.memory_most_bytes,
             )
         case "mlx":
             inbox.send(Loading("importing mlx"))

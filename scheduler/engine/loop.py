@@ -29,6 +29,7 @@ from scheduler.link.messages import (
     Inspection,
     Load,
     Retired,
+    SetMemoryLimit,
     StepOutput,
     Submit,
     ToEngine,
@@ -69,7 +70,10 @@ class EngineLoop:
             self._row_bytes,
             backend.memory_limit,
             pace.most_tokens,
+            lambda: sum(charged_bytes(row, self._row_bytes) for row in self._slots),
         )
+        self._limit_set = False
+        """Whether the next frame answers a SetMemoryLimit."""
         self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
         self._admissions = 0
         self._last_plan = StepPlan()
@@ -106,6 +110,9 @@ class EngineLoop:
                 case Inspect():
                     answer = self._watch.inspect(command, self._backend.kv_bytes())
                     self._inspections.append(msgspec.structs.replace(answer, engine=self._report()))
+                case SetMemoryLimit():
+                    self._memory_watch.set_limit(command, self._clock())
+                    self._limit_set = True
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
@@ -253,7 +260,11 @@ class EngineLoop:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
         frames: list[StepOutput | Inspection] = []
-        if result.tokens or result.prefills or retired:
+        if retired and self.idle and self._memory_watch.shared:
+            # No later step reports what is free now.
+            self._memory_watch.look(self._clock())
+        if result.tokens or result.prefills or retired or self._limit_set:
+            self._limit_set = False
             frames.append(
                 StepOutput(
                     list(result.tokens),

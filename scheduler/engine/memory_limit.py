@@ -1,12 +1,16 @@
 """All that this engine may use: from the operator's option, the device and the machine. Plain arithmetic.
 
 limit = weights + KV budget + pool of freed buffers + the peak of one prefill chunk
+
+Where several models share the memory, the parent gives each engine a part, and changes it while it runs
+(`SetMemoryLimit`): a limit is a value, and a changed one another value (`resized`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.engine.load_failure import LoadRefused
@@ -22,6 +26,8 @@ _POOL = 0.05
 """Fraction of the limit that freed buffers may take: enough to reuse a chunk's activations. Without a bound
 MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
+_POOL_DIVISOR = 4
+"""Of what the weights leave, the pool has no more than a quarter."""
 PROCESS_BYTES = 256 << 20
 """The interpreter, libraries and what is not in arrays."""
 _STARTED_BYTES = 115 << 20
@@ -51,6 +57,11 @@ class MemoryLimit:
     """Of the KV budget: less than 1 after an engine ran out of memory."""
     sharers: int = 1
     """Engines that use the device's memory: each has this part of what the system can still give."""
+    most_bytes: int = 0
+    """The highest limit that the parent may give it; 0: the parent gives none, and an operator's KV budget
+    stands whatever the limit."""
+    process_bytes: int = PROCESS_BYTES
+    least_kv_bytes: int = _LEAST_KV_BYTES
 
     @property
     def score_bytes(self) -> int:
@@ -69,13 +80,40 @@ class MemoryLimit:
 
     def whole_kv_bytes(self, peak_bytes: int) -> int:
         """Return the KV budget beside chunks of this peak, of which engines use a share."""
-        if self.kv_bytes is not None:
+        if self.kv_bytes is not None and not self.most_bytes:
             return self.kv_bytes
-        fixed_bytes = self.weights_bytes + self.pool_bytes + PROCESS_BYTES
-        return max(_LEAST_KV_BYTES, self.limit_bytes - fixed_bytes - peak_bytes)
+        fixed_bytes = self.weights_bytes + self.pool_bytes + self.process_bytes
+        left = max(self.least_kv_bytes, self.limit_bytes - fixed_bytes - peak_bytes)
+        return left if self.kv_bytes is None else min(self.kv_bytes, left)
 
     def kv_budget_bytes(self, peak_bytes: int) -> int:
         return int(self.whole_kv_bytes(peak_bytes) * self.share)
+
+    @property
+    def most_kv_bytes(self) -> int:
+        """The most that one request may ever need: a refusal is final, but chunks can be made smaller, and a
+        limit raised."""
+        most = self.resized(max(self.limit_bytes, self.most_bytes)) if self.most_bytes else self
+        return most.whole_kv_bytes(0)
+
+    def resized(self, limit_bytes: int) -> MemoryLimit:
+        """Return this limit with other bytes: the pool follows, and all that is computed from them."""
+        pool_bytes = _pool_bytes(limit_bytes, self.weights_bytes)
+        return replace(self, limit_bytes=limit_bytes, pool_bytes=pool_bytes)
+
+    def least_bytes(self, kv_bytes: int = 0, peak_bytes: int | None = None) -> int:
+        """Return the least limit that leaves a KV budget of `kv_bytes` beside chunks of this peak. None:
+        before any was measured, when the expected peak follows the limit."""
+        part = 0.0 if peak_bytes is not None else _FIRST_PEAK
+        wanted = self.process_bytes + (peak_bytes or 0) + max(self.least_kv_bytes, kv_bytes / self.share)
+        # The pool is the least of three bounds, one of which is the larger of two (`_pool_bytes`).
+        of_limit = (wanted + _POOL * self.weights_bytes) / (1 - _POOL - part)
+        beyond_weights = min(
+            wanted / (1 - 1 / _POOL_DIVISOR - part),
+            (wanted + _MOST_POOL_BYTES) / (1 - part),
+            max((wanted + _LEAST_POOL_BYTES) / (1 - part), of_limit),
+        )
+        return self.weights_bytes + math.ceil(beyond_weights)
 
 
 def memory_limit(
@@ -86,16 +124,19 @@ def memory_limit(
     kv_bytes: int | None,
     share: float,
     sharers: int = 1,
+    most_bytes: int = 0,
 ) -> MemoryLimit:
     """Return the limit: this engine's part, if several use the device. `option`: bytes, or up to 1 a share of
-    the device's memory; 0: the default. `device`: MLX's device_info() before the weights are loaded. Raises
-    MemoryTooSmall if they do not fit."""
+    the device's memory; 0: the default; with `most_bytes`, the part that the parent gives this engine, in
+    bytes. `device`: MLX's device_info() before the weights are loaded. Raises MemoryTooSmall if they do not
+    fit."""
     whole = recommended_bytes(device)
     default = int(whole * _OF_DEVICE) if whole else int(machine_bytes * _OF_MACHINE)
     limit = default
     if option > 0:
         limit = int(option if option > 1 else (whole or machine_bytes) * option)
-    limit //= sharers
+    if not most_bytes:
+        limit //= sharers
     if not option and (free := device.get("free_memory")) is not None:
         limit = min(limit, int(int(free) * _OF_DEVICE))  # Other programs use the device, too.
     # An option may ask for more than a control group allows.
@@ -105,13 +146,22 @@ def memory_limit(
             f"the weights take {_gigabytes(weights_bytes)}, the process {_gigabytes(_STARTED_BYTES)}, and"
             f" {_gigabytes(_LEAST_KV_BYTES)} must be left for the KV cache, but the limit is"
             f" {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
-            + (f" for each of {sharers} engines:" if sharers > 1 else ":")
+            + _part(sharers, most_bytes)
             + " take a smaller or quantised model, or raise --memory-limit"
         )
-    pool = min(_MOST_POOL_BYTES, max(_LEAST_POOL_BYTES, int(limit * _POOL)))
-    return MemoryLimit(
-        limit, weights_bytes, min(pool, (limit - weights_bytes) // 4), kv_bytes, share, sharers
-    )
+    pool_bytes = _pool_bytes(limit, weights_bytes)
+    return MemoryLimit(limit, weights_bytes, pool_bytes, kv_bytes, share, sharers, most_bytes)
+
+
+def _pool_bytes(limit_bytes: int, weights_bytes: int) -> int:
+    pool = min(_MOST_POOL_BYTES, max(_LEAST_POOL_BYTES, int(limit_bytes * _POOL)))
+    return min(pool, max(0, limit_bytes - weights_bytes) // _POOL_DIVISOR)
+
+
+def _part(sharers: int, most_bytes: int) -> str:
+    if most_bytes:
+        return ", the part of this engine beside others:"
+    return f" for each of {sharers} engines:" if sharers > 1 else ":"
 
 
 def _gigabytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 The thin shell around `memory_guard.py` and `chunk_peak.py`: it measures each chunk's peak, keeps the KV
 budget at what the limit leaves beside it, lowers it under relief, and then clears the pool of freed buffers.
+The limit itself changes where the parent shares memory among several models.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Protocol
 
 from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
 from scheduler.engine.device import Device
-from scheduler.engine.memory_guard import Allowance, MemoryGuard, Reading
+from scheduler.engine.memory_guard import Allowance, MemoryGuard, Pressure, Reading
 from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.step_room import StepRoom
-from scheduler.link.messages import DeviceMemory, MemoryState
+from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
 
 _READING_SECONDS = 0.25
 """Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
@@ -35,7 +36,10 @@ _SCORE_PART = 16
 _LEAST_CLEARED_BYTES = 16 << 20
 """Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
 _BUDGET_STEP = 32
-"""The KV budget follows the learned peak in steps of a 32nd: each change may evict."""
+"""The KV budget follows the learned peak in steps of a 32nd: each change may evict. So does a limit that is
+lowered as rows end."""
+_GROWTH_PART = 8
+"""Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
 
 
 class Prefixes(Protocol):
@@ -61,12 +65,18 @@ class MemoryWatch:
         held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
+        charged_bytes: Callable[[], int] | None = None,
     ) -> None:
+        """`row_bytes`: what the rows hold; `charged_bytes`: with the reserve for their answers; None: none is
+        kept."""
         self._device = device
         self._prefixes = prefixes
         self._row_bytes = row_bytes
+        self._charged_bytes = charged_bytes or row_bytes
         self._held = held
         self._limit = limit
+        self._asked_bytes = limit.limit_bytes
+        """The limit that the parent has asked for; the one in force is higher while rows need it."""
         self._most_chunk_tokens = most_chunk_tokens
         self._guard = MemoryGuard()
         self._peak = ChunkPeak(limit.first_peak_bytes, most_chunk_tokens)
@@ -94,8 +104,30 @@ class MemoryWatch:
 
     @property
     def whole_bytes(self) -> int:
-        """The most that one request may ever need: a refusal is final, and chunks can be made smaller."""
-        return self._limit.whole_kv_bytes(0)
+        """The most that one request may ever need."""
+        return self._limit.most_kv_bytes
+
+    @property
+    def shared(self) -> bool:
+        """Whether the parent changes the limit, and so must know what is used, also of an idle engine."""
+        return self._limit.most_bytes > 0
+
+    def set_limit(self, command: SetMemoryLimit, now: float) -> None:
+        """Use no more than this from now on: prefixes that do not fit are evicted at once. Rows are not
+        preempted for it: where they need more, the limit is lowered as they end."""
+        if not self._limit.limit_bytes:
+            return
+        self._limit = replace(self._limit, sharers=command.sharers, most_bytes=command.most_bytes)
+        self._asked_bytes = command.limit_bytes
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """Read memory now. Where that fails the last allowance stands."""
+        self._read_at = now
+        try:
+            self._read(now)
+        except Exception as error:
+            self._report(error)
 
     def memory(self) -> DeviceMemory:
         """The allocator's counters; the peak since the engine started."""
@@ -106,11 +138,7 @@ class MemoryWatch:
     def allowance(self, now: float) -> Allowance:
         """Return what the next step may use; the system is read anew where the last reading is old."""
         if self._read_at is None or self._close or now - self._read_at >= _READING_SECONDS:
-            self._read_at = now
-            try:
-                self._read(now)
-            except Exception as error:
-                self._report(error)
+            self.look(now)
         return self._allowance
 
     @property
@@ -121,6 +149,7 @@ class MemoryWatch:
         return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
 
     def _read(self, now: float) -> None:
+        self._approach_asked()
         self._follow_peak()
         needed = self._peak_bytes_expected()
         if self._allowance.chunk_tokens is not None:
@@ -139,11 +168,8 @@ class MemoryWatch:
         before = self._allowance
         allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
         self._allowance = self._bounded(allowance, reading, needed)
-        if self._prefixes is not None and self._allowance.kv_bytes != before.kv_bytes:
-            lowered = self._allowance.kv_bytes
-            self._prefixes.set_budget(
-                self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
-            )
+        if self._allowance.kv_bytes != before.kv_bytes:
+            self._set_budget()
         self._state = MemoryState(
             int(self._allowance.relief),
             reading.used,
@@ -151,6 +177,8 @@ class MemoryWatch:
             -1 if reading.available is None else reading.available,
             int(reading.pressure),
             needed,
+            *self._wanted(reading),
+            self._asked_bytes,
         )
 
     def _should_clear(self, reading: Reading, needed: int) -> bool:
@@ -206,6 +234,67 @@ class MemoryWatch:
             rows=rows,
             active=memory.active,
         )
+
+    def _approach_asked(self) -> None:
+        """Go to the limit that was asked for, or as near as the rows allow."""
+        current = self._limit.limit_bytes
+        limit_bytes = self._nearest_bytes()
+        if limit_bytes == current:
+            return
+        self._limit = self._limit.resized(limit_bytes)
+        self._peak.expect(self._limit.first_peak_bytes)
+        self._device.limit_wired(limit_bytes)
+        if limit_bytes > current and self._limit_bound:
+            # What was given up was given up for the old limit.
+            self._guard, self._allowance = MemoryGuard(), Allowance()
+        self._budget_bytes = self._limit.kv_budget_bytes(self._peak_bytes_expected())
+        self._set_budget()
+        if limit_bytes < current:
+            # The system, or another engine, gets it, and not the pool of freed buffers.
+            self._device.clear_pool()
+
+    def _nearest_bytes(self) -> int:
+        current, asked = self._limit.limit_bytes, self._asked_bytes
+        if asked >= current:
+            return asked
+        pinned = 0 if self._prefixes is None else self._prefixes.pinned_bytes()
+        nearest = max(asked, min(current, self._least_bytes(self._needed_by_rows(pinned))))
+        small = nearest > asked and (current - nearest) * _BUDGET_STEP < current
+        return current if small else nearest
+
+    def _set_budget(self) -> None:
+        """Of the limit, or less under relief."""
+        if self._prefixes is not None:
+            lowered = self._allowance.kv_bytes
+            self._prefixes.set_budget(
+                self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
+            )
+
+    @property
+    def _limit_bound(self) -> bool:
+        """Whether the limit, and not the system, was what the last reading was short of."""
+        last = self._last
+        if last is None or last.pressure is not Pressure.NORMAL:
+            return False
+        return last.available is None or last.available > last.limit - last.used
+
+    def _needed_by_rows(self, pinned_bytes: int) -> int:
+        """Bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes that they
+        attend to in place."""
+        needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
+        return needed + needed // _GROWTH_PART
+
+    def _wanted(self, reading: Reading) -> tuple[int, int, int]:
+        """The least limits: of the process alone, with its rows, and with all its prefixes."""
+        rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
+        kept = rows + reading.kv - reading.fixed_kv
+        return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
+
+    def _least_bytes(self, kv_bytes: int) -> int:
+        """The least limit that leaves this to KV; 0 without a limit."""
+        if not self._limit.limit_bytes:
+            return 0
+        return self._limit.least_bytes(kv_bytes, self._peak_bytes_expected() if self._peak.learned else None)
 
     def _follow_peak(self) -> None:
         if self._prefixes is None:

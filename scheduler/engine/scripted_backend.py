@@ -136,17 +136,27 @@ class ScriptedBackend:
         kv_cache_share: float = 1.0,
         device: Device | None = None,
         memory_limit_bytes: int = 0,
+        memory_most_bytes: int = 0,
     ) -> None:
         self._plan = plan
         self._sleep = sleep
         whole_bytes = _DEFAULT_KV_CACHE_BYTES if kv_cache_bytes < 0 else kv_cache_bytes
-        budget_bytes = int(whole_bytes * kv_cache_share)
+        # Its process, which computes nothing, does not count: limits may be as small as a test likes.
+        limit = MemoryLimit(
+            memory_limit_bytes,
+            kv_bytes=whole_bytes,
+            share=kv_cache_share,
+            most_bytes=memory_most_bytes,
+            process_bytes=0,
+            least_kv_bytes=KV_BYTES_PER_TOKEN,
+        )
+        self._memory_limit = limit.resized(memory_limit_bytes) if memory_most_bytes else limit
+        budget_bytes = self._memory_limit.kv_budget_bytes(self._memory_limit.first_peak_bytes)
         self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._device = device or ScriptedDevice(self.held_bytes)
-        self._memory_limit = MemoryLimit(memory_limit_bytes, kv_bytes=whole_bytes, share=kv_cache_share)
 
     def describe(self) -> Ready:
         return Ready(
@@ -157,6 +167,8 @@ class ScriptedBackend:
             kv_bytes_per_token=KV_BYTES_PER_TOKEN,
             weights_bytes=0,
             weights_dtype="none",
+            memory_limit_bytes=self._memory_limit.limit_bytes,
+            memory_floor_bytes=self._memory_limit.least_bytes() if self._memory_limit.limit_bytes else 0,
         )
 
     @property

@@ -1,1 +1,1 @@
-"""Several models behind one front: who is loaded, and how tenants are charged over all of them."""
+"""Several models behind one front: who is loaded, and how they share one device and its tenants."""

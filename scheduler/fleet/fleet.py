@@ -15,6 +15,8 @@ from scheduler.fleet.tenant_charges import TenantCharges
 from scheduler.service import Scheduler
 
 _log = structlog.get_logger("fleet")
+_RESERVED_SECONDS = 10.0
+"""A model waits this long for what others have promised: their rows may have grown meanwhile."""
 _TICK_SECONDS = 1.0
 """Idle models and those whose turn is over are noticed this late."""
 
@@ -31,6 +33,18 @@ class Memory(Protocol):
         """What a model holds and cannot give back, or would need at least."""
         ...
 
+    def reserve(self, model: str) -> None:
+        """It is to be loaded: the others give back what it needs."""
+        ...
+
+    def may_load(self, model: str) -> bool:
+        """Whether they have."""
+        ...
+
+    def release(self, model: str) -> None:
+        """It is not loaded after all."""
+        ...
+
     def rebalance(self, now: float) -> None:
         """Let shares follow use."""
         ...
@@ -45,6 +59,13 @@ class Unbounded:
 
     def need_bytes(self, model: str) -> int:
         return 0
+
+    def reserve(self, model: str) -> None: ...
+
+    def may_load(self, model: str) -> bool:
+        return True
+
+    def release(self, model: str) -> None: ...
 
     def rebalance(self, now: float) -> None: ...
 
@@ -125,8 +146,21 @@ class Fleet:
         for model in self:
             model.waits = decision.waits.get(model.name)
         if decision.load is not None:
-            self._models[decision.load].load()
+            self._memory.reserve(decision.load)
+            self._models[decision.load].reserve(now)
         self._memory.rebalance(now)
+        for model in self:
+            self._begin(model, now)
+
+    def _begin(self, model: Model, now: float) -> None:
+        """Load a model whose memory is free, or give its place to another one."""
+        if model.reserved_at is None:
+            return
+        if self._memory.may_load(model.name):
+            model.load()
+        elif now - model.reserved_at > _RESERVED_SECONDS:
+            self._memory.release(model.name)
+            model.postpone()
 
     async def wait_started(self) -> None:
         """Wait until every model that is loaded at the start is ready or has failed. Raise StartupError if

@@ -52,6 +52,8 @@ class Model:
         """Why the last load failed."""
         self.waits: str | None = None
         """What its load waits for, as the fleet has decided."""
+        self.reserved_at: float | None = None
+        """Since when it waits for memory that others are to give back; None: it does not."""
         self.idle_seconds = traits.idle_seconds
         self.notify: Callable[[], None] = lambda: None
         """Called when a request has come or left."""
@@ -97,6 +99,11 @@ class Model:
                 return f"{self.name}, {self._stage}" if self._stage else f"{self.name} to be loaded"
             case _:
                 return self.waits or f"{self.name} to be loaded"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether an operator waits for it to be loaded."""
+        return self._wanted_at is not None
 
     @property
     def condition(self) -> str:
@@ -167,10 +174,19 @@ class Model:
         elif self.state is not ModelState.LOADED:
             self._wanted_at = now
 
-    def load(self) -> None:
-        self._stage, self.waits = "", None
+    def reserve(self, now: float) -> None:
+        """It is the next to be loaded, when others have given back the memory for it."""
+        self._stage, self.reserved_at = "", now
         self._move(ModelState.LOADING)
+
+    def load(self) -> None:
+        self.reserved_at = None
         self.scheduler.pool.load()
+
+    def postpone(self) -> None:
+        """The memory did not become free."""
+        self.reserved_at = None
+        self._move(ModelState.UNLOADED)
 
     def hold(self) -> None:
         """Give its engines no new requests, so that it can be unloaded."""

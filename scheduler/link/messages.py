@@ -16,7 +16,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -66,6 +66,9 @@ class Load(WireStruct, frozen=True, tag="load"):
     """After this many chunks of its full size the ceiling rises by a quarter."""
     sharers: int = 1
     """Engines that use the memory of this one's device: each gets an equal part."""
+    memory_most_bytes: int = 0
+    """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
+    be set."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -166,6 +169,18 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
 
 
+class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
+    """Use no more than this from the next turn on. Answered by a StepOutput, which may be empty, and whose
+    counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows need,
+    and becomes lower as they end. Ignored by an engine that has no limit."""
+
+    limit_bytes: int
+    sharers: int
+    """Engines that share what the system can still give."""
+    most_bytes: int
+    """The highest limit that it may be given: a prompt that could run within it is not refused."""
+
+
 class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
@@ -184,6 +199,10 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     weights_dtype: str
     fallbacks: tuple[str, ...] = ()
     """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
+    memory_limit_bytes: int = 0
+    """What it may use, of the option, the device and the machine; 0: none is known."""
+    memory_floor_bytes: int = 0
+    """The least limit with which it runs, without a row; 0: none is known."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -285,6 +304,14 @@ class MemoryState(WireStruct, frozen=True):
     """The system's: 0 normal, 1 warning, 2 critical."""
     chunk_peak: int = 0
     """Expected of the next prefill chunk."""
+    floor: int = 0
+    """The least limit with which it runs, without a row; 0: it has no limit."""
+    least: int = 0
+    """The least limit with which its rows run on; at least `floor`."""
+    kept: int = 0
+    """The least limit with which it keeps its prefixes, too; at least `least`."""
+    asked: int = 0
+    """The limit of the last SetMemoryLimit, or that it was loaded with."""
 
 
 class Counters(WireStruct, frozen=True):
@@ -346,5 +373,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Inspect
+ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | SetMemoryLimit
 FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | Fault

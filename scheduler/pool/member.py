@@ -7,9 +7,7 @@ queue goes to the pool (`Owner`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -19,6 +17,7 @@ from scheduler.link.channel import EngineSender
 from scheduler.link.messages import Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
 from scheduler.link.process import EngineLauncher
+from scheduler.pool.owner import Lost, MemoryShare, Owner
 from scheduler.pool.placement import Candidate
 from scheduler.pool.speeds import Speeds
 from scheduler.prompt.prefix_estimate import PrefixEstimate
@@ -40,45 +39,6 @@ STARTS_UNTIL_BLOCKED = 2
 """After this many failed starts in a row it takes nothing more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A process's end as the link saw it, and the requests on board."""
-
-    cause: str
-    on_board: Sequence[StreamRecord]
-    suspects: Sequence[StreamRecord]
-
-
-class Owner(Protocol):
-    """The pool, to its members."""
-
-    def engine_ready(self, member: Member) -> None: ...
-    def engine_stepped(self, member: Member) -> None:
-        """Its output is delivered."""
-        ...
-
-    def engine_progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
-        """A step computed something for this request; `started`: for the first time."""
-        ...
-
-    def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
-        """Its process has ended, with these requests on board that have no final event."""
-        ...
-
-    def engine_recovery_failed(self, member: Member, cause: str) -> None:
-        """A bug in `engine_lost`."""
-        ...
-
-    def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
-        """After `engine_lost`, when the cause is known."""
-        ...
-
-    def retired(self, record: StreamRecord) -> None: ...
-    def others_ready(self, member: Member) -> bool:
-        """Whether other engines could take its requests."""
-        ...
-
-
 class Member:
     """`load` makes the message that a process loads by, within the given bounds."""
 
@@ -92,9 +52,11 @@ class Member:
         telemetry: Containment,
         observer: RequestObserver,
         on_loading: Callable[[str], None],
+        share: MemoryShare,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self.name = name
+        self.share = share
         self.slots = config.engine.max_slots
         self.draining = False
         self.quarantined = False
@@ -248,7 +210,7 @@ class Member:
         self._scope.cancel()
 
     def _load(self) -> Load:
-        return self._config.engine.load_message(self.bounds, int(self.name))
+        return self._config.engine.load_message(self.bounds, int(self.name), self.share.given())
 
     def engine_loading(self, stage: str) -> None:
         self._on_loading(stage)
@@ -256,6 +218,7 @@ class Member:
     def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         self.sender.connect(send)
         self.speeds.engine_started()
+        self.share.ready(ready)
         now = self._clock()
         self.stall.engine_ready(now)
         self._blocked = self._breaker.reason(now)
@@ -274,6 +237,7 @@ class Member:
         self.stall.stepped(output, now)
         self._telemetry.run("engine_totals", self._totals.take, output.counters)
         self._follow(output.counters)
+        self.share.observe(output.counters, now)
         self.multiplexer.route(output)
         for record in self.multiplexer:
             started = record.started_at is None and record.state in (State.PREFILLING, State.DECODING)
@@ -295,6 +259,7 @@ class Member:
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
+        self.share.ended()
         if self._config.engine.kv_disk is None:
             self.likely.clear()
         try:

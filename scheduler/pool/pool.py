@@ -25,7 +25,8 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.link.process import EngineLauncher
 from scheduler.pool.dispatcher import Dispatcher
-from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Lost, Member
+from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
+from scheduler.pool.owner import Lost, MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.together import life_of_all
 from scheduler.recovery.death import Death
@@ -64,6 +65,8 @@ class EngineTraits:
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""
+    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory()
+    """An engine's part of the memory of all models, by its name."""
     clock: Callable[[], float] = trio.current_time
 
 
@@ -197,6 +200,7 @@ class Pool:
                 self._leave(member)
         finally:
             member.running = False
+            member.share.left()
         self._listener.pump()
 
     def _cannot_start(self, member: Member, error: EngineNeverReady) -> None:
@@ -246,6 +250,7 @@ class Pool:
             self._telemetry,
             self._traits.observer,
             lambda stage: self._traits.on_loading(name, stage),
+            self._traits.share_of(name),
             self._traits.clock,
         )
         return member

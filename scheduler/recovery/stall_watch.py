@@ -63,7 +63,10 @@ class StallWatch:
         self._progressed_at = now
 
     def stepped(self, output: StepOutput, now: float) -> None:
-        """A step's output has arrived. Call this before routing it: routing changes the rows on board."""
+        """A step's output has arrived. Call this before routing it: routing changes the rows on board. One
+        that only answers SetMemoryLimit is of no step."""
+        if not (output.tokens or output.prefills or output.retired):
+            return
         if self._on_board and not self._prefills_again():
             taken = Step(_work(output), next_step(self._on_board).context_tokens)
             self._deadlines.observe(taken, now - self._progressed_at)

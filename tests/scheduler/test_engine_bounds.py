@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler.config import EngineConfig
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
+from scheduler.link.messages import SetMemoryLimit
 from scheduler.statistics import DeathCause
 
 BOUNDED = (DeathCause.OUT_OF_MEMORY, DeathCause.GPU_TIMEOUT)
@@ -61,6 +62,15 @@ def test_the_load_message_carries_the_bounds() -> None:
     assert (load.prefill_chunk_tokens, load.chunk_ceiling, load.climb_chunks) == (512, 64, 256)
     assert load.kv_cache_share == 0.8
     assert config.load_message().chunk_ceiling == 512
+
+
+def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
+    """Instead of what the operator has set for all engines."""
+    config = EngineConfig("scripted", Path("none"), memory_limit=0.5, sharers=2)
+    own = config.load_message()
+    assert (own.memory_limit, own.sharers, own.memory_most_bytes) == (0.5, 2, 0)
+    part = config.load_message(given=SetMemoryLimit(3_000, 4, 9_000))
+    assert (part.memory_limit, part.sharers, part.memory_most_bytes) == (3_000, 4, 9_000)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

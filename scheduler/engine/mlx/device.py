@@ -138,6 +138,7 @@ def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
         kv_bytes,
         load.kv_cache_share,
         load.sharers,
+        load.memory_most_bytes,
     )
 
 

@@ -63,6 +63,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         kv_bytes_per_token=held.token_bytes,
         weights_bytes=sum(value.nbytes for value in parameters),
         weights_dtype=_dtype_names(parameters),
+        memory_limit_bytes=limit.limit_bytes,
+        memory_floor_bytes=limit.least_bytes(),
     )
     del cache, logits
     report("checking the batch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.memory_limit import (
@@ -112,6 +112,39 @@ def test_weights_kv_pool_and_peak_are_within_the_limit(option: float, weights: i
     assert kv == least_kv or weights + limit.pool_bytes + PROCESS_BYTES + peak + kv == limit.limit_bytes
     assert kv >= least_kv
     assert limit.pool_bytes > 0
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    weights=st.integers(0, 200 * _GB),
+    kv=st.integers(0, 200 * _GB),
+    peak=st.none() | st.integers(0, 20 * _GB),
+    share=st.sampled_from([1.0, 0.8, 0.3]),
+)
+def test_the_least_limit_leaves_what_is_asked_and_hardly_more(
+    weights: int, kv: int, peak: int | None, share: float
+) -> None:
+    """Whatever the pool takes of it, which grows with the limit."""
+    least = MemoryLimit(0, weights, share=share).least_bytes(kv, peak)
+    limit = MemoryLimit(0, weights, share=share).resized(least)
+    assert limit.kv_budget_bytes(limit.first_peak_bytes if peak is None else peak) >= kv - 2
+    beyond = MemoryLimit(0, weights, share=share).resized(least - 1 - (least - weights) // 100)
+    peak_bytes = beyond.first_peak_bytes if peak is None else peak
+    left = beyond.limit_bytes - weights - beyond.pool_bytes - PROCESS_BYTES - peak_bytes
+    assert left < max(64 << 20, kv / share)
+
+
+def test_a_part_of_one_budget_is_not_divided_again() -> None:
+    """`sharers` divides what the operator has set, and what the system has left; not what was divided."""
+    given_part = memory_limit(4e9, _METAL, 0, _GB, None, 1.0, sharers=3, most_bytes=9 * _GB)
+    assert (given_part.limit_bytes, given_part.sharers) == (4 * _GB, 3)
+    with pytest.raises(MemoryTooSmall, match=r"4\.00 GB of 12\.00 GB, the part of this engine beside others"):
+        memory_limit(4e9, _METAL, 0, 9 * _GB, None, 1.0, sharers=3, most_bytes=9 * _GB)
+
+
+def test_a_part_that_may_grow_refuses_by_the_most() -> None:
+    limit = memory_limit(4e9, _METAL, 0, _GB, None, 1.0, most_bytes=9 * _GB)
+    assert limit.most_kv_bytes == limit.resized(9 * _GB).whole_kv_bytes(0) > limit.whole_kv_bytes(0)
 
 
 def test_the_operator_s_kv_budget_stands_whatever_a_chunk_takes() -> None:

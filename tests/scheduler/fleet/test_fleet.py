@@ -31,6 +31,13 @@ class OneFits:
     def need_bytes(self, model: str) -> int:
         return 60
 
+    def reserve(self, model: str) -> None: ...
+
+    def may_load(self, model: str) -> bool:
+        return True
+
+    def release(self, model: str) -> None: ...
+
     def rebalance(self, now: float) -> None: ...
 
 

@@ -28,6 +28,7 @@ from scheduler.link.messages import (
     Retired,
     Sampling,
     ScriptedPlan,
+    SetMemoryLimit,
     StepOutput,
     Submit,
     ToEngine,
@@ -82,6 +83,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     ),
     st.builds(Cancel, numbers),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
+    st.builds(SetMemoryLimit, numbers, numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
 engine_reports = st.builds(
@@ -167,7 +169,7 @@ def test_a_message_does_not_wait_for_the_next_one(
 
 def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
-    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect}
+    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect, SetMemoryLimit}
     assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Inspection, Fault}
 
 

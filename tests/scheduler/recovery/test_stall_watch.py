@@ -11,6 +11,7 @@ from scheduler.link.messages import (
     Counters,
     Inspect,
     Inspection,
+    MemoryState,
     PrefillOut,
     StepOutput,
     ToEngine,
@@ -80,6 +81,17 @@ def test_an_engine_without_work_may_be_silent() -> None:
     watched.look_on(0.0, 10 * CEILING)
     assert (watched.killed, watched.sent) == ([], [])
     assert watched.watch.seconds(10 * CEILING) == 0
+
+
+def test_an_answer_to_a_new_memory_limit_is_no_step() -> None:
+    """It comes at once, beside requests whose step may still take seconds."""
+    watched = Watched()
+    watched.board()
+    for now in range(10):
+        watched.watch.stepped(StepOutput([], [], [], Counters(guard=MemoryState(limit=now))), float(now))
+    assert watched.watch.limit_seconds() == CEILING
+    assert watched.watch.seconds(9.0) == 9.0
+    assert watched.watch.last_step_seconds(9.0) is None
 
 
 def test_an_unknown_step_has_the_ceiling() -> None:

@@ -16,6 +16,7 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.device import Traits
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.memory_limit import PROCESS_BYTES
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
@@ -134,8 +135,11 @@ def test_ready_says_what_was_loaded(tiny: Tiny) -> None:
         kv_bytes_per_token=SHAPE.kv_bytes_per_token,
         weights_bytes=sum(weight.nbytes for weight in random_weights(SHAPE).values()),
         weights_dtype="float32",
+        memory_limit_bytes=tiny.ready.memory_limit_bytes,
+        memory_floor_bytes=tiny.ready.memory_floor_bytes,
     )
     assert tiny.ready == expected
+    assert expected.weights_bytes + PROCESS_BYTES < expected.memory_floor_bytes < expected.memory_limit_bytes
     assert tiny.ready.device
 
 
