@@ -14,6 +14,7 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
+from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.pool import Launchers
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
@@ -54,6 +55,8 @@ def make_scheduler(
     engines: int = 1,
     load_at_start: bool = True,
     must_start: bool = True,
+    memory_limit: float = 0.0,
+    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
     metrics: ModelMetrics | None = None,
     **intake: Any,
 ) -> Scheduler:
@@ -66,6 +69,7 @@ def make_scheduler(
             Path("none"),
             max_slots=max_slots,
             kv_cache_bytes=kv_cache_bytes,
+            memory_limit=memory_limit,
             scripted=plan or ScriptedPlan(step_seconds=0.01),
         ),
         supervision=SupervisionConfig(),
@@ -88,6 +92,7 @@ def make_scheduler(
         model_name="tiny",
         tracer=tracer,
         continuous=continuous,
+        share_of=share_of,
     )
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
 import trio
 from trio.testing import MockClock, trio_test
@@ -13,72 +9,12 @@ from trio.testing import MockClock, trio_test
 from scheduler.engine.backend import Backend
 from scheduler.errors import ModelNotFound, StartupError, Unavailable
 from scheduler.events import Failed, Finished, Queued
-from scheduler.fleet.fleet import Fleet
-from scheduler.fleet.model import RETRY_SECONDS, Model, ModelTraits
+from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.fleet.residency import ModelState
-from scheduler.link.messages import Load, ScriptedPlan
-from tests.fakes.loopback_engine import LoopbackLauncher, scripted
-from tests.fakes.scheduling import answer, ask, make_scheduler
-
-PLAN = ScriptedPlan(step_seconds=0.01)
-
-
-class OneFits:
-    """Memory for one model: each needs more than half of it."""
-
-    budget_bytes = 100
-
-    def need_bytes(self, model: str) -> int:
-        return 60
-
-    def reserve(self, model: str) -> None: ...
-
-    def may_load(self, model: str) -> bool:
-        return True
-
-    def release(self, model: str) -> None: ...
-
-    def rebalance(self, now: float) -> None: ...
-
-
-class Farm:
-    """A fleet of scripted models; the first one is loaded at the start."""
-
-    def __init__(self, *names: str, memory: Any = None, idle_seconds: float | None = None) -> None:
-        self.launchers = {name: LoopbackLauncher() for name in names}
-        self.models = {
-            name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
-            for name in names
-        }
-        self.fleet = Fleet(list(self.models.values()), memory)
-
-    def _model(self, traits: ModelTraits, first: bool) -> Model:
-        launcher = self.launchers[traits.name]
-        return Model(traits, make_scheduler(launcher, PLAN, load_at_start=first, must_start=False))
-
-    def state(self, name: str) -> ModelState:
-        return self.models[name].state
-
-    async def reaches(self, name: str, state: ModelState) -> None:
-        with trio.fail_after(600.0):
-            while self.state(name) is not state:
-                await self.fleet.wait_change()
-
-    async def answer(self, name: str, text: str = "hello", max_tokens: int = 8) -> str:
-        text, end = await answer(
-            self.models[name].scheduler, ask(text, max_tokens=max_tokens, ignore_eos=True)
-        )
-        assert isinstance(end, Finished), end
-        return text
-
-
-@asynccontextmanager
-async def running(farm: Farm) -> AsyncIterator[None]:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(farm.fleet.run)
-        await farm.fleet.wait_started()
-        yield
-        nursery.cancel_scope.cancel()
+from scheduler.link.messages import Load
+from tests.fakes.loopback_engine import scripted
+from tests.fakes.scheduling import answer, ask
+from tests.scheduler.fleet.farm import Farm, OneFits, running
 
 
 @trio_test

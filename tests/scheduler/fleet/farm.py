@@ -1,0 +1,100 @@
+"""A fleet of scripted models, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from scheduler.events import Finished
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model, ModelTraits
+from scheduler.fleet.residency import ModelState
+from scheduler.fleet.shared_memory import SharedMemory
+from scheduler.link.messages import ScriptedPlan
+from scheduler.pool.owner import WholeMemory
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler
+
+PLAN = ScriptedPlan(step_seconds=0.01)
+
+
+class OneFits:
+    """Memory for one model: each needs more than half of it."""
+
+    budget_bytes = 100
+
+    def need_bytes(self, model: str) -> int:
+        return 60
+
+    def reserve(self, model: str) -> None: ...
+
+    def may_load(self, model: str) -> bool:
+        return True
+
+    def release(self, model: str) -> None: ...
+
+    def rebalance(self, now: float) -> None: ...
+
+
+class Farm:
+    """A fleet of scripted models; the first one is loaded at the start."""
+
+    def __init__(
+        self,
+        *names: str,
+        memory: Any = None,
+        idle_seconds: float | None = None,
+        memory_limit: float = 0.0,
+    ) -> None:
+        """`memory_limit`: of one budget that the first engine finds out, where `memory` is SharedMemory."""
+        self._memory = memory
+        self._memory_limit = memory_limit
+        self.launchers = {name: LoopbackLauncher() for name in names}
+        self.models = {
+            name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
+            for name in names
+        }
+        self.fleet = Fleet(list(self.models.values()), memory)
+
+    def _model(self, traits: ModelTraits, first: bool) -> Model:
+        launcher, memory = self.launchers[traits.name], self._memory
+        shared = isinstance(memory, SharedMemory)
+        scheduler = make_scheduler(
+            launcher,
+            PLAN,
+            load_at_start=first,
+            must_start=False,
+            memory_limit=self._memory_limit,
+            share_of=partial(memory.share_of, traits.name) if shared else lambda engine: WholeMemory(),
+        )
+        if shared:
+            memory.follow(traits.name, scheduler.pool)
+        return Model(traits, scheduler)
+
+    def state(self, name: str) -> ModelState:
+        return self.models[name].state
+
+    async def reaches(self, name: str, state: ModelState) -> None:
+        with trio.fail_after(600.0):
+            while self.state(name) is not state:
+                await self.fleet.wait_change()
+
+    async def answer(self, name: str, text: str = "hello", max_tokens: int = 8) -> str:
+        text, end = await answer(
+            self.models[name].scheduler, ask(text, max_tokens=max_tokens, ignore_eos=True)
+        )
+        assert isinstance(end, Finished), end
+        return text
+
+
+@asynccontextmanager
+async def running(farm: Farm) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(farm.fleet.run)
+        await farm.fleet.wait_started()
+        yield
+        nursery.cancel_scope.cancel()
