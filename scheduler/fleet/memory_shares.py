@@ -3,8 +3,8 @@
     share = floor (weights, process, a chunk's peak) + KV (rows, and the prefix cache)
 
 Floors come first. KV is divided by activity, so that a busy model takes an idle one's part, but nobody gets
-less than its running rows need. Then whoever has more cached than its part keeps it out of what the others do
-not use yet: an idle model's prefixes go when they are in somebody's way, and no sooner.
+less than its running rows need. An engine that has more cached than its part keeps it out of what the others
+do not use yet: an idle model's prefixes go when they are in somebody's way, and no sooner.
 
 Shares are carried out in two phases (`granted`): those that shrink are sent first, and others grow by what
 has been reported as given back, so that the engines together never use more than the budget.

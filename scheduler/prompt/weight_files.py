@@ -1,12 +1,15 @@
 """Check a model's safetensors files before any engine reads them: what is cut short or missing is named.
 
-Only lengths and headers are read, some KiB a file; the weights themselves are not.
+Only lengths and headers are read, some KiB a file; the weights themselves are not. The headers also say how
+much memory a model will take before it is loaded (`../fleet/memory_need.py`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,33 @@ _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 """The format's own bound."""
 INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """`dtype` as safetensors spells it: F32, BF16, U32."""
+
+    dtype: str
+    elements: int
+    nbytes: int
+
+
+def tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return what the files of weights hold, by name. Raise StartupError for files that `check` refuses."""
+    found: dict[str, StoredTensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                (header_bytes,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
+                header = json.loads(file.read(min(header_bytes, _MAX_HEADER_BYTES)))
+            for name, entry in header.items():
+                if name != "__metadata__":
+                    start, end = entry["data_offsets"]
+                    elements = math.prod(int(size) for size in entry["shape"])
+                    found[name] = StoredTensor(str(entry["dtype"]), elements, int(end) - int(start))
+        except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StartupError(f"--model: {path} cannot be read: {error!r}") from error
+    return found
 
 
 def check(folder: Path) -> None:
