@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from api.auth import operator
 from api.served_models import ServedModels
-from scheduler.errors import Unavailable
+from scheduler.errors import TooManyEngines, Unavailable
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import EngineReport
 from scheduler.pool.member import Member
@@ -34,7 +34,9 @@ def engine_routes(models: ServedModels) -> APIRouter:
     @router.post("/v1/engines", status_code=202)
     async def add(model: ModelName = None) -> JSONResponse:
         """Start one more engine of a model, as the others were started. It takes requests when it has loaded.
-        409 at 64."""
+        409 at 64, and where several models share the memory."""
+        if len(models.fleet) > 1:
+            raise TooManyEngines("several models share the memory: name their engines in the file (--models)")
         scheduler = models.model(model).scheduler
         return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
 

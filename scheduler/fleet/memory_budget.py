@@ -138,11 +138,14 @@ class MemoryBudget:
     def ready(self, engine: str, ready: Ready) -> None:
         """It has been loaded."""
         one = self._engines[engine]
+        alone = all(other.phase is _Phase.ABSENT for other in self._others(engine))
         if self.budget_bytes is None:
-            self.budget_bytes = ready.memory_limit_bytes * self._sharers
             for other in self._others(engine):
                 # Loaded in the same way, at the same time.
                 other.limit_bytes = ready.memory_limit_bytes
+        if self.budget_bytes is None or (alone and not one.most_bytes):
+            # Other programs may leave a later engine less, or more.
+            self.budget_bytes = ready.memory_limit_bytes * self._sharers
         one.need_bytes = ready.memory_floor_bytes
         one.limit_bytes = ready.memory_limit_bytes
         one.starts(_Phase.READY)

@@ -3,8 +3,8 @@
     share = floor (weights, process, a chunk's peak) + KV (rows, and the prefix cache)
 
 Floors come first. KV is divided by activity, so that a busy model takes an idle one's part, but nobody gets
-less than its running rows need. Then whoever has more cached than its part keeps it out of what the others do
-not use yet: an idle model's prefixes go when they are in somebody's way, and no sooner.
+less than its running rows need. What an engine does not use of its part goes to those that have more cached
+than theirs, or fill it: an idle model's prefixes go when they are in somebody's way, and no sooner.
 
 Shares are carried out in two phases (`granted`): those that shrink are sent first, and others grow by what
 has been reported as given back, so that the engines together never use more than the budget.
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 _LEAST_WEIGHT = 1e-3
 """Of an engine that does nothing, beside one that is busy all the time."""
 _GROWTH_PART = 4
-"""Who uses less than its part claims what it uses and a quarter of its part, which it may fill until shares
-are computed again."""
+"""An engine that computes wants what it uses and a quarter of its part, which it may fill until shares are
+computed again."""
 _MOVED_PART = 16
 """Shares move only if one changes by a sixteenth: each move may evict."""
 
@@ -97,8 +97,9 @@ def _kv(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, int]:
         # Rows will be preempted, or admitted later: the smallest needs are met first.
         return leveled(kv_bytes, needs)
     parts = _by_activity(kv_bytes, engines)
-    spare = {one.engine: parts[one.engine] - _claim(one, parts[one.engine]) for one in engines}
-    excess = {one.engine: max(0, one.held_bytes - parts[one.engine]) for one in engines}
+    wishes = {one.engine: _wish(one, parts[one.engine]) for one in engines}
+    spare = {name: max(0, part - wishes[name]) for name, part in parts.items()}
+    excess = {name: max(0, wishes[name] - part) for name, part in parts.items()}
     unused_bytes, wanted_bytes = sum(spare.values()), sum(excess.values())
     moved_bytes = min(unused_bytes, wanted_bytes)
     for one in parts if moved_bytes else ():
@@ -107,10 +108,9 @@ def _kv(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, int]:
     return parts
 
 
-def _claim(one: EngineMemory, part_bytes: int) -> int:
-    """Return what it uses of its part, or will use soon."""
-    growth_bytes = part_bytes // _GROWTH_PART if one.activity > 0 else 0
-    return min(part_bytes, one.held_bytes + growth_bytes)
+def _wish(one: EngineMemory, part_bytes: int) -> int:
+    """Return what it uses, or will use soon."""
+    return one.held_bytes + (part_bytes // _GROWTH_PART if one.activity > 0 else 0)
 
 
 def _by_activity(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, int]:

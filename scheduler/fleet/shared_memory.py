@@ -21,6 +21,9 @@ class EngineShare:
     engine: str
 
     def given(self) -> SetMemoryLimit | None:
+        if self.engine not in dict(self.budget):
+            # Added by an operator: nobody has given back anything for it, so it says that it does not fit.
+            self.budget.reserve(self.engine, 0)
         return self.budget.given(self.engine)
 
     def ready(self, ready: Ready) -> None:

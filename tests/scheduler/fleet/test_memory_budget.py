@@ -262,6 +262,9 @@ def test_one_engine_alone_gets_no_message() -> None:
     assert world.budget.rebalance(2.0) == []
     assert world.budget.may_load("a")
     assert world.budget.given("a") is None
+    world.budget.ready("a", ready_of(BUDGET - 500, 1000))
+    assert world.budget.budget_bytes == BUDGET - 500
+    assert world.budget.rebalance(3.0) == []
 
 
 def test_a_newcomer_is_loaded_when_its_part_is_free() -> None:

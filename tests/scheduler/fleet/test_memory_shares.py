@@ -112,6 +112,16 @@ def test_an_idle_one_gives_prefixes_and_never_rows() -> None:
     assert 3 <= found["waits"] < 3.1
 
 
+def test_one_that_has_no_use_for_its_part_leaves_it_to_those_that_fill_theirs() -> None:
+    """As an embedding model, which keeps nothing: busy as it is, the other grows step by step."""
+    embeds, part = engine("embeds", activity=0.5), 5.0
+    for _ in range(10):
+        found = kv(14, engine("fills", prefixes=part, activity=0.5), embeds)
+        assert found["fills"] >= part - 0.001
+        part = found["fills"]
+    assert part > 8.7
+
+
 def test_equal_activity_gives_equal_parts() -> None:
     """Of what floors leave, whatever each has used of it until now."""
     for activity in (0.0, 0.5):

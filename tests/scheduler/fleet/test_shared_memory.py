@@ -1,4 +1,4 @@
-"""One memory budget over models that are loaded and unloaded: what each engine is told."""
+"""One memory budget over models that are loaded and unloaded: which limit each engine gets."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ async def test_an_engine_that_dies_is_loaded_with_its_part_again(autojump_clock:
 
 @trio_test
 async def test_what_needs_more_than_is_free_waits_for_an_idle_model_to_go(autojump_clock: MockClock) -> None:
-    """By what the files say before a model was loaded, and by what its engine has said afterwards."""
+    """By what the files say before a model was loaded, and by what its engine has reported afterwards."""
     farm = Farm("planner", "titles", memory=sharing(3_999_900), memory_limit=4_000_000)
     async with running(farm):
         await farm.answer("planner")
         await farm.answer("titles")
         assert farm.state("planner") is ModelState.UNLOADED
-        # An engine without rows needs next to nothing here, as it has said: now both fit.
+        # An engine without rows needs next to nothing here, as it has reported: now both fit.
         await farm.answer("planner")
         assert farm.state("titles") is ModelState.LOADED
 
 
 @trio_test
-async def test_without_a_limit_nobody_is_told_one(autojump_clock: MockClock) -> None:
+async def test_without_a_limit_nobody_gets_one(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", memory=sharing(10**15))
     async with running(farm):
         await farm.answer("planner")

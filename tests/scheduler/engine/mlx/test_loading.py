@@ -21,6 +21,7 @@ from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.pace import PrefillPace
+from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from tests.contracts.check_backend import CHUNK
@@ -123,6 +124,16 @@ def test_unpacked_weights_are_the_packed_ones(stored: dict[str, Path]) -> None:
     scale = mx.abs(packed(tokens)).max()
     assert mx.abs(unpacked(tokens) - packed(tokens)).max() < 1e-3 * scale
     assert mx.abs(plain(tokens) - packed(tokens)).max() > 1e-2 * scale, "four bits are not this good"
+
+
+@on_cpu
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "4-bit"])
+@pytest.mark.parametrize("dtype", ["auto", "stored", "float16"])
+def test_the_files_say_what_will_be_loaded(stored: dict[str, Path], kind: str, dtype: str) -> None:
+    """Exactly, before any process has read them."""
+    ready = _load(stored[kind], dtype).describe()
+    assert weights_bytes(stored[kind], dtype, ready.device) == ready.weights_bytes
+    assert need_bytes(stored[kind], dtype, ready.device) == ready.memory_floor_bytes
 
 
 def test_ready_says_what_was_loaded(tiny: Tiny) -> None:

@@ -1,0 +1,99 @@
+"""What a model will take, from its files: as much as an engine then reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.engine.memory_limit import PROCESS_BYTES
+from scheduler.errors import StartupError
+from scheduler.fleet.memory_need import need_bytes, weights_bytes
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.scheduler.prompt.test_weight_files import safetensors
+
+
+def folder_of(path: Path, config: object, **tensors: tuple[str, list[int], int]) -> Path:
+    """Tensors by name, with "_" for the last dot: type, shape, bytes."""
+    header, end = {}, 0
+    for name, (dtype, shape, nbytes) in tensors.items():
+        header[".".join(name.rsplit("_", 1))] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [end, end + nbytes],
+        }
+        end += nbytes
+    (path / "model.safetensors").write_bytes(safetensors(header, end))
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "expected"),
+    [
+        ("auto", "cpu", 400),
+        ("auto", "Apple M4", 200),
+        ("auto", None, 400),
+        ("stored", "cpu", 200),
+        ("float16", "cpu", 200),
+        ("float32", "Apple M4", 400),
+    ],
+)
+def test_the_type_decides(tmp_path: Path, dtype: str, device: str | None, expected: int) -> None:
+    """On a CPU, or where it is not known, 16 bits become 32."""
+    folder = folder_of(tmp_path, {}, a_weight=("BF16", [10, 10], 200))
+    assert weights_bytes(folder, dtype, device) == expected
+
+
+def test_packed_weights_are_unpacked(tmp_path: Path) -> None:
+    """Some layers have bits of their own; scales and biases are multiplied in, and what is no float stays."""
+    folder = folder_of(
+        tmp_path,
+        {"quantization": {"group_size": 32, "bits": 4, "b": {"group_size": 32, "bits": 8}}},
+        a_weight=("U32", [8, 4], 128),
+        a_scales=("BF16", [8, 1], 16),
+        a_biases=("BF16", [8, 1], 16),
+        b_weight=("U32", [8, 8], 256),
+        b_scales=("BF16", [8, 1], 16),
+        norm_weight=("F32", [8], 32),
+        table_ids=("I32", [5], 20),
+    )
+    stored = 128 + 16 + 16 + 256 + 16 + 32 + 20
+    assert weights_bytes(folder, "stored", None) == stored
+    assert weights_bytes(folder, "float16", None) == 2 * (8 * 32 + 8 * 32 + 8) + 20
+
+
+def test_eight_bit_floats_become_sixteen(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {}, a_weight=("F8_E4M3", [10], 10))
+    assert weights_bytes(folder, "stored", "gpu") == 20
+    assert weights_bytes(folder, "auto", "cpu") == 40
+
+
+def test_all_files_count(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {}, a_weight=("F32", [10], 40))
+    (tmp_path / "model-2.safetensors").write_bytes(
+        safetensors({"b.weight": {"dtype": "F32", "shape": [5], "data_offsets": [0, 20]}}, 20)
+    )
+    assert weights_bytes(folder, "stored", "cpu") == 60
+
+
+def test_the_need_is_more_than_the_weights() -> None:
+    """A process, a pool, a chunk's peak and the least KV."""
+    weights = weights_bytes(EMBEDDED_FOLDER, "auto", "cpu")
+    assert weights + PROCESS_BYTES < need_bytes(EMBEDDED_FOLDER, "auto", "cpu") < weights + (1 << 30)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0no json!", b"\x02\0\0\0\0\0\0\0[]"])
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StartupError, match=r"model\.safetensors cannot be read"):
+        need_bytes(tmp_path, "auto", "cpu")
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {}, a_weight=("BF16", [10], 20))
+    (folder / "config.json").write_text("[")
+    with pytest.raises(StartupError, match=r"config\.json cannot be read"):
+        need_bytes(folder, "float32", "cpu")
