@@ -16,7 +16,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -32,6 +32,14 @@ class ScriptedPlan(WireStruct, frozen=True):
     vocabulary: int = 8192
     stop_after: int = 0
     """The position at which a request's first stop token is emitted; 0: never."""
+
+
+class AdapterSource(WireStruct, frozen=True):
+    """A LoRA adapter: where its folder is, and the fingerprint of its files, by which requests name it."""
+
+    name: str
+    folder: str
+    key: str
 
 
 class Load(WireStruct, frozen=True, tag="load"):
@@ -66,6 +74,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     """After this many chunks of its full size the ceiling rises by a quarter."""
     sharers: int = 1
     """Engines that use the memory of this one's device: each gets an equal part."""
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters to load with the model."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -146,6 +156,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
     in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
     without a prefix hit."""
+    adapter: str = ""
+    """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -166,6 +178,19 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
 
 
+class LoadAdapter(WireStruct, frozen=True, tag="load_adapter"):
+    """Load a LoRA adapter, between two steps. Answered by one AdapterLoaded with the same `query`."""
+
+    query: int
+    adapter: AdapterSource
+
+
+class UnloadAdapter(WireStruct, frozen=True, tag="unload_adapter"):
+    """No request has this adapter any more: free its memory. It has no reply."""
+
+    key: str
+
+
 class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
@@ -184,6 +209,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     weights_dtype: str
     fallbacks: tuple[str, ...] = ()
     """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
+    refused_adapters: tuple[tuple[str, str], ...] = ()
+    """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -327,6 +354,14 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     engine: EngineReport | None = None
 
 
+class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
+    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator; empty: it
+    is."""
+
+    query: int
+    refusal: str = ""
+
+
 class StepOutput(WireStruct, frozen=True, tag="step"):
     """The output of one step, for all slots."""
 
@@ -346,5 +381,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Inspect
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | Fault
+ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | LoadAdapter | UnloadAdapter
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault
