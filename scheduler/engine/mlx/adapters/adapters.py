@@ -89,7 +89,8 @@ class Adapters:
         for name in weights.factors.keys() - self._layers.keys():
             slots = len(self._scales)
             self._layers[name] = adapt(name, modules[name], self._current, slots)
-            adapt_sorting(modules[name.rpartition(".")[0]], self._current)
+            # A layer may be in a list, which is no module.
+            adapt_sorting(modules.get(name.rpartition(".")[0]), self._current)
         for name, layer in self._layers.items():
             layer.add(weights.factors.get(name))
         self._slots[key] = len(self._scales)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.nn.layers.quantized import quantize
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
@@ -54,17 +56,28 @@ def _flat(model: Any) -> list[tuple[str, mx.array]]:
     return list(flat)
 
 
-class AdaptedEngine(ReuseEngine):
-    """`sources`: its adapters. The oracle is a model of its own for each."""
+def quantised(family: str) -> Any:
+    """In 4 bits, where a layer's size allows."""
+    model = random_model(family)
+    quantize(
+        model, group_size=32, bits=4, class_predicate=lambda _, module: hasattr(module, "to_quantized")
+    )
+    return model
 
-    def __init__(self, family: str, *sources: AdapterSource, **changes: Any) -> None:
-        super().__init__(random_model(family), family, **changes)
+
+class AdaptedEngine(ReuseEngine):
+    """`sources`: its adapters. The oracle is a model of its own for each, made by `make`."""
+
+    def __init__(
+        self, family: str, *sources: AdapterSource, make: Callable[[str], Any] = random_model, **changes: Any
+    ) -> None:
+        super().__init__(make(family), family, **changes)
         self.sources = sources
-        self._oracles = {"": random_model(family)}
+        self._oracles = {"": make(family)}
         self._answers: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
         for source in sources:
             self.load(source)
-            self._oracles[source.key] = load_adapters(random_model(family), source.folder)
+            self._oracles[source.key] = load_adapters(make(family), source.folder)
 
     def load(self, source: AdapterSource) -> None:
         self.backend.load_adapter(source)
