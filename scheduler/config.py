@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.link.messages import PROTOCOL_VERSION, AdapterSource, Load, ScriptedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,17 @@ class EngineConfig:
     """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
     """Engines that use one device's memory: each gets an equal part."""
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters with which the engines start."""
 
-    def load_message(self, bounds: EngineBounds | None = None, number: int = 0) -> Load:
+    def load_message(
+        self,
+        bounds: EngineBounds | None = None,
+        number: int = 0,
+        adapters: tuple[AdapterSource, ...] | None = None,
+    ) -> Load:
         """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
-        its own."""
+        its own. `adapters` None: the first ones."""
         bounds = bounds or self.first_bounds
         kv_disk = (
             "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
@@ -66,6 +73,7 @@ class EngineConfig:
             chunk_ceiling=bounds.chunk_tokens,
             climb_chunks=bounds.climb_chunks,
             sharers=self.sharers,
+            adapters=self.adapters if adapters is None else adapters,
         )
 
     @property

@@ -103,6 +103,12 @@ class Scheduler:
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
+        with self.pool.adapters.using(requests) as with_keys:
+            async with self._stream(with_keys) as stream:
+                yield stream
+
+    @asynccontextmanager
+    async def _stream(self, requests: tuple[GenerationRequest, ...]) -> AsyncIterator[RequestStream]:
         arrived_at = trio.current_time()
         if self._config.cache_sharing == "tenant":
             # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.

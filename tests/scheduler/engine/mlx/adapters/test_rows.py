@@ -15,7 +15,6 @@ from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.reuse import words
 
 
-
 def two_adapters(
     family: str, folder: Path, make: Callable[[str], Any] = random_model, **fields: Any
 ) -> AdaptedEngine:
