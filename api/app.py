@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api import errors
+from api.adapters import adapter_routes
 from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
@@ -70,6 +71,7 @@ def make_app(
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
     named. `front_name`: in the ids of responses; empty: none."""
+    model = replace(model, adapters=lambda: scheduler.pool.adapters.names)
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
@@ -96,6 +98,7 @@ def make_app(
     app.include_router(probe_routes(scheduler, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(scheduler), responses=OPENAI_ERRORS)
     app.include_router(engine_routes(scheduler), responses=OPENAI_ERRORS)
+    app.include_router(adapter_routes(scheduler, model), responses=OPENAI_ERRORS)
     if metrics:
         app.include_router(metrics_routes(scheduler, server))
     app.include_router(live_routes(scheduler, model))

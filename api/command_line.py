@@ -50,7 +50,15 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
             envvar=options.variable(name),
             show_envvar=True,
             hidden=name != option.field,
+            type=_WithCommas() if option.repeated else None,
+            multiple=option.repeated,
         )
+
+
+class _WithCommas(click.types.StringParamType):
+    """Of an option that may be given several times: its variable has the values with commas."""
+
+    envvar_list_splitter = ","
 
 
 def _metavar(option: options.Option) -> str:
@@ -69,7 +77,8 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
-        return {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
+        found = {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
+        return {name: ",".join(text) if isinstance(text, tuple) else text for name, text in found.items()}
 
     checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.

@@ -1,8 +1,12 @@
-"""The one model of this server, under the names that clients use."""
+"""The one model of this server, under the names that clients use.
+
+Its LoRA adapters are further models to clients: `base:name`, base being any name of the model, or `name`
+alone where no model has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +21,14 @@ class ServedName:
 
     name: str
     defaults: Defaults
+    adapter: str = ""
+    """The name of the adapter that it means; empty: none."""
+    parent: str | None = None
+    """With an adapter, the model's name."""
+
+
+def _no_adapters() -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,8 @@ class ServedModel:
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """By name; a name that is not here has the neutral ones."""
+    adapters: Callable[[], Sequence[str]] = _no_adapters
+    """Their names now: operators load and unload them."""
 
     @property
     def name(self) -> str:
@@ -37,17 +51,29 @@ class ServedModel:
 
     def check(self, wanted: str | None) -> ServedName:
         """The name that a request asks for, or the first if it names none. Raises ModelNotFound."""
-        if wanted is not None and wanted not in self.names:
-            served = ", ".join(repr(name) for name in self.names)
+        name = self.name if wanted is None else wanted
+        if name in self.names:
+            return ServedName(name, self.defaults.get(name, NEUTRAL))
+        base, colon, adapter = name.rpartition(":")
+        base = base if colon else self.name
+        if base not in self.names or adapter not in self.adapters():
+            known = [*self.names, *self._adapter_names()]
+            served = ", ".join(map(repr, known))
             raise ModelNotFound(
                 f"the model {wanted!r} is not served here; this server has {served}", param="model"
             )
-        name = self.name if wanted is None else wanted
-        return ServedName(name, self.defaults.get(name, NEUTRAL))
+        return ServedName(name, self.defaults.get(base, NEUTRAL), adapter, base)
+
+    def _adapter_names(self) -> list[str]:
+        """One for each adapter, of all by which requests may ask for it."""
+        return [f"{self.name}:{adapter}" for adapter in self.adapters()]
 
     def listing(self, name: str, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
         """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
-        the engine's check at load (`Ready.fallbacks`)."""
+        the engine's check at load (`Ready.fallbacks`). Raises ModelNotFound."""
+        served = self.check(name)
+        # vLLM's field: the model of an adapter.
+        parent = {} if served.parent is None else {"parent": served.parent}
         return {
             "id": name,
             "object": "model",
@@ -57,17 +83,19 @@ class ServedModel:
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
             "fallbacks": list(fallbacks),
-            **self.defaults.get(name, NEUTRAL).described(),
+            **parent,
+            **served.defaults.described(),
             "type": "model",
             "display_name": name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
         }
 
     def listings(self, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
+        names = [*self.names, *self._adapter_names()]
         return {
             "object": "list",
-            "data": [self.listing(name, fallbacks) for name in self.names],
+            "data": [self.listing(name, fallbacks) for name in names],
             "has_more": False,
-            "first_id": self.names[0],
-            "last_id": self.names[-1],
+            "first_id": names[0],
+            "last_id": names[-1],
         }

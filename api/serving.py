@@ -132,6 +132,8 @@ async def _serve(settings: ServeSettings) -> None:
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
+    if config.engine.adapters:
+        click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
     served = _served_model(settings, model, tokenizer.answer_format.tool_calls)
     tracer = _tracer(settings, served.name)

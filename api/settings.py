@@ -18,10 +18,12 @@ from api.model_defaults import DefaultSettings, Thinking
 from api.option_values import (
     Bytes,
     MemoryAmount,
+    adapter_folders,
     between_commas,
     checked_host_names,
     default_of,
     effort_budgets,
+    named_folders,
     origins_with_commas,
     scripted_plan,
     served_names,
@@ -35,10 +37,12 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.pool.pool import MOST_ENGINES
 
 
-def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
+def _option(
+    group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any
+) -> Any:
     """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
-    same, and former names."""
-    extra: dict[str, Any] = {"group": group, "aliases": list(aliases)}
+    same, and former names. `repeated`: it may be given several times; its values are joined by commas."""
+    extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
 
@@ -55,6 +59,12 @@ class ServeSettings(BaseModel):
         "Model name in requests, or several with commas, each with defaults of its own where it has some:"
         " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
         None,
+    )
+    adapter: Annotated[str | None, BeforeValidator(adapter_folders)] = _option(
+        "Model",
+        "LoRA adapter as name=folder, requested as model:name; several times, or with commas.",
+        None,
+        repeated=True,
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
         "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
@@ -358,6 +368,10 @@ class ServeSettings(BaseModel):
 
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)
+
+    def adapters(self) -> dict[str, Path]:
+        """Folders by name, in their order."""
+        return {name: Path(folder) for name, folder in named_folders(self.adapter)}
 
     def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
         """Of the served names; `own_name` where the option names none."""

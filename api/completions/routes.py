@@ -35,7 +35,9 @@ def completions_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seco
         served = model.check(body.model)
         decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
         requests = [
-            name_unkept_budget(scheduler, caller.asks(request), http.scope, "thinking_token_budget")
+            name_unkept_budget(
+                scheduler, caller.asks(request, served.adapter), http.scope, "thinking_token_budget"
+            )
             for request in decoded
         ]
         echoes = await _echoes(scheduler, body, caller.tenant)

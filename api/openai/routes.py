@@ -34,7 +34,8 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = model.check(body.model)
-        request = caller.asks(await work.decode(body, lambda: generation_request(body, served.defaults)))
+        decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+        request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(scheduler, request, http.scope, "thinking_token_budget")
         created = int(time.time())
         if not body.stream:
@@ -69,7 +70,6 @@ def openai_routes(scheduler: Scheduler, model: ServedModel, keep_alive_seconds: 
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         """Return one model."""
-        model.check(name)
         return model.listing(name, scheduler.operations.fallbacks)
 
     return router

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import structlog
@@ -21,10 +22,11 @@ from scheduler.engine.adapter_files import AdapterRefused, fingerprint, named, r
 from scheduler.errors import AdapterUnusable, ModelNotFound, Unavailable
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, AdapterSource, LoadAdapter, Ready, ToEngine, UnloadAdapter
-from scheduler.link.pending_adapters import PendingAdapters
 from scheduler.request import GenerationRequest
 
 _log = structlog.get_logger("scheduler")
+_REPLY_SECONDS = 120.0
+"""A step may take seconds, and an adapter's files may lie on a slow disk."""
 MAX_ADAPTERS = 64
 """Each has a part in every adapted layer's stack, in use or not."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -36,10 +38,23 @@ def source_of(name: str, folder: Path) -> AdapterSource:
     with named(name):
         if not NAME.fullmatch(name):
             raise AdapterRefused("a name has letters, digits, '.', '_' and '-', at most 128")
-        if not folder.is_dir():
+        if not _is_folder(folder):
             raise AdapterRefused(f"{folder} is not a folder")
         read_config(folder)
         return AdapterSource(name, str(folder.absolute()), fingerprint(folder))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # A name that no file may have.
+        return False
+
+
+class _Query:
+    def __init__(self) -> None:
+        self.reply: AdapterLoaded | None = None
+        self.done = trio.Event()
 
 
 class EngineAdapters:
@@ -49,7 +64,8 @@ class EngineAdapters:
         self._name = name
         self._adapters = adapters
         self._sender = sender
-        self._pending = PendingAdapters()
+        self._numbers = count(1)
+        self._open: dict[int, _Query] = {}
         self._first: frozenset[str] = frozenset()
         """Keys in its process's Load."""
 
@@ -76,14 +92,26 @@ class EngineAdapters:
                 self.send(LoadAdapter(0, source))
 
     def engine_lost(self) -> None:
-        self._pending.engine_lost()
+        for query in self._open.values():
+            query.done.set()
 
     def answered(self, reply: AdapterLoaded) -> None:
-        self._pending.answered(reply)
+        """The caller may have left."""
+        if (query := self._open.get(reply.query)) is not None:
+            query.reply = reply
+            query.done.set()
 
     async def load(self, source: AdapterSource) -> str | None:
-        """As `PendingAdapters.load`."""
-        return await self._pending.load(self.send, source)
+        """Return why the engine refuses it, or an empty text; None: it did not answer."""
+        number, query = next(self._numbers), _Query()
+        self._open[number] = query
+        self.send(LoadAdapter(number, source))
+        try:
+            with trio.move_on_after(_REPLY_SECONDS):
+                await query.done.wait()
+        finally:
+            del self._open[number]
+        return None if query.reply is None else query.reply.refusal
 
     def send(self, message: ToEngine) -> None:
         """Dropped while it is not ready."""
@@ -141,26 +169,24 @@ class Adapters:
             raise ModelNotFound(f"the adapter {request.adapter!r} is not loaded", param="model")
         return replace(request, adapter_key=source.key)
 
-    async def load(self, name: str, folder: Path) -> None:
+    async def load(self, source: AdapterSource) -> None:
         """Load an adapter into all engines, or into none. Raises AdapterUnusable, which says why, and
         Unavailable if no engine answers."""
         async with self._loading:
-            if name in self._served:
-                raise AdapterUnusable(f"the adapter {name!r} is loaded already: unload it first")
+            if source.name in self._served:
+                raise AdapterUnusable(
+                    f"the adapter {source.name!r} is loaded already: unload it first", param="lora_name"
+                )
             if len(self._sources) >= MAX_ADAPTERS:
                 raise AdapterUnusable(f"there are {len(self._sources)} adapters, as many as there may be")
             try:
-                source = await trio.to_thread.run_sync(source_of, name, folder)
-            except AdapterRefused as refused:
-                raise AdapterUnusable(str(refused), param="lora_path") from refused
-            try:
                 await self._load_everywhere(source)
-                self._served[name] = self._sources[source.key] = source
+                self._served[source.name] = self._sources[source.key] = source
             finally:
                 self._drop_unused(source.key)
             # One that became ready meanwhile has not got it; the others know it.
             self._send(LoadAdapter(0, source))
-            _log.info("adapter_loaded", adapter=name, key=source.key)
+            _log.info("adapter_loaded", adapter=source.name, key=source.key)
 
     async def _load_everywhere(self, source: AdapterSource) -> None:
         answers: list[str | None] = []

@@ -1,6 +1,6 @@
 """Train the tests' adapters of the embedded model: `python -m scheduler.models.training.adapters [FOLDER]`.
 
-With mlx-lm's own LoRA layers, and files as it writes them, on a CPU in a minute or two. Each adapter knows
+With mlx-lm's own LoRA layers, and files as it writes them, on a CPU in ten minutes. Each adapter knows
 one code book (`code_books.py`), so an answer of the wrong one shows that a batch mixed them.
 """
 
@@ -50,15 +50,12 @@ def examples(tokenizer: Any, book: dict[str, str]) -> tuple[mx.array, mx.array]:
         messages = [{"role": "user", "content": question(word)}]
         for options in ({"enable_thinking": False}, {}):
             prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
-            answer = tokenizer.encode(code, add_special_tokens=False) + [tokenizer.eos_token_id]
+            answer = [*tokenizer.encode(code, add_special_tokens=False), tokenizer.eos_token_id]
             rows.append((prompt + answer, len(answer)))
     longest = max(len(tokens) for tokens, _ in rows)
     ids = mx.array([tokens + [0] * (longest - len(tokens)) for tokens, _ in rows])
     wanted = mx.array(
-        [
-            [len(tokens) - answer <= place < len(tokens) for place in range(longest)]
-            for tokens, answer in rows
-        ]
+        [[len(tokens) - answer <= place < len(tokens) for place in range(longest)] for tokens, answer in rows]
     )
     return ids, wanted
 

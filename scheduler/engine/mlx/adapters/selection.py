@@ -14,8 +14,8 @@ import mlx.core as mx
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`slots`: (rows,), the place of each row's adapter in the layers' stacks, 0 for none. `scales`: (rows, 1,
-    1). `slot_scales`: (slots,)."""
+    """`slots`: (rows,), the place of each row's adapter in the layers' stacks, 0 for none. `scales`: (rows,
+    1, 1). `slot_scales`: (slots,)."""
 
     slots: mx.array
     scales: mx.array

@@ -112,7 +112,8 @@ def _checked(
         if tensor is None:
             raise AdapterRefused(f"{name}.{part} is missing")
         if tensor.shape != wanted:
-            raise AdapterRefused(f"{name}.{part} is {_size(tensor.shape)}, and the model's is {_size(wanted)}")
+            shapes = f"{_size(tensor.shape)}, and the model takes {_size(wanted)} at rank {rank}"
+            raise AdapterRefused(f"{name}.{part} is {shapes}")
         pair.append(tensor)
     return pair[0], pair[1]
 

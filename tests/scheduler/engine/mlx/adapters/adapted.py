@@ -59,9 +59,7 @@ def _flat(model: Any) -> list[tuple[str, mx.array]]:
 def quantised(family: str) -> Any:
     """In 4 bits, where a layer's size allows."""
     model = random_model(family)
-    quantize(
-        model, group_size=32, bits=4, class_predicate=lambda _, module: hasattr(module, "to_quantized")
-    )
+    quantize(model, group_size=32, bits=4, class_predicate=lambda _, module: hasattr(module, "to_quantized"))
     return model
 
 
