@@ -65,6 +65,9 @@ class Factors:
         self.slots -= 1
         if self.a is None or self.b is None:
             return
+        if self.slots == 1:
+            self.a = self.b = None  # Only the zeros are left.
+            return
         keep = mx.array([place for place in range(self.slots + 1) if place != slot])
         self.a, self.b = self.a[keep], self.b[keep]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ class AdaptedEngine(ReuseEngine):
     ) -> None:
         super().__init__(make(family), family, **changes)
         self.sources = sources
+        self._by_itself = partial(AdaptedEngine, family, *sources, make=make, budget_bytes=0, max_slots=1)
+        self._single: AdaptedEngine | None = None
         self._oracles = {"": make(family)}
         self._answers: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
         for source in sources:
@@ -81,6 +84,8 @@ class AdaptedEngine(ReuseEngine):
         self.backend.load_adapter(source)
 
     def alone(self, submit: Submit) -> list[int]:
+        if submit.sampling.temperature > 0:
+            return self._seeded_alone(submit)
         key = (submit.adapter, tuple(submit.prompt), submit.max_tokens)
         if key not in self._answers:
             prompt = mx.array(submit.prompt.tolist())
@@ -88,3 +93,16 @@ class AdaptedEngine(ReuseEngine):
             steps = generate_step(prompt, model, max_tokens=submit.max_tokens, prefill_step_size=8)
             self._answers[key] = [token for token, _ in steps]
         return self._answers[key]
+
+    def _seeded_alone(self, submit: Submit) -> list[int]:
+        """mlx-lm has no seeds of single requests: an engine that has one row, and no prefix cache."""
+        self._single = self._single or self._by_itself()
+        again = self._single.submit(
+            submit.prompt.tolist(),
+            adapter=submit.adapter,
+            sampling=submit.sampling,
+            max_tokens=submit.max_tokens,
+        )
+        self._single.turn([again])
+        self._single.finish()
+        return self._single.heard[again.request_id].tokens
