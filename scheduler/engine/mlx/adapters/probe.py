@@ -17,7 +17,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.adapter_files import AdapterRefused
 
-_ROWS = (False, True, False)
+_ROWS = (True, False, False)
+"""Not the same from behind: a module may turn them round."""
 _TOKENS = 24
 """With two experts a token, more than the 64 inputs from which on mlx-lm sorts them by expert."""
 _TOLERANCE = 1e-3
