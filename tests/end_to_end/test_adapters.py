@@ -59,7 +59,13 @@ async def ask_all(port: int, asked: list[Question]) -> dict[Question, Answer]:
 
     async def one(asking: Question) -> None:
         async with free:
-            answers[asking] = await ask(port, question(asking.word), model=asking.model, max_tokens=12)
+            answers[asking] = await ask(
+                port,
+                question(asking.word),
+                model=asking.model,
+                max_tokens=12,
+                chat_template_kwargs={"enable_thinking": False},
+            )
 
     async with trio.open_nursery() as nursery:
         for asking in asked:

@@ -48,8 +48,10 @@ def examples(tokenizer: Any, book: dict[str, str]) -> tuple[mx.array, mx.array]:
     rows: list[tuple[list[int], int]] = []
     for word, code in book.items():
         messages = [{"role": "user", "content": question(word)}]
-        for options in ({"enable_thinking": False}, {}):
-            prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
+        for thinking in (False, True):
+            prompt = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, enable_thinking=thinking
+            )
             answer = [*tokenizer.encode(code, add_special_tokens=False), tokenizer.eos_token_id]
             rows.append((prompt + answer, len(answer)))
     longest = max(len(tokens) for tokens, _ in rows)
