@@ -77,8 +77,7 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
-        found = {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
-        return {name: ",".join(text) if isinstance(text, tuple) else text for name, text in found.items()}
+        return {name: text for name, text in given.items() if ctx.get_parameter_source(name) is source}
 
     checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.

@@ -106,7 +106,9 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def adapter_folders(text: Any) -> Any:
+def adapter_folders(given: Any) -> Any:
+    """Of an option that may be given several times: text with commas."""
+    text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)
     return text
