@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from api import errors
+from api.adapters import adapter_routes
 from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
@@ -96,6 +97,7 @@ def make_app(
     app.include_router(operations_routes(models), responses=OPENAI_ERRORS)
     app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
     app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(adapter_routes(models), responses=OPENAI_ERRORS)
     if metrics:
         app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))

@@ -191,6 +191,8 @@ def _describe(config: SchedulerConfig, tool_calls: str) -> None:
     click.echo(f"tools      {_TOOL_CALLS[tool_calls]}")
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
+    if config.engine.adapters:
+        click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
 

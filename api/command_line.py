@@ -49,9 +49,16 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
             help=f"{option.help}{default}",
             envvar=options.variable(name),
             show_envvar=True,
-            multiple=option.repeats,
             hidden=name != option.field,
+            type=_WithCommas() if option.repeated else None,
+            multiple=option.repeated,
         )
+
+
+class _WithCommas(click.types.StringParamType):
+    """Of an option that may be given several times: its variable has the values with commas."""
+
+    envvar_list_splitter = ","
 
 
 def _metavar(option: options.Option) -> str:

@@ -49,15 +49,16 @@ class Caller:
     timeout_seconds: float | None = None
     origin: Origin = field(default_factory=Origin)
 
-    def asks(self, request: GenerationRequest) -> GenerationRequest:
+    def asks(self, request: GenerationRequest, adapter: str = "") -> GenerationRequest:
         """Return `request` with its tenant and session, and the shorter of the body's timeout and the
-        header's."""
+        header's. `adapter`: of the model that it asks for."""
         return replace(
             request,
             tenant=self.tenant,
             session=self.session or request.session,
             timeout_seconds=_shorter(request.timeout_seconds, self.timeout_seconds),
             origin=self.origin,
+            adapter=adapter,
         )
 
 

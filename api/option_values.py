@@ -93,6 +93,27 @@ def served_names(text: Any) -> Any:
     return text
 
 
+def named_folders(text: str | None) -> list[tuple[str, str]]:
+    """`name=folder,name=folder`. Raises ValueError, which quotes the bad part."""
+    found: dict[str, str] = {}
+    for part in between_commas(text):
+        name, equals, folder = map(str.strip, part.partition("="))
+        if not (name and equals and folder):
+            raise ValueError(f"an adapter is given as name=folder, not as {part!r}")
+        if name in found:
+            raise ValueError(f"the name {name!r} is there twice")
+        found[name] = folder
+    return list(found.items())
+
+
+def adapter_folders(given: Any) -> Any:
+    """Of an option that may be given several times: text with commas."""
+    text = ",".join(given) if isinstance(given, tuple) else given
+    if isinstance(text, str):
+        named_folders(text)
+    return text
+
+
 def effort_budgets(text: Any) -> Any:
     by_effort(str(text))
     return text

@@ -26,8 +26,8 @@ class Option:
     help: str
     default: Any
     choices: tuple[str, ...]
-    repeats: bool = False
-    """Whether its flag may be given several times."""
+    repeated: bool
+    """Whether it may be given several times."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,15 +78,8 @@ def options() -> Iterator[Option]:
         extra: Any = field.json_schema_extra
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         aliases = tuple(extra["aliases"])
-        yield Option(
-            name,
-            aliases,
-            extra["group"],
-            field.description or "",
-            field.default,
-            choices,
-            extra["repeats"],
-        )
+        help_ = field.description or ""
+        yield Option(name, aliases, extra["group"], help_, field.default, choices, extra["repeated"])
 
 
 def load(given: Mapping[str, str], fallback: Mapping[str, str] | None = None) -> ServeSettings:

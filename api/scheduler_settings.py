@@ -19,13 +19,18 @@ from scheduler.config import (
     SchedulerConfig,
     SupervisionConfig,
 )
+from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.errors import StartupError
+from scheduler.link.messages import AdapterSource
+from scheduler.pool.adapters import MAX_ADAPTERS, source_of
 from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
     settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path, models: int = 1
 ) -> SchedulerConfig:
-    """`models`: how many share the disk tier."""
+    """`models`: how many share the disk tier. Raises StartupError for an adapter whose folder cannot be
+    read."""
     return SchedulerConfig(
         engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
@@ -44,6 +49,7 @@ def scheduler_config(
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
             sharers=sharers_of(settings.engines, gpus_of(os.environ)),
+            adapters=_adapters(settings),
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -61,6 +67,16 @@ def scheduler_config(
             death_window_seconds=settings.death_window_seconds,
         ),
     )
+
+
+def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:
+    folders = settings.adapters()
+    if len(folders) > MAX_ADAPTERS:
+        raise StartupError(f"--adapter: there may be {MAX_ADAPTERS} adapters, not {len(folders)}")
+    try:
+        return tuple(source_of(name, folder) for name, folder in folders.items())
+    except AdapterRefused as refused:
+        raise StartupError(f"--adapter: {refused}") from refused
 
 
 def _cache_sharing(settings: ServeSettings, keys: ApiKeys) -> Literal["all", "tenant"]:

@@ -1,8 +1,12 @@
-"""One model of this server, under the names that clients use."""
+"""One model of this server, under the names that clients use.
+
+Its LoRA adapters are further models to clients: `base:name`, base being any name of the model, or `name`
+alone where no model has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +20,14 @@ class ServedName:
 
     name: str
     defaults: Defaults
+    adapter: str = ""
+    """The name of the adapter that it means; empty: none."""
+    parent: str | None = None
+    """With an adapter, the model's name."""
+
+
+def _no_adapters() -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +41,36 @@ class ServedModel:
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """By name; a name that is not here has the neutral ones."""
+    adapters: Callable[[], Sequence[str]] = _no_adapters
+    """Their names now: operators load and unload them."""
 
     @property
     def name(self) -> str:
         return self.names[0]
 
-    def check(self, wanted: str | None) -> ServedName:
-        """The name that a request asks for, one of `names`; the first if it names none."""
+    def find(self, wanted: str | None) -> ServedName | None:
+        """Return what a request asks for by this name, or by none; None: not this model."""
         name = self.name if wanted is None else wanted
-        return ServedName(name, self.defaults.get(name, NEUTRAL))
+        if name in self.names:
+            return ServedName(name, self.defaults.get(name, NEUTRAL))
+        base, colon, adapter = name.rpartition(":")
+        base = base if colon else self.name
+        if base not in self.names or adapter not in self.adapters():
+            return None
+        return ServedName(name, self.defaults.get(base, NEUTRAL), adapter, base)
 
-    def listing(self, name: str, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
+    @property
+    def all_names(self) -> list[str]:
+        """Its own, and one for each adapter, of all by which requests may ask for it."""
+        return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
+
+    def listing(self, served: ServedName, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
         """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
         the engine's check at load (`Ready.fallbacks`)."""
+        # vLLM's field: the model of an adapter.
+        parent = {} if served.parent is None else {"parent": served.parent}
         return {
-            "id": name,
+            "id": served.name,
             "object": "model",
             "created": self.created,
             "owned_by": "penstock",
@@ -51,8 +78,9 @@ class ServedModel:
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
             "fallbacks": list(fallbacks),
-            **self.defaults.get(name, NEUTRAL).described(),
+            **parent,
+            **served.defaults.described(),
             "type": "model",
-            "display_name": name,
+            "display_name": served.name,
             "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
         }

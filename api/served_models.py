@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from api.model_defaults import Defaults
@@ -27,6 +27,11 @@ class Served:
         return self.of_name.name
 
     @property
+    def adapter(self) -> str:
+        """The LoRA adapter that the name means; empty: none."""
+        return self.of_name.adapter
+
+    @property
     def defaults(self) -> Defaults:
         return self.of_name.defaults
 
@@ -37,7 +42,7 @@ class ServedModels:
 
     def __init__(self, fleet: Fleet, models: Mapping[str, ServedModel]) -> None:
         self.fleet = fleet
-        self._models = tuple((fleet[name], model) for name, model in models.items())
+        self._models = tuple((fleet[name], _with_adapters(fleet[name], one)) for name, one in models.items())
 
     @classmethod
     def of(cls, scheduler: Scheduler, model: ServedModel) -> ServedModels:
@@ -49,12 +54,13 @@ class ServedModels:
 
     @property
     def names(self) -> Sequence[str]:
-        return [name for _, model in self for name in model.names]
+        """Of all models, and one for each adapter."""
+        return [name for _, model in self for name in model.all_names]
 
     def check(self, wanted: str | None) -> Served:
         """Return what a request gets that names this model, or none. Raise ModelNotFound."""
-        model, served = self._find(wanted)
-        return Served(served.check(wanted), served.context_tokens, model.scheduler)
+        model, served, of_name = self._find(wanted)
+        return Served(of_name, served.context_tokens, model.scheduler)
 
     def model(self, wanted: str | None) -> Model:
         """Return the model of a name. Raise ModelNotFound."""
@@ -62,32 +68,36 @@ class ServedModels:
 
     def listing(self, name: str) -> dict[str, Any]:
         """Raise ModelNotFound."""
-        return self._listing(*self._find(name), name)
-
-    def listings(self) -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [self._listing(model, served, name) for model, served in self for name in served.names],
-            "has_more": False,
-            "first_id": self.names[0],
-            "last_id": self.names[-1],
-        }
-
-    @staticmethod
-    def _listing(model: Model, served: ServedModel, name: str) -> dict[str, Any]:
+        model, served, of_name = self._find(name)
         ready = model.scheduler.pool.ready
         return {
-            **served.listing(name, () if ready is None else ready.fallbacks),
+            **served.listing(of_name, () if ready is None else ready.fallbacks),
             "state": model.state.value,
             "weights_bytes": None if ready is None else ready.weights_bytes,
             **({} if model.reason is None else {"reason": model.reason}),
         }
 
-    def _find(self, wanted: str | None) -> tuple[Model, ServedModel]:
-        for model, served in self:
-            if wanted is None or wanted in served.names:
-                return model, served
+    def listings(self) -> dict[str, Any]:
+        names = self.names
+        return {
+            "object": "list",
+            "data": [self.listing(name) for name in names],
+            "has_more": False,
+            "first_id": names[0],
+            "last_id": names[-1],
+        }
+
+    def _find(self, wanted: str | None) -> tuple[Model, ServedModel, ServedName]:
+        # Models' own names first: an adapter's may be equal to one.
+        models = sorted(self._models, key=lambda one: wanted is not None and wanted not in one[1].names)
+        for model, served in models:
+            if (of_name := served.find(wanted)) is not None:
+                return model, served, of_name
         names = ", ".join(repr(name) for name in self.names)
         raise ModelNotFound(
             f"the model {wanted!r} is not served here; this server has {names}", param="model"
         )
+
+
+def _with_adapters(model: Model, served: ServedModel) -> ServedModel:
+    return replace(served, adapters=lambda: model.scheduler.pool.adapters.names)

@@ -1,4 +1,5 @@
-"""Every option of `penstock serve`: one frozen, checked record, and the only place that names them.
+"""Every option of `penstock serve` but those of a model (`model_settings.py`): one frozen, checked record, and
+the only place that names them.
 
 `options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
 `README.md` from these fields, so that they always agree.
@@ -7,148 +8,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BeforeValidator, SecretStr
 
 from api.api_keys import ApiKeys, load_keys
-from api.effort_tokens import by_effort
-from api.media import Policy
-from api.model_defaults import DefaultSettings, Thinking
+from api.model_settings import ModelSettings, option
 from api.option_values import (
     Bytes,
     MemoryAmount,
     between_commas,
     checked_host_names,
-    default_of,
-    effort_budgets,
     origins_with_commas,
     scripted_plan,
-    served_names,
-    vllm_is_none,
 )
 from api.responses.response_ids import FRONT_NAME
-from api.served_names import NamedPreset, named_presets
-from scheduler.answer.answer_format import REASONING_PARSERS
-from scheduler.config import ThinkingConfig
 from scheduler.link.messages import ScriptedPlan
 from scheduler.pool.pool import MOST_ENGINES
 
 
-def _option(group: str, help_: str, default: Any, *aliases: str, repeats: bool = False, **bounds: Any) -> Any:
-    """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
-    same, and former names. `repeats`: it may be given several times; its values are then joined by commas."""
-    extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeats": repeats}
-    return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
-
-
-class ServeSettings(BaseModel):
+class ServeSettings(ModelSettings):
     """Checked when made; frozen afterwards."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
-
-    model: str | None = _option(
-        "Model",
-        "Folder or Hugging Face hub id of the model; several times (in the variable: with commas) for several"
-        " models. The embedded model if not given.",
-        None,
-        repeats=True,
-    )
-    models: Path | None = _option(
-        "Model",
-        "TOML file of several models, a table [[model]] for each: name, model, pinned, idle_seconds, and any"
-        " option that is not the server's.",
-        None,
-    )
-    idle_seconds: float | None = _option(
-        "Model",
-        "Unload a model after this time without a request; 0: never. If not given: never the first one,"
-        " others after 900.",
-        None,
-        ge=0,
-        le=1e9,
-    )
-    served_model_name: Annotated[str | None, BeforeValidator(served_names)] = _option(
-        "Model",
-        "Model name in requests, or several with commas, each with defaults of its own where it has some:"
-        " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
-        None,
-    )
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
-        "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
-    )
-
-    tool_parser: str = _option(
-        "Model",
-        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony, generic"
-        " (tools described in the system prompt, calls as JSON) or none; auto: detected from the chat"
-        " template, generic where it has no tools.",
-        "auto",
-        "tool_call_parser",
-    )
-    media: Policy = _option(
-        "Model",
-        "What images, audio and files in messages become: a line of text that names them, or a refusal.",
-        "note",
-    )
-    reasoning_parser: str = _option(
-        "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"
-    )
-
-    thinking_tokens: int | None = _option(
-        "Model",
-        "Thinking budget of requests that name none, in tokens: then the end of reasoning is forced."
-        " Any number of tokens if not given.",
-        None,
-        ge=0,
-    )
-    effort_tokens: Annotated[str, BeforeValidator(effort_budgets)] = _option(
-        "Model",
-        "Thinking budgets by reasoning effort, as effort=tokens with commas; unlimited is no budget, and the"
-        " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
-        "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
-    )
-    generation_config: Annotated[Literal["auto", "none"], BeforeValidator(vllm_is_none)] = _option(
-        "Defaults",
-        "Whether the model's generation_config.json gives the sampling that a body omits: temperature, top_p,"
-        " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",
-        "auto",
-    )
-    default_temperature: Annotated[float | None, default_of("temperature")] = _option(
-        "Defaults",
-        "temperature of requests that say none, nor does the name of the model that they ask for.",
-        None,
-    )
-    default_top_p: Annotated[float | None, default_of("top_p")] = _option(
-        "Defaults", "top_p of such requests.", None
-    )
-    default_top_k: Annotated[int | None, default_of("top_k")] = _option(
-        "Defaults", "top_k of such requests.", None
-    )
-    default_min_p: Annotated[float | None, default_of("min_p")] = _option(
-        "Defaults", "min_p of such requests.", None
-    )
-    default_repetition_penalty: Annotated[float | None, default_of("repetition_penalty")] = _option(
-        "Defaults", "repetition_penalty of such requests.", None
-    )
-    default_presence_penalty: Annotated[float | None, default_of("presence_penalty")] = _option(
-        "Defaults", "presence_penalty of such requests.", None
-    )
-    default_frequency_penalty: Annotated[float | None, default_of("frequency_penalty")] = _option(
-        "Defaults", "frequency_penalty of such requests.", None
-    )
-    default_thinking: Thinking = _option(
-        "Defaults", "thinking of such requests; auto: as the chat template does where nobody asks.", "auto"
-    )
-
-    host: str = _option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
-    port: int = _option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
-    max_connections: int = _option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
-    max_body_bytes: Bytes = _option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
-    write_seconds: float = _option(
+    host: str = option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
+    port: int = option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
+    max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
+    max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
+    write_seconds: float = option(
         "HTTP", "Write timeout for a client that does not read.", 20.0, gt=0, le=3600
     )
-    sse_keepalive_seconds: float = _option(
+    sse_keepalive_seconds: float = option(
         "HTTP",
         "SSE keep-alive interval: longest silence of a stream before a comment is sent.",
         5.0,
@@ -156,36 +45,36 @@ class ServeSettings(BaseModel):
         gt=0,
         le=3600,
     )
-    unknown_fields: Literal["ignore", "refuse"] = _option(
+    unknown_fields: Literal["ignore", "refuse"] = option(
         "HTTP",
         "Fields of a body that its API does not know: ignore, and name in the header x-penstock-ignored; or"
         " refuse with 400.",
         "ignore",
     )
-    drain_seconds: float = _option(
+    drain_seconds: float = option(
         "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
     )
 
-    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = _option(
+    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
         "HTTP",
         "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
         " * allows all. Pages of other origins get 403.",
         None,
         "allowed_origins",
     )
-    allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = _option(
+    allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
         "HTTP",
         "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
         " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
         None,
     )
-    max_stored_responses: int = _option(
+    max_stored_responses: int = option(
         "HTTP", "Responses stored for /v1/responses, least recently used evicted first. 0: none.", 1024, ge=0
     )
-    max_stored_bytes: Bytes = _option(
+    max_stored_bytes: Bytes = option(
         "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
     )
-    front_name: str | None = _option(
+    front_name: str | None = option(
         "HTTP",
         "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
         " its stored responses begin with. None if not given.",
@@ -193,53 +82,53 @@ class ServeSettings(BaseModel):
         pattern=rf"^{FRONT_NAME}$",
     )
 
-    api_key: SecretStr | None = _option(
+    api_key: SecretStr | None = option(
         "Keys",
         "Keys that clients must send, with commas: key, tenant:key or 'tenant:key admin'."
         " Prefer the environment: other users of the machine can read the command line.",
         None,
     )
-    api_keys_file: Path | None = _option(
+    api_keys_file: Path | None = option(
         "Keys", "File of API keys, one a line: 'tenant:key', and 'tenant:key admin' for operators.", None
     )
 
-    engines: int = _option(
+    engines: int = option(
         "Scheduling",
         "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU.",
         1,
         ge=1,
         le=MOST_ENGINES,
     )
-    max_slots: int = _option(
+    max_slots: int = option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
     )
-    max_queue: int = _option("Scheduling", "Waiting requests; further ones get 503.", 1024, ge=1)
-    max_queued_tokens: int = _option(
+    max_queue: int = option("Scheduling", "Waiting requests; further ones get 503.", 1024, ge=1)
+    max_queued_tokens: int = option(
         "Scheduling",
         "Prompt tokens of all waiting requests; beyond that requests get 503. 0: no bound.",
         8_000_000,
         ge=0,
     )
-    max_queue_per_tenant: int = _option(
+    max_queue_per_tenant: int = option(
         "Scheduling", "Waiting requests of one tenant; further ones get 429. 0: no bound.", 0, ge=0
     )
-    tenant_header: str | None = _option(
+    tenant_header: str | None = option(
         "Scheduling",
         "Header that names the tenant, where a proxy in front sets it; with authorization, each API key is a"
         " tenant. If not given, all requests belong to one tenant.",
         None,
         pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$",
     )
-    priority_aging_seconds: float = _option(
+    priority_aging_seconds: float = option(
         "Scheduling", "Waiting time that raises a request's priority by one.", 30.0, gt=0, le=1e6
     )
-    queue_seconds: float = _option(
+    queue_seconds: float = option(
         "Scheduling", "Queue timeout: a request that waited longer gets 503. 0: no limit.", 0.0, ge=0, le=1e6
     )
-    max_running_seconds: float = _option(
+    max_running_seconds: float = option(
         "Scheduling", "Longest time from a request's first step to its end. 0: no limit.", 0.0, ge=0, le=1e6
     )
-    prefill_chunk_tokens: int = _option(
+    prefill_chunk_tokens: int = option(
         "Scheduling",
         "Most prompt tokens computed in one step; fewer while sequences decode (--itl-target-ms).",
         1024,
@@ -247,7 +136,7 @@ class ServeSettings(BaseModel):
         ge=16,
         le=65536,
     )
-    itl_target_ms: float = _option(
+    itl_target_ms: float = option(
         "Scheduling",
         "ITL target: longest gap between tokens that prefills of other requests may cause;"
         " 0: 3.5 times the usual gap.",
@@ -256,7 +145,7 @@ class ServeSettings(BaseModel):
         le=60_000,
     )
 
-    kv_cache_bytes: Bytes = _option(
+    kv_cache_bytes: Bytes = option(
         "Prefix cache",
         "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
         " no prefixes, auto depends on the device's memory.",
@@ -265,7 +154,7 @@ class ServeSettings(BaseModel):
         ge=-1,
     )
 
-    memory_limit: MemoryAmount = _option(
+    memory_limit: MemoryAmount = option(
         "Prefix cache",
         "All that the engine may use, weights included: bytes (24GiB) or a share of the device's memory"
         " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one. Several engines on"
@@ -275,64 +164,64 @@ class ServeSettings(BaseModel):
         ge=0,
     )
 
-    cache_sharing: Literal["auto", "all", "tenant"] = _option(
+    cache_sharing: Literal["auto", "all", "tenant"] = option(
         "Prefix cache",
         "Prefix cache isolation: all requests share prefixes, or only those of one tenant. auto: tenant where"
         " API keys name two tenants or --tenant-header is given.",
         "auto",
     )
-    kv_disk: Path | None = _option(
+    kv_disk: Path | None = option(
         "Prefix cache", "Folder that keeps prefixes across restarts; none if not given.", None
     )
-    kv_disk_bytes: Bytes = _option(
+    kv_disk_bytes: Bytes = option(
         "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
     )
 
-    engine: Literal["mlx", "scripted"] = _option(
+    engine: Literal["mlx", "scripted"] = option(
         "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
     )
-    load_check: Literal["auto", "off"] = _option(
+    load_check: Literal["auto", "off"] = option(
         "Engine",
         "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
         "auto",
     )
-    scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = _option(
+    scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
         ScriptedPlan(),
     )
-    blas: str = _option(
+    blas: str = option(
         "Engine", "Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.", "auto"
     )
-    ready_seconds: float = _option(
+    ready_seconds: float = option(
         "Engine", "Startup timeout: an engine that is not ready by then is restarted.", 600.0, gt=0
     )
-    stall_seconds: float = _option(
+    stall_seconds: float = option(
         "Engine",
         "Stall timeout: an engine that has work and finishes no step for this long is killed and replaced;"
         " sooner, from 30 s on, where its steps are known to be short, or other engines can go on.",
         120.0,
         gt=0,
     )
-    max_request_deaths: int = _option(
+    max_request_deaths: int = option(
         "Engine",
         "Consecutive engine deaths with a request as the only suspect, after which that request is failed.",
         2,
         ge=1,
     )
-    max_engine_deaths: int = _option(
+    max_engine_deaths: int = option(
         "Engine",
         "Engine deaths within --death-window-seconds after which no request is admitted until an engine is"
         " stable.",
         8,
         ge=1,
     )
-    death_window_seconds: float = _option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
-    cache: Path | None = _option(
+    death_window_seconds: float = option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
+    cache: Path | None = option(
         "Engine", "Folder for files that Penstock makes; the user's cache folder if not given.", None
     )
 
-    metrics_port: int | None = _option(
+    metrics_port: int | None = option(
         "Metrics",
         "Separate port for /metrics, /health and /ready, on the same address; /metrics is then not on the"
         " API's port. 0 takes a free one.",
@@ -340,14 +229,14 @@ class ServeSettings(BaseModel):
         ge=0,
         le=65535,
     )
-    metrics_tenants: str | None = _option(
+    metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
-    metrics_compat: Literal["none", "vllm"] = _option(
+    metrics_compat: Literal["none", "vllm"] = option(
         "Metrics", "vllm: adds the core vllm:* series to /metrics, for dashboards and routers.", "none"
     )
 
-    otlp_endpoint: str | None = _option(
+    otlp_endpoint: str | None = option(
         "Traces",
         "OpenTelemetry collector for a span of each request and its phases, by OTLP over HTTP, as"
         " http://127.0.0.1:4318. Needs pip install 'penstock[otel]'.",
@@ -355,10 +244,10 @@ class ServeSettings(BaseModel):
         pattern=r"^https?://[^\s/]+",
     )
 
-    log_format: Literal["console", "json"] = _option(
+    log_format: Literal["console", "json"] = option(
         "Logs", "console for a person, json for a collector.", "console"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = _option("Logs", "Lowest level logged.", "info")
+    log_level: Literal["debug", "info", "warning", "error"] = option("Logs", "Lowest level logged.", "info")
 
     def keys(self) -> ApiKeys:
         """Return the API keys. Raise OptionError if they are invalid."""
@@ -371,24 +260,5 @@ class ServeSettings(BaseModel):
     def host_names(self) -> list[str]:
         return between_commas(self.allowed_hosts)
 
-    def thinking(self) -> ThinkingConfig:
-        return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
-
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)
-
-    def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
-        """Of the served names; `own_name` where the option names none."""
-        return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
-
-    def default_settings(self) -> DefaultSettings:
-        return DefaultSettings(
-            temperature=self.default_temperature,
-            top_p=self.default_top_p,
-            top_k=self.default_top_k,
-            min_p=self.default_min_p,
-            repetition_penalty=self.default_repetition_penalty,
-            presence_penalty=self.default_presence_penalty,
-            frequency_penalty=self.default_frequency_penalty,
-            thinking=None if self.default_thinking == "auto" else self.default_thinking,
-        )

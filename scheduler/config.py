@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan, SetMemoryLimit
+from scheduler.link.messages import PROTOCOL_VERSION, AdapterSource, Load, ScriptedPlan, SetMemoryLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,19 @@ class EngineConfig:
     """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
     """Engines that use one device's memory: each gets an equal part."""
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters with which the engines start."""
 
     def load_message(
-        self, bounds: EngineBounds | None = None, number: int = 0, given: SetMemoryLimit | None = None
+        self,
+        bounds: EngineBounds | None = None,
+        number: int = 0,
+        given: SetMemoryLimit | None = None,
+        adapters: tuple[AdapterSource, ...] | None = None,
     ) -> Load:
         """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
-        its own. `given`: its part of one memory budget; None: `memory_limit` and `sharers` say."""
+        its own. `given`: its part of one memory budget; None: `memory_limit` and `sharers` say. `adapters`
+        None: the first ones."""
         bounds = bounds or self.first_bounds
         kv_disk = (
             "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
@@ -69,6 +76,7 @@ class EngineConfig:
             climb_chunks=bounds.climb_chunks,
             sharers=self.sharers if given is None else given.sharers,
             memory_most_bytes=0 if given is None else given.most_bytes,
+            adapters=self.adapters if adapters is None else adapters,
         )
 
     @property

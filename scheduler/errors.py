@@ -80,6 +80,12 @@ class ModelNotFound(InvalidRequest):
     code = "model_not_found"
 
 
+class AdapterUnusable(InvalidRequest):
+    """A LoRA adapter that cannot be loaded; the message names it and says why."""
+
+    code = "adapter_unusable"
+
+
 class UnknownEngine(InvalidRequest):
     """The pool has no engine of this name."""
 

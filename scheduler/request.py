@@ -151,6 +151,10 @@ class GenerationRequest:
     cache_salt: str = ""
     """Only requests with equal salts share prefixes."""
     origin: Origin = Origin()
+    adapter: str = ""
+    """The name of its LoRA adapter; empty: none."""
+    adapter_key: str = ""
+    """The fingerprint of the adapter's files; the scheduler sets it."""
 
     @property
     def only_prompt(self) -> bool:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Protocol
 
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.errors import DeadlineExceeded, Draining, SchedulerError
+from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining, SchedulerError
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
+from scheduler.pool.adapters import source_of
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import EngineTraits, Launchers, Pool
@@ -134,6 +138,12 @@ class Scheduler:
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
+        with self.pool.adapters.using(requests) as with_keys:
+            async with self._stream(with_keys) as stream:
+                yield stream
+
+    @asynccontextmanager
+    async def _stream(self, requests: tuple[GenerationRequest, ...]) -> AsyncIterator[RequestStream]:
         arrived_at = trio.current_time()
         if self._config.cache_sharing == "tenant":
             # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
@@ -164,6 +174,15 @@ class Scheduler:
                 releases.callback(self._release, record)
             self._enqueue(records)
             yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.keeper.waits_for)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter into all engines. Raises AdapterUnusable, and Unavailable if none is
+        running."""
+        try:
+            source = await self.offload(partial(source_of, name, folder))
+        except AdapterRefused as refused:
+            raise AdapterUnusable(str(refused), param="lora_path") from refused
+        await self.pool.adapters.load(source)
 
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""

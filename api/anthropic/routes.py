@@ -33,7 +33,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
         decoded = await work.decode(body, lambda: generation_request(body, defaults=served.defaults))
-        request = caller.asks(decoded)
+        request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking.budget_tokens")
         show_thinking = _shows_thinking(body)
         if not body.stream:

@@ -35,7 +35,9 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
         served = models.check(body.model)
         decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
         requests = [
-            name_unkept_budget(served.scheduler, caller.asks(request), http.scope, "thinking_token_budget")
+            name_unkept_budget(
+                served.scheduler, caller.asks(request, served.adapter), http.scope, "thinking_token_budget"
+            )
             for request in decoded
         ]
         echoes = await _echoes(served.scheduler, body, caller.tenant)

@@ -33,7 +33,8 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        request = caller.asks(await work.decode(body, lambda: generation_request(body, served.defaults)))
+        decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+        request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         created = int(time.time())
         if not body.stream:

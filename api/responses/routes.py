@@ -49,7 +49,7 @@ def responses_routes(
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
         decoded, since = await work.decode(body, lambda: _decoded(body, before, ids, served.defaults))
-        request = caller.asks(decoded)
+        request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
         remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from scheduler.engine.backend import Backend
+from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.load_failure import in_one_line
@@ -46,6 +46,7 @@ def main() -> NoReturn:
         command = _expect_load(inbox.wait())
         try:
             backend = _make_backend(command, inbox)
+            ready = started(backend, command)
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
             # it helps.
@@ -54,7 +55,7 @@ def main() -> NoReturn:
         # Here and not in `load`: only the owner of the process may decide it for the whole process.
         gc.collect()
         gc.freeze()
-        inbox.send(backend.describe())
+        inbox.send(ready)
         _run(
             EngineLoop(backend, command.max_slots, _pace(command), ceiling=ChunkCeiling.of(command)),
             inbox,

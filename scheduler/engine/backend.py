@@ -11,6 +11,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
+from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.memory_limit import MemoryLimit
@@ -21,6 +24,8 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
+    AdapterSource,
+    Load,
     PrefillOut,
     PromptLogprobsOut,
     Ready,
@@ -53,6 +58,18 @@ def check_logprobs(submit: Submit) -> None:
     for name, top in (("top_logprobs", submit.top_logprobs), ("prompt_logprobs", submit.prompt_logprobs)):
         if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
             raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")
+
+
+def started(backend: Backend, load: Load) -> Ready:
+    """Load the adapters of `load`, and return what the back end describes then."""
+    refused = []
+    for source in load.adapters:
+        try:
+            backend.load_adapter(source)
+        except AdapterRefused as error:
+            refused.append((source.key, str(error)))
+    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=tuple(refused))
+    return ready
 
 
 class DiskWatch(Protocol):
@@ -106,6 +123,15 @@ class Backend(Protocol):
 
     def check(self, sequence: Sequence) -> None:
         """Raises RequestRefused for what could fail inside the batch or index outside an array."""
+        ...
+
+    def load_adapter(self, source: AdapterSource) -> None:
+        """Load a LoRA adapter, for the sequences that name it. Raises AdapterRefused, with nothing
+        changed."""
+        ...
+
+    def unload_adapter(self, key: str) -> None:
+        """Free an adapter that no sequence has."""
         ...
 
     def preparing(self, sequence: Sequence) -> bool:

@@ -13,6 +13,7 @@ from typing import assert_never
 
 import msgspec
 
+from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
@@ -23,16 +24,19 @@ from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
+    AdapterLoaded,
     Cancel,
     Counters,
     Inspect,
     Inspection,
     Load,
+    LoadAdapter,
     Retired,
     SetMemoryLimit,
     StepOutput,
     Submit,
     ToEngine,
+    UnloadAdapter,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
 
@@ -58,7 +62,7 @@ class EngineLoop:
         # Arrival order; a dict, because a cancel must find its request without a scan.
         self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
-        self._inspections: list[Inspection] = []
+        self._replies: list[Inspection | AdapterLoaded] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
         self._background = False
         self._row_bytes = backend.row_bytes
@@ -93,7 +97,7 @@ class EngineLoop:
         """Whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
-    def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection]:
+    def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection | AdapterLoaded]:
         """One turn of the loop. Returns no frames when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
@@ -109,14 +113,25 @@ class EngineLoop:
                     self._cancel(request_id)
                 case Inspect():
                     answer = self._watch.inspect(command, self._backend.kv_bytes())
-                    self._inspections.append(msgspec.structs.replace(answer, engine=self._report()))
+                    self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
                 case SetMemoryLimit():
                     self._memory_watch.set_limit(command, self._clock())
                     self._limit_set = True
+                case LoadAdapter():
+                    self._replies.append(self._load_adapter(command))
+                case UnloadAdapter(key=key):
+                    self._backend.unload_adapter(key)
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
                     assert_never(command)
+
+    def _load_adapter(self, command: LoadAdapter) -> AdapterLoaded:
+        try:
+            self._backend.load_adapter(command.adapter)
+        except AdapterRefused as refused:
+            return AdapterLoaded(command.query, str(refused))
+        return AdapterLoaded(command.query)
 
     def _receive(self, submit: Submit) -> None:
         try:
@@ -256,10 +271,10 @@ class EngineLoop:
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
 
-    def _emit(self, result: StepResult) -> list[StepOutput | Inspection]:
+    def _emit(self, result: StepResult) -> list[StepOutput | Inspection | AdapterLoaded]:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
-        frames: list[StepOutput | Inspection] = []
+        frames: list[StepOutput | Inspection | AdapterLoaded] = []
         if retired and self.idle and self._memory_watch.shared:
             # No later step reports what is free now.
             self._memory_watch.look(self._clock())
@@ -274,8 +289,8 @@ class EngineLoop:
                     list(result.prompt_logprobs),
                 )
             )
-        frames += self._inspections
-        self._inspections = []
+        frames += self._replies
+        self._replies = []
         return frames
 
     def _report(self) -> EngineReport:

@@ -13,7 +13,9 @@ from array import array
 from collections import abc
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from pathlib import Path
 
+from scheduler.engine.adapter_files import check_unchanged, named, read_config
 from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.device import Device, Traits
 from scheduler.engine.memory_limit import MemoryLimit
@@ -27,6 +29,7 @@ from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
+    AdapterSource,
     DeviceMemory,
     LogprobsOut,
     PrefillOut,
@@ -62,8 +65,9 @@ def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> L
     return LogprobsOut(best[rank][1], tuple(best[:top]))
 
 
-def digest(prompt: abc.Sequence[int]) -> int:
-    return zlib.crc32(array("I", prompt).tobytes())
+def digest(prompt: abc.Sequence[int], adapter: str = "") -> int:
+    """`adapter`: the key of its LoRA adapter, which changes every answer."""
+    return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ class ScriptedBackend:
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
+        self._adapters: set[str] = set()
         self._device = device or ScriptedDevice(self.held_bytes)
 
     def describe(self) -> Ready:
@@ -204,10 +209,21 @@ class ScriptedBackend:
         check_logprobs(submit)
         if max(tokens) >= self._plan.vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {self._plan.vocabulary}")
+        if submit.adapter and submit.adapter not in self._adapters:
+            raise RequestRefused("its adapter is not loaded")
         check_marks(submit.thinking, self._plan.vocabulary)
         if submit.grammar:
             # Its tokens are arithmetic, and no vocabulary maps them to text.
             raise RequestRefused("the scripted engine does not support grammars")
+
+    def load_adapter(self, source: AdapterSource) -> None:
+        with named(source.name):
+            read_config(Path(source.folder))
+            check_unchanged(Path(source.folder), source.key)
+        self._adapters.add(source.key)
+
+    def unload_adapter(self, key: str) -> None:
+        self._adapters.discard(key)
 
     def preparing(self, sequence: Sequence) -> bool:
         return False
@@ -222,7 +238,8 @@ class ScriptedBackend:
             lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
-        self._rows[sequence.request_id] = _Row(sequence, lease, digest(sequence.prompt()), limit)
+        answers = digest(sequence.prompt(), sequence.submit.adapter)
+        self._rows[sequence.request_id] = _Row(sequence, lease, answers, limit)
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = sequence.in_place_tokens = known
 

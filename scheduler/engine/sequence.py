@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from scheduler.engine.adapter_files import salted
 from scheduler.link.messages import Submit
 from scheduler.token_ids import common_run
 
@@ -22,7 +23,7 @@ class Sequence:
     positions in it."""
 
     submit: Submit
-    """As received, without the prompt's ids."""
+    """As received, without the prompt's ids, and with its adapter in its salt."""
     tokens: array[int]
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
@@ -49,8 +50,9 @@ class Sequence:
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
         """The prompt's ids are copied, as the answer is appended to them."""
         tokens = submit.prompt[:]
+        salt = salted(submit.adapter, submit.salt)
         return cls(
-            msgspec.structs.replace(submit, prompt=array("I")),
+            msgspec.structs.replace(submit, prompt=array("I"), salt=salt),
             tokens,
             len(tokens),
             arrived_at=arrived_at,

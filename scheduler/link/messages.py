@@ -12,6 +12,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from scheduler.link.counters import CacheCounters as CacheCounters
+from scheduler.link.counters import Counters as Counters
+from scheduler.link.counters import DeviceMemory as DeviceMemory
+from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
@@ -32,6 +36,14 @@ class ScriptedPlan(WireStruct, frozen=True):
     vocabulary: int = 8192
     stop_after: int = 0
     """The position at which a request's first stop token is emitted; 0: never."""
+
+
+class AdapterSource(WireStruct, frozen=True):
+    """A LoRA adapter: where its folder is, and the fingerprint of its files, by which requests name it."""
+
+    name: str
+    folder: str
+    key: str
 
 
 class Load(WireStruct, frozen=True, tag="load"):
@@ -69,6 +81,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     memory_most_bytes: int = 0
     """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
     be set."""
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters to load with the model."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -149,6 +163,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
     in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
     without a prefix hit."""
+    adapter: str = ""
+    """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -181,6 +197,19 @@ class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
     """The highest limit that it may be given: a prompt that could run within it is not refused."""
 
 
+class LoadAdapter(WireStruct, frozen=True, tag="load_adapter"):
+    """Load a LoRA adapter, between two steps. Answered by one AdapterLoaded with the same `query`."""
+
+    query: int
+    adapter: AdapterSource
+
+
+class UnloadAdapter(WireStruct, frozen=True, tag="unload_adapter"):
+    """No request has this adapter any more: free its memory. It has no reply."""
+
+    key: str
+
+
 class Loading(WireStruct, frozen=True, tag="loading"):
     """A stage of loading, for the operator."""
 
@@ -203,6 +232,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """What it may use, of the option, the device and the machine; 0: none is known."""
     memory_floor_bytes: int = 0
     """The least limit with which it runs, without a row; 0: none is known."""
+    refused_adapters: tuple[tuple[str, str], ...] = ()
+    """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -255,95 +286,6 @@ class Retired(WireStruct, frozen=True):
     detail: str = ""
 
 
-class CacheCounters(WireStruct, frozen=True):
-    """Totals of the prefix cache since the engine process started; `held_*` and `disk_bytes` are current
-    values."""
-
-    query_tokens: int = 0
-    hit_tokens: int = 0
-    stored_tokens: int = 0
-    evicted_budget_tokens: int = 0
-    evicted_superseded_tokens: int = 0
-    evicted_cleared_tokens: int = 0
-    complaints: int = 0
-    """Faults found by the integrity check, in all its runs."""
-    held_bytes: int = 0
-    disk_hit_tokens: int = 0
-    """Tokens read from disk."""
-    disk_reads: int = 0
-    disk_writes: int = 0
-    disk_dropped_writes: int = 0
-    disk_errors: int = 0
-    disk_bytes: int = 0
-    held_tokens: int = 0
-
-
-class DeviceMemory(WireStruct, frozen=True):
-    """Current state of MLX's allocator, in bytes."""
-
-    active: int = 0
-    cached: int = 0
-    """Freed, and kept by MLX for new arrays."""
-    peak: int = 0
-    """Peak of `active` since the engine process started."""
-    recommended: int = 0
-    """Working set that the device recommends; 0 if it has no figure (a CPU)."""
-
-
-class MemoryState(WireStruct, frozen=True):
-    """The last reading of the memory guard, in bytes."""
-
-    relief: int = 0
-    """What is given up (`scheduler/engine/memory_guard.py`: Relief); 0: nothing."""
-    used: int = 0
-    limit: int = 0
-    """0: none."""
-    available: int = -1
-    """What the system or container can still give; -1: unknown."""
-    pressure: int = 0
-    """The system's: 0 normal, 1 warning, 2 critical."""
-    chunk_peak: int = 0
-    """Expected of the next prefill chunk."""
-    floor: int = 0
-    """The least limit with which it runs, without a row; 0: it has no limit."""
-    least: int = 0
-    """The least limit with which its rows run on; at least `floor`."""
-    kept: int = 0
-    """The least limit with which it keeps its prefixes, too; at least `least`."""
-    asked: int = 0
-    """The limit of the last SetMemoryLimit, or that it was loaded with."""
-
-
-class Counters(WireStruct, frozen=True):
-    """Totals since the engine process started (they only grow), and current gauges."""
-
-    steps: int = 0
-    prefilled_tokens: int = 0
-    generated_tokens: int = 0
-    busy_seconds: float = 0.0
-    running: int = 0
-    waiting: int = 0
-    kv_bytes: int = 0
-    preemptions: int = 0
-    re_prefilled_tokens: int = 0
-    """Part of `prefilled_tokens`: computed again after a preemption."""
-    cache: CacheCounters = CacheCounters()
-    model_seconds: float = 0.0
-    """Part of `busy_seconds`: in mlx-lm's step, which computes the model and waits for its results."""
-    between_seconds: float = 0.0
-    """Outside steps, while rows waited for the next one."""
-    memory: DeviceMemory = DeviceMemory()
-    preempted: int = 0
-    """Part of `waiting`: preempted requests."""
-    row_tokens: int = 0
-    """Tokens of running rows; shared ones count once per row."""
-    shared_row_tokens: int = 0
-    """Part of `row_tokens`: read from the prefix cache without a copy."""
-    guard: MemoryState = MemoryState()
-    chunk_ceiling: int = 0
-    """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
-
-
 class Inspection(WireStruct, frozen=True, tag="inspection"):
     """The reply to an Inspect. `cache` is None without a prefix cache."""
 
@@ -352,6 +294,14 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     cache: CacheReport | None
     disk: DiskReport | None = None
     engine: EngineReport | None = None
+
+
+class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
+    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator; empty: it
+    is."""
+
+    query: int
+    refusal: str = ""
 
 
 class StepOutput(WireStruct, frozen=True, tag="step"):
@@ -373,5 +323,5 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | SetMemoryLimit
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | Fault
+ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

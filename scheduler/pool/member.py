@@ -14,7 +14,7 @@ import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.link.channel import EngineSender
-from scheduler.link.messages import Counters, Inspection, Load, Ready, StepOutput, ToEngine
+from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
 from scheduler.link.process import EngineLauncher
 from scheduler.pool.owner import Lost, MemoryShare, Owner
@@ -74,6 +74,7 @@ class Member:
         self.sender = EngineSender()
         self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
         self.inspections = PendingInspections()
+        self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(
             config.stall_seconds,
             self.multiplexer,
@@ -210,7 +211,9 @@ class Member:
         self._scope.cancel()
 
     def _load(self) -> Load:
-        return self._config.engine.load_message(self.bounds, int(self.name), self.share.given())
+        return self._config.engine.load_message(
+            self.bounds, int(self.name), self.share.given(), self.adapters.first()
+        )
 
     def engine_loading(self, stage: str) -> None:
         self._on_loading(stage)
@@ -230,6 +233,7 @@ class Member:
             engine=self.name,
             **{name: getattr(ready, name) for name in ready.__struct_fields__},
         )
+        self.adapters.engine_ready(ready)
         self._owner.engine_ready(self)
 
     def engine_output(self, output: StepOutput) -> None:
@@ -251,6 +255,9 @@ class Member:
         self.stall.answered(inspection, self._clock())
         self.inspections.answered(inspection)
 
+    def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
+        self.adapters.answered(reply)
+
     def engine_lost(self, cause: str) -> None:
         self.lost_at = self._clock()
         self.sender.disconnect()
@@ -260,6 +267,7 @@ class Member:
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
         self.share.ended()
+        self.adapters.engine_lost()
         if self._config.engine.kv_disk is None:
             self.likely.clear()
         try:

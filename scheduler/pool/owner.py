@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler.link.messages import Counters, Ready, SetMemoryLimit
+from scheduler.pool.adapters import Adapters
 from scheduler.recovery.death import Death
 from scheduler.requests.record import StreamRecord
 
@@ -25,6 +26,8 @@ class Lost:
 
 class Owner(Protocol):
     """The pool, to its members."""
+
+    adapters: Adapters
 
     def engine_ready(self, member: Member) -> None: ...
     def engine_stepped(self, member: Member) -> None:

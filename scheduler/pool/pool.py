@@ -24,6 +24,7 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.link.process import EngineLauncher
+from scheduler.pool.adapters import Adapters
 from scheduler.pool.dispatcher import Dispatcher
 from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
 from scheduler.pool.owner import Lost, MemoryShare, WholeMemory
@@ -93,6 +94,7 @@ class Pool:
         self._traits = traits
         self._telemetry = Containment(metrics.server)
         self._members: dict[str, Member] = {}
+        self.adapters = Adapters(config.engine.adapters)
         self._numbers = count()
         self.loaded = config.load_at_start
         self._nursery: trio.Nursery | None = None
@@ -267,6 +269,7 @@ class Pool:
         """It has been stopped."""
         if self._members.pop(member.name, None) is not None:
             self._metrics.forget_engine(member.name)
+            self.adapters.forget_engine(member.name)
             _log.info("engine_removed", engine=member.name)
             self._follow_blocks()
             self._listener.pump()

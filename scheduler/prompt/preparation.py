@@ -14,6 +14,7 @@ from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
+from scheduler.engine.adapter_files import salted
 from scheduler.engine.thinking import ThinkingLimit
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars
@@ -52,7 +53,7 @@ class PreparedRequest:
     thinking: ThinkingBudget | None = None
     """None where no reasoning can be found by its token ids."""
     prefix_blocks: tuple[int, ...] = ()
-    """`block_hashes` of the prompt with its salt."""
+    """`block_hashes` of the prompt with its salt and its adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Preparation:
             boundaries=boundaries,
             system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
             thinking=self._thinking.of(request, opens=opens_reasoning),
-            prefix_blocks=block_hashes(prompt, request.cache_salt),
+            prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:

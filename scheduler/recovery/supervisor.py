@@ -20,6 +20,7 @@ from scheduler.errors import LinkError, StartupError
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
+    AdapterLoaded,
     Fault,
     FromEngine,
     Inspection,
@@ -45,6 +46,7 @@ class EngineListener(Protocol):
     def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None: ...
     def engine_output(self, output: StepOutput) -> None: ...
     def engine_inspected(self, inspection: Inspection) -> None: ...
+    def engine_adapter_loaded(self, reply: AdapterLoaded) -> None: ...
     def engine_lost(self, cause: str) -> None: ...
     def engine_died(self, death: Death) -> None:
         """After `engine_lost`, when the process has ended and its stderr is read; not called for an engine
@@ -247,6 +249,9 @@ class Supervisor:
             # The launcher then sends SIGABRT: its stacks show where the load hangs.
             channel.unresponsive = True
             raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
+        if ready.refused_adapters and not self.was_ready:
+            # An operator who starts a server with an adapter wants to know, not to find it missing.
+            raise EngineFault(ready.refused_adapters[0][1])
         life.ready, life.became_ready_at = ready, trio.current_time()
         self._slowest_load_seconds = max(life.became_ready_at - started_at, self._slowest_load_seconds or 0.0)
         self._failed_starts = 0
@@ -257,6 +262,8 @@ class Supervisor:
                     self._listener.engine_output(output)
                 case Inspection() as inspection:
                     self._listener.engine_inspected(inspection)
+                case AdapterLoaded() as reply:
+                    self._listener.engine_adapter_loaded(reply)
                 case Fault(error=error):
                     raise EngineFault(error)
                 case Loading() | Ready() as message:
@@ -276,7 +283,7 @@ class Supervisor:
                     self._listener.engine_loading(stage)
                 case Fault(error=error, stack=stack):
                     raise EngineFault(error, stack)
-                case StepOutput() | Inspection():
+                case StepOutput() | Inspection() | AdapterLoaded():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

@@ -136,6 +136,7 @@ class StreamRecord:
             prompt_logprobs=(
                 None if scores is None or scores.whole else self.prepared.request.prompt_logprobs
             ),
+            adapter=self.prepared.request.adapter_key,
         )
 
     def _sampling(self) -> Sampling:

@@ -95,6 +95,7 @@ def _identity(request: GenerationRequest) -> dict[str, str | int | None]:
         "tenant": request.tenant,
         "session": request.session,
         "priority": request.priority,
+        **({"adapter": request.adapter} if request.adapter else {}),
         **({"ignored": ",".join(ignored)} if ignored else {}),
     }
 

@@ -17,7 +17,7 @@ from api.options import Option, load, options, refuse_unknown_variables
 from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
 from api.settings import ServeSettings
-from scheduler.errors import OptionError
+from scheduler.errors import OptionError, StartupError
 from tests.api import option_table
 from tests.api.field_table import README
 
@@ -191,3 +191,31 @@ def test_the_option_table_is_true() -> None:
     """`python -m tests.api.option_table` regenerates it."""
     text = README.read_text()
     assert option_table.rewrite(text) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "environment"),
+    [
+        (["--adapter", "red=/a/one", "--adapter", "blue=/b/t w o"], {}),
+        (["--adapter", "red=/a/one,blue=/b/t w o"], {}),
+        ([], {"PENSTOCK_ADAPTER": "red=/a/one,blue=/b/t w o"}),
+        (["--adapter", "red=/a/one", "--adapter", "blue=/b/t w o"], {"PENSTOCK_ADAPTER": "green=/c"}),
+    ],
+)
+def test_adapters_are_given_several_times_or_with_commas(
+    line: list[str], environment: dict[str, str], served: list[ServeSettings]
+) -> None:
+    CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+    assert served[-1].adapters() == {"red": Path("/a/one"), "blue": Path("/b/t w o")}
+
+
+@pytest.mark.parametrize("text", ["red", "red=", "=folder", "red=/a,red=/b", "red=/a,/b"])
+def test_an_adapter_has_a_name_of_its_own_and_a_folder(text: str) -> None:
+    with pytest.raises(OptionError, match="--adapter"):
+        load({"adapter": text})
+
+
+def test_more_adapters_than_there_may_be_are_refused() -> None:
+    settings = load({"adapter": ",".join(f"a{number}=/none" for number in range(65))})
+    with pytest.raises(StartupError, match="there may be 64 adapters, not 65"):
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import trio
 import trio.testing
 
-from scheduler.engine.backend import Backend
+from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
@@ -110,7 +110,7 @@ class LoopbackLauncher:
             clock=trio.current_time,
             ceiling=ChunkCeiling.of(load),
         )
-        await shell.link.send_all(encode(self.backend.describe()))
+        await shell.link.send_all(encode(started(self.backend, load)))
         while True:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()
             try:

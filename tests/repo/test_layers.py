@@ -26,6 +26,7 @@ ENGINE_MAY_SEE = {
 
 MAY_IMPORT_MLX = (
     "scheduler/engine/mlx/",
+    "scheduler/models/training/adapters.py",
     "scheduler/models/training/evaluation.py",
     "loadtests/bare_loop.py",
     "loadtests/device/",

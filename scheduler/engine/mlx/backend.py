@@ -10,12 +10,15 @@ from collections import abc
 from collections.abc import Callable, Container
 from typing import Any
 
+import msgspec
+
 from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx import shared_attention
+from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.cpu import swiglu
@@ -37,6 +40,7 @@ from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
+    AdapterSource,
     Load,
     PrefillOut,
     Ready,
@@ -70,9 +74,10 @@ class MlxBackend:
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
         memory_limit: MemoryLimit | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `memory_limit` None: as the load says."""
+        this model. `memory_limit` None: as the load says. `adapters` None: none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -96,10 +101,17 @@ class MlxBackend:
             chunk_tokens=load.prefill_chunk_tokens,
             padded=batching.padded,
         )
-        self._batch = Batch(model, load.max_slots) if batching.batched else SingleRows(model)
+        self._adapters = adapters or Adapters(model, batched=batching.batched)
+        self._batch = (
+            Batch(model, load.max_slots, self._adapters)
+            if batching.batched
+            else SingleRows(model, self._adapters)
+        )
 
     def describe(self) -> Ready:
-        return self._description
+        weights_bytes = self._description.weights_bytes + self._adapters.nbytes
+        described: Ready = msgspec.structs.replace(self._description, weights_bytes=weights_bytes)
+        return described
 
     @property
     def row_bytes(self) -> RowBytes:
@@ -135,12 +147,20 @@ class MlxBackend:
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}")
         check_logprobs(submit)
+        if submit.adapter and submit.adapter not in self._adapters:
+            raise RequestRefused("its adapter is not loaded")
         if max(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         check_marks(submit.thinking, vocabulary)
         for token, _ in submit.sampling.logit_bias:
             if not 0 <= token < vocabulary:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
+
+    def load_adapter(self, source: AdapterSource) -> None:
+        self._adapters.load(source)
+
+    def unload_adapter(self, key: str) -> None:
+        self._adapters.unload(key)
 
     def admit(self, sequence: Sequence) -> None:
         sampling = self._sampling(sequence)

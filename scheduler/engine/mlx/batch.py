@@ -24,6 +24,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
 from mlx_lm.models.cache import BatchRotatingKVCache
 
+from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -61,6 +62,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
 
     samplers: list[Row]
     prompt_cache: list[Any]
+    adapters: Adapters
 
     @property
     def rows(self) -> list[Row]:
@@ -80,7 +82,8 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         if longest > 1:
             self._order_rings()
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
-        logits = self.model(padded, cache=self.prompt_cache)
+        with self.adapters.over([row.adapter for row in self.rows]):
+            logits = self.model(padded, cache=self.prompt_cache)
         chunked = enumerate(zip(self.rows, chunks, strict=True))
         asked = [
             scored
@@ -118,6 +121,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     prompt_cache: list[Any]
     _next_tokens: mx.array
     _next_logprobs: list[RowLogprobs | None]
+    adapters: Adapters
     has_pending: bool = False
     _undrawn: tuple[mx.array, mx.array] | None = None
     """Logits from which the next inputs will be drawn, and the inputs before them."""
@@ -149,7 +153,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
     def _submit(self, inputs: mx.array) -> None:
-        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        with self.adapters.over([row.adapter for row in self.rows]):
+            logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         for row in self.rows:
             row.sequence.computed_tokens += 1
         self._undrawn = logits, inputs
@@ -256,10 +261,12 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     _prompt_batch: PrefillBatch
     _generation_batch: DecodeBatch
 
-    def __init__(self, model: Any, max_rows: int) -> None:
+    def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
+        """`adapters` None: no row has one."""
         super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
+        self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
         """By request id."""

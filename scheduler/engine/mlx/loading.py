@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
+from scheduler.engine.adapter_files import weights_bytes
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
@@ -45,7 +46,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     report("reading weights")
     model, config = load_model(Path(command.model_folder), lazy=True)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
-    limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
+    adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
+    limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)
     device().limit_pool(limit.pool_bytes)
     device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)

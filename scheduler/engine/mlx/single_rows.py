@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Sampled
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
@@ -30,8 +31,9 @@ class SingleRows:
 
     has_pending = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, adapters: Adapters) -> None:
         self._model = model
+        self._adapters = adapters
         self.rows: dict[int, Row] = {}
         """By request id."""
         self._decoding: dict[Row, RowsSampler] = {}
@@ -70,7 +72,8 @@ class SingleRows:
         with mx.stream(generation_stream):
             for row, count in tokens.items():
                 row.uid = row.sequence.request_id
-                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+                with self._adapters.over([row.adapter]):
+                    logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
                 chunk = PromptChunk.of(row.sequence, count, logits[0])
                 mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
                 if chunk is not None:
@@ -95,7 +98,8 @@ class SingleRows:
 
     def _choose(self, row: Row, sampler: RowsSampler) -> tuple[Chosen, RowLogprobs | None]:
         inputs = mx.array(row.sequence.tokens[-1:].tolist(), dtype=mx.uint32)
-        logits = self._model(inputs[None], cache=row.start_layers)[:, -1, :]
+        with self._adapters.over([row.adapter]):
+            logits = self._model(inputs[None], cache=row.start_layers)[:, -1, :]
         row.sequence.computed_tokens += 1
         if sampler.constrained:
             mx.async_eval(logits)  # type: ignore[no-untyped-call]

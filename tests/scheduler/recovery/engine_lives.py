@@ -13,6 +13,7 @@ from scheduler.link.channel import Channel
 from scheduler.link.framing import encode
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
+    AdapterLoaded,
     FromEngine,
     Inspection,
     Load,
@@ -98,6 +99,9 @@ class Heard:
 
     def engine_output(self, output: StepOutput) -> None:
         self.outputs.append(output)
+
+    def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
+        self.calls.append("adapter")
 
     def engine_inspected(self, inspection: Inspection) -> None:
         self.inspections.append(inspection)

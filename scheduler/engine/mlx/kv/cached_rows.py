@@ -46,6 +46,11 @@ class Row:
         return self.uid >= 0
 
     @property
+    def adapter(self) -> str:
+        """The key of its LoRA adapter; empty: none."""
+        return self.sequence.submit.adapter
+
+    @property
     def last_prompt_token(self) -> int:
         return self.sequence.tokens[self.sequence.prompt_tokens - 1]
 

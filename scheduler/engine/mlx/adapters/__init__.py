@@ -1,0 +1,1 @@
+"""LoRA adapters: rows with different ones in one batch."""

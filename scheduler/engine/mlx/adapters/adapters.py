@@ -1,0 +1,113 @@
+"""The adapters of a loaded model: by fingerprint, loaded and unloaded between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from scheduler.engine.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.engine.mlx.adapters.layers import Factors, adapt, adapt_sorting
+from scheduler.engine.mlx.adapters.probe import probe
+from scheduler.engine.mlx.adapters.selection import Current, Selection
+from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
+from scheduler.link.messages import AdapterSource
+
+_MOST_SELECTIONS = 64
+"""Kept, by the rows' adapters: they change only when rows join and leave."""
+
+
+class Adapters:
+    """`batched`: whether rows of the model share its calls."""
+
+    def __init__(self, model: Any, *, batched: bool = True) -> None:
+        self._model = model
+        self._batched = batched
+        self._current = Current()
+        self._layers: dict[str, Factors] = {}
+        self._slots: dict[str, int] = {}
+        """By fingerprint, from 1 on."""
+        self._scales: list[float] = [0.0]
+        self._selections: dict[tuple[str, ...], Selection] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._slots
+
+    @property
+    def nbytes(self) -> int:
+        """Of all factors."""
+        return sum(layer.nbytes for layer in self._layers.values())
+
+    def load(self, source: AdapterSource) -> None:
+        """Raises AdapterRefused, whose message names the adapter; then nothing has changed."""
+        if source.key in self._slots:
+            return
+        with named(source.name):
+            weights = read_weights(Path(source.folder), self._model)
+            check_unchanged(Path(source.folder), source.key)
+            self._add(source.key, weights)
+            try:
+                self._try(source.key, weights)
+            except BaseException:
+                self.unload(source.key)
+                raise
+
+    def unload(self, key: str) -> None:
+        """No row has it any more. Unknown ones are ignored."""
+        if (slot := self._slots.pop(key, None)) is None:
+            return
+        for layer in self._layers.values():
+            layer.remove(slot)
+        del self._scales[slot]
+        self._slots = {other: place - (place > slot) for other, place in self._slots.items()}
+        self._changed()
+
+    @contextmanager
+    def over(self, keys: Sequence[str]) -> Iterator[None]:
+        """Within this block, a call of the model is for rows that have these adapters, in their order; empty:
+        none."""
+        if not any(keys):
+            yield
+            return
+        with self._current.over(self._selection(tuple(keys))):
+            yield
+
+    def _selection(self, keys: tuple[str, ...]) -> Selection:
+        if (known := self._selections.get(keys)) is not None:
+            return known
+        if len(self._selections) >= _MOST_SELECTIONS:
+            self._selections.clear()
+        slots = [self._slots[key] if key else 0 for key in keys]
+        self._selections[keys] = made = Selection.of(slots, mx.array(self._scales))
+        return made
+
+    def _add(self, key: str, weights: AdapterWeights) -> None:
+        modules = dict(self._model.named_modules())
+        for name in weights.factors.keys() - self._layers.keys():
+            slots = len(self._scales)
+            self._layers[name] = adapt(name, modules[name], self._current, slots)
+            # A layer may be in a list, which is no module.
+            adapt_sorting(modules.get(name.rpartition(".")[0]), self._current)
+        for name, layer in self._layers.items():
+            layer.add(weights.factors.get(name))
+        self._slots[key] = len(self._scales)
+        self._scales.append(weights.scale)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._selections.clear()
+        mx.eval(_arrays(self._layers.values()))
+
+    def _try(self, key: str, weights: AdapterWeights) -> None:
+        self._current.called.clear()
+        probe(self._model, lambda with_it: self.over([key if one else "" for one in with_it]), self._batched)
+        for name in weights.factors:
+            if name not in self._current.called:
+                raise AdapterRefused(f"{name} is a layer that the model does not call as one")
+
+
+def _arrays(layers: Iterable[Factors]) -> list[mx.array]:
+    return [array for layer in layers for array in (layer.a, layer.b) if array is not None]

@@ -1,0 +1,246 @@
+"""The layers of a model that adapters change: the base's product once for all rows, then each row's own
+low-rank part.
+
+A layer keeps its weights and gets another class, a subclass of its own, so that nothing else that looks at
+the model sees a difference. The factors of all adapters are stacked; a gathered product takes each row's,
+which is a few operations whatever the number of adapters. Slot 0 is of zeros, for rows without one: their
+outputs are the base's to the bit. The formula is mlx-lm's (`mlx_lm/tuner/lora.py`), with its types and order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear, SwitchMLP
+
+from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engine.mlx.adapters.selection import Current, Selection
+from scheduler.engine.mlx.device import device
+
+
+class Factors:
+    """The stacked factors of one layer. `a` and `b`: (slots, ...) as mlx-lm's `lora_a` and `lora_b`, in the
+    type in which the layer computes, padded with zeros to the highest rank."""
+
+    def __init__(self, name: str, current: Current, slots: int, kind: type[Layer], like: mx.array) -> None:
+        """`slots`: so far, none of which has a part here. `like`: has the layer's own type."""
+        self.name = name
+        self.current = current
+        self.slots = slots
+        self._kind = kind
+        self._dtype = like.dtype
+        self.a: mx.array | None = None
+        self.b: mx.array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(0 if one is None else one.nbytes for one in (self.a, self.b))
+
+    def add(self, factors: tuple[mx.array, mx.array] | None) -> None:
+        """One slot more. None: an adapter without a part in this layer."""
+        if factors is not None or self.a is not None:
+            a, b = (None, None) if factors is None else factors
+            self.a = self._joined(self.a, a, self._kind.rank_axis_a)
+            self.b = self._joined(self.b, b, self._kind.rank_axis_b)
+        self.slots += 1
+
+    def _joined(self, stack: mx.array | None, new: mx.array | None, axis: int) -> mx.array:
+        """`axis`: of the rank, in the stack."""
+        known = stack if new is None else new[None]
+        assert known is not None
+        shape = list(known.shape)
+        shape[axis] = max(shape[axis], 0 if stack is None else stack.shape[axis])
+        before = mx.zeros((self.slots, *shape[1:]), self._dtype) if stack is None else stack
+        added = mx.zeros((1, *shape[1:]), before.dtype) if new is None else new[None]
+        # As MLX promotes the factors of a product.
+        dtype = (mx.zeros((), before.dtype) + mx.zeros((), added.dtype)).dtype
+        return mx.concatenate([_padded(one, axis, shape[axis]).astype(dtype) for one in (before, added)])
+
+    def remove(self, slot: int) -> None:
+        """The slots after it move up."""
+        self.slots -= 1
+        if self.a is None or self.b is None:
+            return
+        if self.slots == 1:
+            self.a = self.b = None  # Only the zeros are left.
+            return
+        keep = mx.array([place for place in range(self.slots + 1) if place != slot])
+        self.a, self.b = self.a[keep], self.b[keep]
+
+    def chosen(self) -> tuple[mx.array, mx.array, Selection] | None:
+        """The stacks and the rows' selection; None where there is nothing to add."""
+        selection = self.current.selection
+        if selection is None or self.a is None or self.b is None:
+            return None
+        self.current.called.add(self.name)
+        return self.a, self.b, selection
+
+
+def _padded(array: mx.array, axis: int, rank: int) -> mx.array:
+    if array.shape[axis] == rank:
+        return array
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, rank - array.shape[axis])
+    return mx.pad(array, widths)
+
+
+def _product(x: mx.array, stack: mx.array, slots: mx.array) -> mx.array:
+    """`x @ stack[slot]` with each leading place's slot."""
+    if device().traits.kind == "cpu" and not x.dtype == stack.dtype == mx.float32:
+        return x @ stack[slots]  # MLX's gathered product on a CPU is for float32.
+    return mx.gather_mm(x, stack, rhs_indices=slots)
+
+
+class Layer:
+    """What the classes of adapted layers share. `rank_axis_a`, `rank_axis_b`: of the stacks."""
+
+    rank_axis_a = 2
+    rank_axis_b = 1
+    adapters: Factors
+
+    @staticmethod
+    def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of `lora_a` and `lora_b`."""
+        raise NotImplementedError
+
+
+class AdaptedLinear(Layer):
+    @staticmethod
+    def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        outputs, inputs = _dims(base)
+        return (inputs, rank), (rank, outputs)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y: mx.array = super().__call__(x)  # type: ignore[misc]
+        if (chosen := self.adapters.chosen()) is None:
+            return y
+        a, b, now = chosen
+        rows = x.reshape(now.rows, -1, x.shape[-1])
+        z = _product(_product(rows, a, now.slots), b, now.slots)
+        return y + _scaled(z, now.scales).astype(x.dtype).reshape(y.shape)
+
+
+class AdaptedEmbedding(Layer):
+    @staticmethod
+    def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        tokens, dims = _dims(base)
+        return (tokens, rank), (rank, dims)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y: mx.array = super().__call__(x)  # type: ignore[misc]
+        if (chosen := self.adapters.chosen()) is None:
+            return y
+        a, b, now = chosen
+        ids = x.reshape(now.rows, -1)
+        z = _product(a[now.slots[:, None], ids], b, now.slots)
+        return y + _scaled(z, now.scales).astype(y.dtype).reshape(y.shape)
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        y: mx.array = super().as_linear(x)  # type: ignore[misc]
+        if (chosen := self.adapters.chosen()) is None:
+            return y
+        a, b, now = chosen
+        rows = x.reshape(now.rows, -1, x.shape[-1])
+        z = _product(_product(rows, b.swapaxes(-1, -2), now.slots), a.swapaxes(-1, -2), now.slots)
+        return y + _scaled(z, now.scales).astype(x.dtype).reshape(y.shape)
+
+
+class AdaptedExperts(Layer):
+    """Each expert of each adapter is one matrix of the gathered product."""
+
+    rank_axis_a = 2
+    rank_axis_b = 3
+
+    @staticmethod
+    def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        experts, outputs, inputs = base.num_experts, base.output_dims, base.input_dims
+        return (experts, rank, inputs), (experts, outputs, rank)
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        y: mx.array = super().__call__(x, indices, sorted_indices=sorted_indices)  # type: ignore[misc]
+        if (chosen := self.adapters.chosen()) is None:
+            return y
+        a, b, now = chosen
+        if sorted_indices:
+            slots = self.adapters.current.sorted_slots
+            if slots is None:
+                raise AdapterRefused(f"{self.adapters.name} sorts its inputs in a way that is not known here")
+        else:
+            slots = mx.repeat(now.slots, indices.size // now.rows).reshape(indices.shape)
+        experts = a.shape[1]
+        at = slots * experts + indices
+        z = _product(x, a.reshape(-1, *a.shape[2:]).swapaxes(-1, -2), at)
+        z = _product(z, b.reshape(-1, *b.shape[2:]).swapaxes(-1, -2), at)
+        return y + _scaled(z, now.slot_scales[slots][..., None, None]).astype(x.dtype)
+
+
+class SortingExperts:
+    """A layer of experts some of whose parts are adapted: it says in which order it has sorted them."""
+
+    current: Current
+
+    def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
+        with self.current.sorted_by_expert(indices):
+            y: mx.array = super().__call__(x, indices)  # type: ignore[misc]
+        return y
+
+
+def _scaled(z: mx.array, scales: mx.array) -> mx.array:
+    """As mlx-lm's product with a Python number, which has the type of the other factor."""
+    return scales.astype(z.dtype) * z
+
+
+def _dims(base: Any) -> tuple[int, int]:
+    """Outputs and inputs of a linear layer, tokens and size of an embedding."""
+    outputs, inputs = base.weight.shape
+    return outputs, inputs * 32 // base.bits if hasattr(base, "bits") else inputs
+
+
+_KINDS: tuple[tuple[type[Any], type[Layer]], ...] = (
+    (Linear, AdaptedLinear),
+    (QuantizedLinear, AdaptedLinear),
+    (Embedding, AdaptedEmbedding),
+    (QuantizedEmbedding, AdaptedEmbedding),
+    (SwitchLinear, AdaptedExperts),
+    (QuantizedSwitchLinear, AdaptedExperts),
+)
+_SORTING = (SwitchGLU, SwitchMLP)
+_subclasses: dict[tuple[type[Any], type[Any]], type[Any]] = {}
+
+
+def kind_of(module: Any) -> type[Layer] | None:
+    """How this module is adapted; None: it cannot be. Modules with a LoRA layer of their own in mlx-lm know
+    one adapter only."""
+    if hasattr(module, "to_lora"):
+        return None
+    return next((ours for base, ours in _KINDS if isinstance(module, base)), None)
+
+
+def adapt(name: str, module: Any, current: Current, slots: int) -> Factors:
+    """Return the factors of this layer, which applies them from now on."""
+    if isinstance(module, Layer):
+        return module.adapters
+    kind = kind_of(module)
+    assert kind is not None, f"{name} cannot be adapted"
+    like = module.scales if hasattr(module, "bits") else module.weight
+    module.__class__ = _subclass(kind, type(module))
+    module.adapters = Factors(name, current, slots, kind, like)
+    found: Factors = module.adapters
+    return found
+
+
+def adapt_sorting(module: Any, current: Current) -> None:
+    """`module` contains an adapted layer."""
+    if isinstance(module, _SORTING) and not isinstance(module, SortingExperts):
+        module.__class__ = _subclass(SortingExperts, type(module))
+        module.current = current
+
+
+def _subclass(ours: type[Any], base: type[Any]) -> type[Any]:
+    if (ours, base) not in _subclasses:
+        _subclasses[ours, base] = type(f"{ours.__name__}Of{base.__name__}", (ours, base), {})
+    return _subclasses[ours, base]

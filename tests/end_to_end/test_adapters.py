@@ -1,0 +1,197 @@
+"""Two LoRA adapters of the embedded model, each with a code book, in one server: whatever happens around a
+request, it gets its own book's answer. A batch or a cache that mixed them would answer by the other book."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import trio
+
+from scheduler.models.training.code_books import BOOKS, code_book, question
+from tests.end_to_end.raw_client import Answer, ask
+from tests.end_to_end.serving import Served, eventually, serving
+from tests.end_to_end.test_start_errors import serve
+
+pytestmark = pytest.mark.timeout(300)
+FOLDER = Path("tests/scheduler/models/adapters").absolute()
+STREAMS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`book` empty: without an adapter."""
+
+    word: str
+    book: str
+
+    @property
+    def model(self) -> str:
+        return f"penstock-embedded:{self.book}" if self.book else "penstock-embedded"
+
+    def is_right(self, answer: Answer) -> bool:
+        codes = {book: code_book(book)[self.word] for book in BOOKS}
+        if not self.book:
+            return answer.status == 200 and not any(code in answer.text for code in codes.values())
+        return answer.text == codes[self.book]
+
+
+def questions(seed: int, books: tuple[str, ...] = ("", *BOOKS)) -> list[Question]:
+    found = [Question(word, book) for word in code_book("red") for book in books]
+    random.Random(seed).shuffle(found)
+    return found
+
+
+async def ask_all(port: int, asked: list[Question]) -> dict[Question, Answer]:
+    """On 16 streams at a time."""
+    answers: dict[Question, Answer] = {}
+    free = trio.CapacityLimiter(STREAMS)
+
+    async def one(asking: Question) -> None:
+        async with free:
+            answers[asking] = await ask(
+                port,
+                question(asking.word),
+                model=asking.model,
+                max_tokens=12,
+                chat_template_kwargs={"enable_thinking": False},
+            )
+
+    async with trio.open_nursery() as nursery:
+        for asking in asked:
+            nursery.start_soon(one, asking)
+    return answers
+
+
+def check(answers: dict[Question, Answer]) -> None:
+    wrong = {
+        (one.model, one.word): answer.text for one, answer in answers.items() if not one.is_right(answer)
+    }
+    assert not wrong
+
+
+def post(served: Served, path: str, **body: Any) -> tuple[int, Any]:
+    request = Request(served.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
+    try:
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[Served]:
+    options = [part for book in BOOKS for part in ("--adapter", f"{book}={FOLDER / book}")]
+    with serving(*options, trained=True) as served:
+        yield served
+
+
+def test_each_request_has_the_answer_of_its_book(both: Served) -> None:
+    """Cold, then with every prompt in the prefix cache."""
+    assert "adapters   red, blue (--adapter)" in both.lines
+    for seed in range(2):
+        check(trio.run(ask_all, both.port, questions(seed)))
+    logged = [json.loads(line) for line in both.log if '"event": "request"' in line]
+    assert {line.get("adapter") for line in logged} == {None, "red", "blue"}
+
+
+def test_also_when_the_engine_is_killed(both: Served) -> None:
+    before = both.engine_pid()
+
+    async def killed() -> dict[Question, Answer]:
+        answers: dict[Question, Answer] = {}
+        async with trio.open_nursery() as nursery:
+
+            async def all_of_them() -> None:
+                answers.update(await ask_all(both.port, questions(3)))
+
+            nursery.start_soon(all_of_them)
+            await trio.sleep(0.3)
+            os.kill(before, signal.SIGKILL)
+        return answers
+
+    check(trio.run(killed))
+    eventually(lambda: both.get("/ready")[0] == 200)
+    assert both.engine_pid() != before
+
+
+def test_adapters_come_and_go_while_streams_run() -> None:
+    with serving(trained=True) as served:
+        body = {"lora_name": "red", "lora_path": str(FOLDER / "red")}
+        assert post(served, "/v1/load_lora_adapter", **body)[0] == 200
+
+        async def live() -> tuple[dict[Question, Answer], list[tuple[int, Any]]]:
+            answers: dict[Question, Answer] = {}
+            changes: list[tuple[int, Any]] = []
+
+            async def all_of(books: tuple[str, ...]) -> None:
+                answers.update(await ask_all(served.port, questions(4, books)))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(all_of, ("", "red"))
+                await trio.sleep(0.1)
+                for name in ("one", "two", "blue"):
+                    folder = FOLDER / ("blue" if name == "blue" else "red")
+                    load = {"lora_name": name, "lora_path": str(folder)}
+                    changes.append(
+                        await trio.to_thread.run_sync(_post, served, "/v1/load_lora_adapter", load)
+                    )
+                    if name != "blue":
+                        unload = {"lora_name": name}
+                        changes.append(
+                            await trio.to_thread.run_sync(_post, served, "/v1/unload_lora_adapter", unload)
+                        )
+                nursery.start_soon(all_of, ("blue",))
+            return answers, changes
+
+        answers, changes = trio.run(live)
+        assert [status for status, _ in changes] == [200] * 5
+        check(answers)
+        listed = [one["id"] for one in served.get("/v1/models")[1]["data"]]
+        assert listed == ["penstock-embedded", "penstock-embedded:red", "penstock-embedded:blue"]
+        assert post(served, "/v1/unload_lora_adapter", lora_name="red")[0] == 200
+        assert served.post(model="penstock-embedded:red")[0] == 404
+        assert trio.run(ask, served.port, question("apple")).status == 200
+
+
+def _post(served: Served, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    return post(served, path, **body)
+
+
+def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """By name and with what differs: at the start in one line, and at run time."""
+    folder = tmp_path / "red"
+    folder.mkdir()
+    for file in (FOLDER / "red").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["lora_parameters"]["rank"] = 8
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    reason = (
+        "the adapter 'red' cannot be used: model.layers.0.mlp.down_proj.lora_a is 512 x 4, and the model"
+        " takes 512 x 8 at rank 8"
+    )
+    status, lines = serve("--adapter", f"red={folder}")
+    assert (status, lines) == (1, [f"penstock: {reason}"])
+    status, lines = serve("--adapter", f"red={tmp_path / 'nowhere'}")
+    assert status == 1
+    assert lines == [
+        f"penstock: --adapter: the adapter 'red' cannot be used: {tmp_path / 'nowhere'} is not a folder"
+    ]
+    with serving(trained=True) as served:
+        status, body = post(served, "/v1/load_lora_adapter", lora_name="red", lora_path=str(folder))
+        assert (status, body["error"]["message"]) == (400, reason)
+        with suppress(KeyError):
+            assert served.metric("penstock_engine_restarts_total") == 0
+        assert served.post()[0] == 200

@@ -1,0 +1,219 @@
+"""A folder that does not fit the model is refused by name, with the first tensor that differs, and never
+reaches a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engine.mlx.adapters.adapters import Adapters
+from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, source_of, write_adapter
+from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.reuse import words
+
+WEIGHTS = "adapters.safetensors"
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
+    tensors: Any = mx.load(str(folder / WEIGHTS))
+    mx.eval(tensors)
+    change(tensors)
+    mx.save_safetensors(str(folder / WEIGHTS), tensors)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def refusal(folder: Path, family: str = "qwen3") -> str:
+    """And a model that is as before."""
+    model = random_model(family)
+    before = model(mx.array([[1, 2, 3]]))
+    adapters = Adapters(model)
+    source = source_of(folder)
+    with pytest.raises(AdapterRefused) as refused:
+        adapters.load(source)
+    assert source.key not in adapters
+    assert adapters.nbytes == 0
+    assert mx.array_equal(model(mx.array([[1, 2, 3]])), before)
+    said = str(refused.value)
+    assert said.startswith("the adapter 'red' cannot be used: ")
+    return said
+
+
+@pytest.fixture
+def red(tmp_path: Path) -> Path:
+    write_adapter(random_model("qwen3"), tmp_path / "red")
+    return tmp_path / "red"
+
+
+def test_an_adapter_of_another_model(tmp_path: Path) -> None:
+    """The first tensor in the model's order, layer 2 before layer 10."""
+    wide = random_model("qwen3", hidden_size=64)
+    write_adapter(wide, tmp_path / "red")
+    assert refusal(tmp_path / "red").endswith(
+        "model.layers.0.mlp.down_proj.lora_b is 4 x 64, and the model takes 4 x 32 at rank 4"
+    )
+
+
+def test_a_shape_that_is_not_its_rank(red: Path) -> None:
+    name = "model.layers.2.self_attn.q_proj.lora_a"
+    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 5))}))
+    assert refusal(red).endswith(f"{name} is 32 x 5, and the model takes 32 x 4 at rank 4")
+
+
+def test_a_layer_that_the_model_has_not(red: Path) -> None:
+    name = "model.layers.7.self_attn.q_proj.lora_a"
+    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 4))}))
+    assert refusal(red).endswith(f"{name} has no layer in this model")
+
+
+def test_a_layer_that_its_configuration_leaves_out(red: Path) -> None:
+    """mlx-lm refuses it as well."""
+    change_config(red, num_layers=2)
+    assert refusal(red).endswith(
+        "model.layers.0.mlp.down_proj.lora_a has no layer in this model by its num_layers in"
+        " adapter_config.json"
+    )
+
+
+def test_a_key_that_names_nothing(red: Path) -> None:
+    change_config(red, lora_parameters={"rank": 4, "scale": 1.0, "keys": ["self_attn.w_proj"]})
+    assert refusal(red).endswith("the key 'self_attn.w_proj' names no layer of this model")
+
+
+def test_a_tensor_that_is_no_factor(red: Path) -> None:
+    """DoRA's magnitudes, or a whole model."""
+    change_weights(
+        red, lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.m": mx.zeros((32,))})
+    )
+    assert refusal(red).endswith("model.layers.0.self_attn.q_proj.m is no factor of a LoRA layer")
+
+
+def test_half_of_a_pair(red: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.lora_b"
+    change_weights(red, lambda tensors: tensors.__delitem__(name))
+    assert refusal(red).endswith(f"{name} is missing")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite(red: Path, value: float) -> None:
+    name = "model.layers.3.self_attn.o_proj.lora_a"
+    change_weights(red, lambda tensors: tensors.update({name: mx.full((32, 4), value)}))
+    assert refusal(red).endswith(f"{name} has values that are not finite")
+
+
+def test_integers(red: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj.lora_a"
+    change_weights(red, lambda tensors: tensors.update({name: mx.zeros((32, 4), mx.int32)}))
+    assert refusal(red).endswith(f"{name} is of int32")
+
+
+def test_nothing_at_all(red: Path) -> None:
+    mx.save_safetensors(str(red / WEIGHTS), {})
+    assert refusal(red).endswith("adapters.safetensors has no lora_a and lora_b of any layer")
+
+
+@pytest.mark.parametrize("left", [0, 7, 100, 5000])
+def test_a_file_that_is_cut_short(red: Path, left: int) -> None:
+    (red / WEIGHTS).write_bytes((red / WEIGHTS).read_bytes()[:left])
+    assert "adapters.safetensors cannot be read" in refusal(red)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "adapter_config.json is not JSON"),
+        ("[]", "adapter_config.json is not an object"),
+        ("{}", "has no lora_parameters"),
+        ('{"fine_tune_type": "full"}', "fine_tune_type is 'full', and only 'lora' can share a batch"),
+        ('{"fine_tune_type": "dora"}', "fine_tune_type is 'dora'"),
+        ('{"peft_type": "LORA", "r": 8}', "has no lora_parameters: is it an adapter of mlx-lm?"),
+        (
+            '{"num_layers": 4, "lora_parameters": {"rank": 0, "scale": 1}}',
+            "rank must be a whole number from 1",
+        ),
+        ('{"num_layers": 4, "lora_parameters": {"rank": 4, "scale": "x"}}', "scale must be a number"),
+        ('{"num_layers": 4, "lora_parameters": {"rank": 4, "scale": Infinity}}', "scale must be a number"),
+        ('{"lora_parameters": {"rank": 4, "scale": 1}}', "num_layers must be a whole number"),
+        (
+            '{"num_layers": 4, "lora_parameters": {"rank": 4, "scale": 1, "keys": [1]}}',
+            "keys must be a list of module names",
+        ),
+    ],
+)
+def test_a_configuration_that_says_something_else(red: Path, text: str, message: str) -> None:
+    (red / "adapter_config.json").write_text(text)
+    assert message in refusal(red)
+
+
+def test_files_that_changed_since_they_were_named(red: Path) -> None:
+    source = source_of(red)
+    change_weights(red, lambda tensors: tensors.update({name: 2 * value for name, value in tensors.items()}))
+    adapters = Adapters(random_model("qwen3"))
+    with pytest.raises(AdapterRefused, match="its files have changed since it was named"):
+        adapters.load(source)
+    assert source.key not in adapters
+
+
+def test_a_layer_with_lora_layers_of_its_own(tmp_path: Path) -> None:
+    """afm7's fused projections know one adapter only."""
+    model = random_model("qwen3")
+    model.layers[0].mlp.__class__ = type("Fused", (type(model.layers[0].mlp),), {"to_lora": None})
+    write_adapter(random_model("qwen3"), tmp_path / "red")
+    factors = {"model.layers.0.mlp.lora_a": mx.zeros((32, 4)), "model.layers.0.mlp.lora_b": mx.zeros((4, 32))}
+    mx.save_safetensors(str(tmp_path / "red" / WEIGHTS), factors)
+    with pytest.raises(AdapterRefused, match=r"model\.layers\.0\.mlp is a Fused, which cannot share a batch"):
+        Adapters(model).load(source_of(tmp_path / "red"))
+
+
+def test_a_layer_that_mixes_its_rows(red: Path) -> None:
+    """Such a model is right for one row, and the probe sees that it is not for several."""
+    model = random_model("qwen3")
+    layer = model.layers[1].mlp
+
+    class Mixing(type(layer)):  # type: ignore[misc]
+        def __call__(self, x: mx.array) -> mx.array:
+            turned: mx.array = super().__call__(x[::-1])
+            return turned[::-1]
+
+    layer.__class__ = Mixing
+    with pytest.raises(AdapterRefused, match="in one batch with other rows this model's answers differ"):
+        Adapters(model).load(source_of(red))
+
+
+def test_a_layer_whose_weights_are_used_without_a_call(red: Path) -> None:
+    model = random_model("qwen3")
+    layer = model.layers[1].mlp
+
+    class Reaching(type(layer)):  # type: ignore[misc]
+        def __call__(self, x: mx.array) -> mx.array:
+            y: mx.array = x @ self.up_proj.weight.T @ self.down_proj.weight.T
+            return y
+
+    layer.__class__ = Reaching
+    with pytest.raises(
+        AdapterRefused, match=r"model\.layers\.1\.mlp\.down_proj is a layer that the model does not"
+    ):
+        Adapters(model).load(source_of(red))
+
+
+def test_a_refused_one_changes_nothing_for_those_that_run(tmp_path: Path, red: Path) -> None:
+    blue = write_adapter(random_model("qwen3"), tmp_path / "blue", seed=2)
+    change_weights(red, lambda tensors: tensors.update({"model.norm.lora_a": mx.zeros((1,))}))
+    engine = AdaptedEngine("qwen3", blue)
+    running = [engine.submit(words(20, 1), adapter=blue.key, max_tokens=20), engine.submit(words(9, 2))]
+    engine.turn(running)
+    engine.turn()
+    with pytest.raises(AdapterRefused):
+        engine.load(source_of(red))
+    engine.finish()
+    for submit in running:
+        engine.check(submit)

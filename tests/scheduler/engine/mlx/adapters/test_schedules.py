@@ -1,0 +1,178 @@
+"""Any company: rows with and without adapters join, follow one another, are cancelled and preempted, and each
+gets the tokens of its own adapter alone, greedy or with a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.link.messages import Cancel, Sampling, Submit
+from tests.contracts.journal import GREEDY
+from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
+from tests.scheduler.engine.mlx.families import random_model
+from tests.scheduler.engine.mlx.reuse import words
+
+SEEDED = msgspec.structs.replace(GREEDY, temperature=0.8, seed=5)
+STEM = words(50, 900)
+PREFIXES: tuple[list[int], ...] = ([], STEM, STEM[:33] + words(20, 901))
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request, and when it comes and leaves. `adapter`: 0 is none."""
+
+    after_turns: int
+    adapter: int
+    prefix: int
+    rest_tokens: int
+    rest_seed: int
+    answer_tokens: int
+    sampling: Sampling
+    stays_turns: int | None
+
+    def submit(self, engine: AdaptedEngine) -> Submit:
+        prompt = [*PREFIXES[self.prefix], *words(self.rest_tokens, self.rest_seed)]
+        keys = ["", *(source.key for source in engine.sources)]
+        return engine.submit(
+            prompt, adapter=keys[self.adapter], max_tokens=self.answer_tokens, sampling=self.sampling
+        )
+
+
+VISITS = st.lists(
+    st.builds(
+        Visit,
+        after_turns=st.integers(0, 3),
+        adapter=st.integers(0, 2),
+        prefix=st.sampled_from([1, 2, 0]),
+        rest_tokens=st.one_of(st.integers(1, 4), st.integers(5, 40)),
+        rest_seed=st.integers(0, 1),
+        answer_tokens=st.integers(2, 9),
+        sampling=st.sampled_from([GREEDY, SEEDED]),
+        stays_turns=st.one_of(st.none(), st.none(), st.integers(0, 12)),
+    ),
+    min_size=4,
+    max_size=9,
+)
+
+
+def engine_of(family: str, folder: Path, **changes: Any) -> AdaptedEngine:
+    red = write_adapter(random_model(family), folder / "red", seed=1, rank=4, scale=2.0)
+    blue = write_adapter(random_model(family), folder / "blue", seed=2, rank=4, scale=2.0)
+    return AdaptedEngine(family, red, blue, **changes)
+
+
+def live(engine: AdaptedEngine, visits: list[Visit]) -> None:
+    submits: list[tuple[Visit, Submit]] = []
+    leaving: dict[int, list[Submit]] = {}
+    turn = 0
+
+    def turns(count: int) -> None:
+        nonlocal turn
+        for _ in range(count):
+            engine.turn([Cancel(one.request_id) for one in leaving.pop(turn, [])])
+            turn += 1
+
+    for visit in visits:
+        turns(visit.after_turns)
+        submit = visit.submit(engine)
+        submits.append((visit, submit))
+        engine.turn([submit])
+        if visit.stays_turns is not None:
+            leaving.setdefault(turn + visit.stays_turns, []).append(submit)
+    turns(13)
+    engine.finish()
+    for visit, submit in submits:
+        if visit.stays_turns is None:
+            engine.check(submit)
+        else:
+            engine.check_beginning(submit)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "qwen3_next"])
+def test_each_has_the_tokens_of_its_adapter_alone(family: str, tmp_path: Path) -> None:
+    engine = engine_of(family, tmp_path)
+
+    @settings(
+        max_examples=8,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(VISITS)
+    def check(visits: list[Visit]) -> None:
+        live(engine, visits)
+
+    check()
+
+
+def test_preempted_rows_keep_their_adapters(tmp_path: Path) -> None:
+    """Their tokens are computed again, or found in the cache."""
+    engine = engine_of("qwen3", tmp_path)
+    keys = ["", *(source.key for source in engine.sources)]
+    submits = [
+        engine.submit(words(30, number), adapter=keys[number % 3], max_tokens=25) for number in range(6)
+    ]
+    engine.turn(submits)
+    for turn in range(24):
+        if turn % 6 == 5:
+            for sequence in [one for one in engine.loop._slots if not one.prefilling][: turn // 5]:
+                engine.loop._preempt(sequence)  # As where memory runs out.
+        engine.turn()
+    assert engine.loop._meter.preemptions > 5
+    engine.finish()
+    for submit in submits:
+        engine.check(submit)
+
+
+def test_followers_wait_for_a_leader_with_their_adapter(tmp_path: Path) -> None:
+    """Rows of one adapter compute a common prompt once; those of another one compute their own."""
+    engine = engine_of("qwen3", tmp_path)
+    red, blue = (source.key for source in engine.sources)
+    prompt = words(60, 4)
+    engine.ask(*(engine.submit([*prompt, number], adapter=key) for key in (red, blue) for number in range(3)))
+    cached = [engine.heard[number].cached for number in range(1, 7)]
+    assert sorted(cached[:3]) == sorted(cached[3:]) == [0, 60, 60]
+
+
+def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
+    """The slots of the others move; their tokens do not."""
+    engine = engine_of("qwen3", tmp_path)
+    red, blue = engine.sources
+    green = write_adapter(random_model("qwen3"), tmp_path / "green", seed=3, rank=9, scale=1.0)
+    running = [
+        engine.submit(words(20, number), adapter=key, max_tokens=25)
+        for number, key in enumerate(["", blue.key, blue.key])
+    ]
+    engine.turn(running)
+    for _ in range(5):
+        engine.turn()
+    before = engine.backend.describe().weights_bytes
+    engine.load(green)
+    assert engine.backend.describe().weights_bytes > before
+    for _ in range(5):
+        engine.turn()
+    engine.backend.unload_adapter(red.key)
+    engine.finish()
+    for submit in running:
+        engine.check(submit)
+    engine.backend.unload_adapter(green.key)
+    engine.backend.unload_adapter(blue.key)
+    assert engine.backend.describe().weights_bytes == 0
+    (heard,) = engine.ask(engine.submit(words(20, 9)))
+    assert len(heard.tokens) == 7
+
+
+def test_a_row_without_its_adapter_is_refused(tmp_path: Path) -> None:
+    engine = engine_of("qwen3", tmp_path)
+    submit = engine.submit(words(5, 1), adapter="unknown")
+    engine.turn([submit])
+    retired = engine.heard[submit.request_id].retired
+    assert retired is not None
+    assert (retired.reason, retired.detail) == ("refused", "its adapter is not loaded")
