@@ -359,6 +359,42 @@ def test_a_dead_engine_is_loaded_with_its_part() -> None:
     assert given.limit_bytes == pytest.approx(part, rel=0.07)
 
 
+def test_an_engine_that_was_not_reserved_gets_what_is_free() -> None:
+    """An operator adds one: it is loaded if there is room, and has nobody else's memory."""
+    world = World()
+    world.load("a", "b")
+    budget = world.budget
+    budget.forget("b")
+    free = BUDGET - world.limits["a"]
+    given = budget.given("another")
+    assert given is not None
+    assert given.limit_bytes == free
+    budget.ready("another", ready_of(free, 800))
+    crowded = budget.given("third")
+    assert crowded is not None
+    assert crowded.limit_bytes == 1, "it is refused by the engine, with the numbers"
+
+
+def test_reports_of_an_engine_that_was_forgotten_are_ignored() -> None:
+    world = World()
+    world.load("a", "b")
+    world.budget.forget("b")
+    world.budget.observe("b", Counters(), 1.0)
+    world.budget.ended("b")
+    assert [name for name, _ in world.budget] == ["a"]
+
+
+def test_a_first_engine_that_dies_keeps_nobody_from_being_the_first() -> None:
+    """Nothing is known of the device yet, and no process has any of it."""
+    budget = MemoryBudget()
+    budget.reserve("a", 1000)
+    assert budget.given("a") is None
+    budget.reserve("b", 1000)
+    assert not budget.may_load("b")
+    budget.ended("a")
+    assert budget.may_load("b")
+
+
 def test_an_engine_gets_one_message_at_a_time() -> None:
     """One that was raised and lowered in the same step may use the higher limit for that step, and nobody
     counts on the lower one before it is confirmed."""
