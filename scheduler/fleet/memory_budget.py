@@ -118,18 +118,20 @@ class MemoryBudget:
 
     def may_load(self, engine: str) -> bool:
         """Whether a process may be started now. Ask again after `rebalance`."""
-        one, others = self._engines[engine], self._others(engine)
+        one = self._engines[engine]
         if self.budget_bytes is None:
-            return not others
+            return all(other.phase is _Phase.ABSENT for other in self._others(engine))
         return self.budget_bytes == 0 or one.limit_bytes >= min(one.need_bytes, self.budget_bytes)
 
     def given(self, engine: str) -> SetMemoryLimit | None:
         """A process is started: return the part that it is loaded with (`EngineConfig.load_message`). None:
-        by the operator's option, as an engine without others."""
-        one = self._engines[engine]
+        by the operator's option, as an engine without others. One for which nothing was reserved gets what
+        is free at this moment."""
+        one = self._engines.setdefault(engine, _Engine(engine, 0))
+        free_bytes = (self.budget_bytes or 0) - sum(other.held_bytes for other in self._others(engine))
+        one.limit_bytes = one.limit_bytes or max(0, free_bytes)
         one.starts(_Phase.LOADING)
-        if not self.budget_bytes or (not self._others(engine) and one.limit_bytes in (0, self.budget_bytes)):
-            one.limit_bytes = self.budget_bytes or 0
+        if not self.budget_bytes or (not self._others(engine) and one.limit_bytes == self.budget_bytes):
             return None
         message = self._message(one, max(1, one.limit_bytes))
         one.sharers, one.most_bytes = message.sharers, message.most_bytes
@@ -156,7 +158,8 @@ class MemoryBudget:
 
     def observe(self, engine: str, counters: Counters, now: float, waiting: bool = False) -> None:
         """Its counters have arrived. `waiting`: whether requests wait for it in the queue."""
-        one = self._engines[engine]
+        if (one := self._engines.get(engine)) is None:
+            return  # Nothing is expected of it any more.
         one.activity = one.activity_now(now)
         one.activity += max(0.0, counters.busy_seconds - one.busy_seconds) / _ACTIVITY_SECONDS
         one.activity_at, one.busy_seconds = now, counters.busy_seconds
@@ -172,9 +175,9 @@ class MemoryBudget:
 
     def ended(self, engine: str) -> None:
         """Its process has ended, and another is to take its place: it keeps its part."""
-        one = self._engines[engine]
-        one.starts(_Phase.ABSENT)
-        one.most_bytes = 0
+        if (one := self._engines.get(engine)) is not None:
+            one.starts(_Phase.ABSENT)
+            one.most_bytes = 0
 
     def forget(self, engine: str) -> None:
         """Its process has ended, or was never started, and none is to take its place."""

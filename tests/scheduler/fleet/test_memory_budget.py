@@ -1,252 +1,12 @@
-"""One memory budget over engines that obey late, and die: together they never use more than there is."""
+"""One memory budget over engines: who gets a part when, and what is sent."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.link.messages import CacheCounters, Counters, MemoryState, Ready, SetMemoryLimit
-
-BUDGET = 10_000
-NAMES = ("a", "b", "c", "d")
-_FLOORS = dict(zip(NAMES, (1000, 2500, 4000, 6000), strict=True))
-
-
-@dataclass(slots=True)
-class Simulated:
-    """An engine process as its README says: prefixes fill what it may use, rows are never given up for a
-    lower limit. `inbox` and `outbox` are the link."""
-
-    floor: int
-    limit: int
-    asked: int
-    rows: list[int] = field(default_factory=list)
-    prefixes: int = 0
-    busy_seconds: float = 0.0
-    inbox: deque[SetMemoryLimit] = field(default_factory=deque)
-    outbox: deque[Counters] = field(default_factory=deque)
-
-    @property
-    def least(self) -> int:
-        return self.floor + sum(self.rows)
-
-    @property
-    def used(self) -> int:
-        return self.least + self.prefixes
-
-    def turn(self) -> None:
-        """Apply one message, and report. Another may arrive in the middle of a long step."""
-        if self.inbox:
-            self.asked = self.inbox.popleft().limit_bytes
-        self.limit = max(self.asked, min(self.limit, self.least))
-        self.prefixes = max(0, min(self.prefixes, self.limit - self.least))
-        self.report()
-
-    def admit(self, size: int) -> None:
-        if self.least + size <= self.limit:
-            self.rows.append(size)
-            self.prefixes = min(self.prefixes, self.limit - self.least)
-        self.turn()
-
-    def fill(self, size: int) -> None:
-        self.prefixes = max(0, min(self.prefixes + size, self.limit - self.least))
-        self.turn()
-
-    def end(self) -> None:
-        if self.rows:
-            self.prefixes += self.rows.pop()
-        self.turn()
-
-    def report(self) -> None:
-        state = MemoryState(
-            used=self.used,
-            limit=self.limit,
-            floor=self.floor,
-            least=self.least,
-            kept=self.used,
-            asked=self.asked,
-        )
-        counters = Counters(busy_seconds=self.busy_seconds, running=len(self.rows), guard=state)
-        self.outbox.append(counters)
-
-
-def ready_of(limit: int, floor: int) -> Ready:
-    return Ready(1, "cpu", "test", 100, 1, 0, "none", memory_limit_bytes=limit, memory_floor_bytes=floor)
-
-
-@dataclass(slots=True)
-class World:
-    """The fleet's part: it loads, delivers and reports."""
-
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
-    engines: dict[str, Simulated] = field(default_factory=dict)
-    loading: dict[str, Simulated] = field(default_factory=dict)
-    wanted: set[str] = field(default_factory=set)
-    sent: int = 0
-    now: float = 0.0
-
-    def want(self, name: str) -> None:
-        if name not in self.wanted | self.engines.keys() | self.loading.keys():
-            self.wanted.add(name)
-            self.budget.reserve(name, _FLOORS[name])
-
-    def start(self) -> None:
-        """Loads are made one at a time."""
-        for name in sorted(self.wanted):
-            if not self.loading and self.budget.may_load(name):
-                given = self.budget.given(name)
-                limit = BUDGET if given is None else given.limit_bytes
-                self.loading[name] = Simulated(_FLOORS[name], limit, limit)
-                self.wanted.remove(name)
-
-    def loaded(self) -> None:
-        for name, engine in self.loading.items():
-            self.engines[name] = engine
-            self.budget.ready(name, ready_of(engine.limit, engine.floor))
-        self.loading = {}
-
-    def rebalance(self) -> list[tuple[str, SetMemoryLimit]]:
-        messages = self.budget.rebalance(self.now)
-        for name, message in messages:
-            self.engines[name].inbox.append(message)
-        self.sent += len(messages)
-        return messages
-
-    def deliver(self, name: str) -> None:
-        engine = self.engines[name]
-        if engine.outbox:
-            self.budget.observe(name, engine.outbox.popleft(), self.now)
-
-    def quiesce(self, rounds: int = 30) -> None:
-        """Everybody does what is due, until nothing moves."""
-        for _ in range(rounds):
-            self.now += 1.0
-            self.rebalance()
-            for name, engine in self.engines.items():
-                engine.turn()
-                while engine.outbox:
-                    self.deliver(name)
-            self.start()
-            self.loaded()
-
-    def load(self, *names: str) -> None:
-        for name in names:
-            self.want(name)
-            self.quiesce()
-            assert name in self.engines
-
-    @property
-    def limits(self) -> dict[str, int]:
-        return {name: engine.limit for name, engine in self.engines.items()}
-
-
-class Engines(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World()
-        # The first model is loaded at start, and its engine says what the budget is.
-        self.world.want("a")
-        self.world.start()
-        self.world.loaded()
-        self.world.want("b")
-
-    names = st.sampled_from(NAMES)
-
-    @property
-    def live(self) -> list[str]:
-        return sorted(self.world.engines)
-
-    @rule(name=names)
-    def want(self, name: str) -> None:
-        self.world.want(name)
-
-    @rule(seconds=st.sampled_from([0.0, 1.0, 10.0]), loaded=st.booleans())
-    def fleet_looks(self, seconds: float, loaded: bool) -> None:
-        self.world.now += seconds
-        if loaded:
-            self.world.loaded()
-        self.world.rebalance()
-        self.world.start()
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), size=st.integers(0, 3000), what=st.sampled_from(["admit", "fill", "end", "turn"]))
-    def engine_turns(self, data: st.DataObject, size: int, what: str) -> None:
-        engine = self.world.engines[data.draw(st.sampled_from(self.live))]
-        engine.busy_seconds += size / 1000
-        match what:
-            case "admit":
-                engine.admit(size)
-            case "fill":
-                engine.fill(size)
-            case "end":
-                engine.end()
-            case _:
-                engine.turn()
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def report_arrives(self, data: st.DataObject) -> None:
-        self.world.deliver(data.draw(st.sampled_from(self.live)))
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), again=st.booleans(), seldom=st.integers(0, 5))
-    def dies_or_is_unloaded(self, data: st.DataObject, again: bool, seldom: int) -> None:
-        """A dead one is loaded again with its part; an unloaded one is forgotten."""
-        name = data.draw(st.sampled_from(self.live))
-        if seldom:
-            return
-        del self.world.engines[name]
-        if again:
-            self.world.budget.ended(name)
-            self.world.wanted.add(name)
-        else:
-            self.world.budget.forget(name)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), floor=st.integers(900, 6000))
-    def learns_its_floor(self, data: st.DataObject, floor: int) -> None:
-        """A chunk's peak is learned: the engine then has that much less for KV."""
-        engine = self.world.engines[data.draw(st.sampled_from(self.live))]
-        if floor + sum(engine.rows) <= engine.limit:
-            engine.floor = floor
-            engine.turn()
-
-    @invariant()
-    def never_over_the_budget(self) -> None:
-        world = self.world
-        processes = [*world.engines.values(), *world.loading.values()]
-        assert sum(max(engine.used, engine.limit) for engine in processes) <= BUDGET
-        assert sum(limit for _, limit in world.budget) <= BUDGET
-
-    def teardown(self) -> None:
-        """In the end each has the part that it should, or is named as one that does not fit."""
-        world = self.world
-        for engine in world.engines.values():
-            engine.rows = []
-        world.quiesce(1)
-        world.now += 1000.0  # What they were busy with counts no more.
-        world.quiesce()
-        budget = world.budget
-        assert world.wanted == set(budget.unplaced) & world.wanted
-        for name, engine in world.engines.items():
-            assert engine.limit == engine.asked == dict(budget)[name]
-        sent = world.sent
-        world.quiesce(3)
-        assert world.sent == sent, "it would go on for ever"
-        if world.engines and not world.wanted and not budget.unplaced:
-            assert sum(world.limits.values()) >= BUDGET * 9 // 10
-
-
-Engines.TestCase.settings = settings(
-    deadline=None, max_examples=200, stateful_step_count=50, derandomize=True
-)
-TestEngines = pytest.mark.filterwarnings("ignore::UserWarning")(Engines.TestCase)
+from scheduler.link.messages import CacheCounters, Counters, MemoryState
+from tests.scheduler.fleet.simulated_engines import BUDGET, FLOORS, World, ready_of
 
 
 def test_one_engine_alone_gets_no_message() -> None:
@@ -274,7 +34,7 @@ def test_a_newcomer_is_loaded_when_its_part_is_free() -> None:
     assert not world.budget.may_load("b")
     [(name, message)] = world.rebalance()
     assert name == "a"
-    assert message.limit_bytes <= BUDGET - _FLOORS["b"]
+    assert message.limit_bytes <= BUDGET - FLOORS["b"]
     assert message.sharers == 1
     world.rebalance()
     assert not world.budget.may_load("b"), "it was sent, but is not confirmed"
@@ -283,8 +43,8 @@ def test_a_newcomer_is_loaded_when_its_part_is_free() -> None:
     world.rebalance()
     given = world.budget.given("b")
     assert given is not None
-    assert given.limit_bytes >= _FLOORS["b"]
-    assert given.most_bytes == BUDGET - _FLOORS["a"]
+    assert given.limit_bytes >= FLOORS["b"]
+    assert given.most_bytes == BUDGET - FLOORS["a"]
     assert [message.sharers for _, message in world.rebalance()] == [2]
 
 
@@ -357,6 +117,42 @@ def test_a_dead_engine_is_loaded_with_its_part() -> None:
     given = world.budget.given("b")
     assert given is not None
     assert given.limit_bytes == pytest.approx(part, rel=0.07)
+
+
+def test_an_engine_that_was_not_reserved_gets_what_is_free() -> None:
+    """An operator adds one: it is loaded if there is room, and has nobody else's memory."""
+    world = World()
+    world.load("a", "b")
+    budget = world.budget
+    budget.forget("b")
+    free = BUDGET - world.limits["a"]
+    given = budget.given("another")
+    assert given is not None
+    assert given.limit_bytes == free
+    budget.ready("another", ready_of(free, 800))
+    crowded = budget.given("third")
+    assert crowded is not None
+    assert crowded.limit_bytes == 1, "it is refused by the engine, with the numbers"
+
+
+def test_reports_of_an_engine_that_was_forgotten_are_ignored() -> None:
+    world = World()
+    world.load("a", "b")
+    world.budget.forget("b")
+    world.budget.observe("b", Counters(), 1.0)
+    world.budget.ended("b")
+    assert [name for name, _ in world.budget] == ["a"]
+
+
+def test_a_first_engine_that_dies_keeps_nobody_from_being_the_first() -> None:
+    """Nothing is known of the device yet, and no process has any of it."""
+    budget = MemoryBudget()
+    budget.reserve("a", 1000)
+    assert budget.given("a") is None
+    budget.reserve("b", 1000)
+    assert not budget.may_load("b")
+    budget.ended("a")
+    assert budget.may_load("b")
 
 
 def test_an_engine_gets_one_message_at_a_time() -> None:
