@@ -20,6 +20,15 @@ class Selection:
     slots: mx.array
     scales: mx.array
     slot_scales: mx.array
+    _own: dict[int, mx.array] = field(default_factory=dict)
+
+    def own_ranks(self, rank: int) -> mx.array:
+        """Which parts of a product with all slots, each of this rank, are a row's own: (rows, 1, slots x
+        rank)."""
+        if rank not in self._own:
+            slots = mx.arange(self.slot_scales.shape[0] * rank) // rank
+            self._own[rank] = slots[None, None] == self.slots[:, None, None]
+        return self._own[rank]
 
     @classmethod
     def of(cls, slots: Sequence[int], slot_scales: mx.array) -> Selection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from scheduler.models.random_qwen3 import BENCH_13M, Shape, user_cache_folder, w
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 
 ROWS, ADAPTERS, RANK = 32, 4, 8
+_DECODES = 4
 SHAPES = {
     "13M": BENCH_13M,
     "80M": Shape(hidden=768, layers=10, heads=12, kv_heads=4, head_dim=64, feed_forward=2048, seed=1),
@@ -74,10 +76,14 @@ def measure(name: str, folder: Path, rounds: int, scratch: Path) -> None:
         "loaded": Kind(loaded(folder), sources, used=False),
         "used": Kind(loaded(folder), sources, used=True),
     }
+    order = random.Random(1)
     for _ in range(rounds):
-        for kind in kinds.values():
-            kind.decodes.append(kind.step(1, kind.cache))
-        for kind in kinds.values():
+        turns = order.sample(list(kinds.values()), len(kinds))
+        for kind in turns:
+            # The first step behind another kind's finds none of its weights in the processor's caches.
+            kind.step(1, kind.cache)
+            kind.decodes += [kind.step(1, kind.cache) for _ in range(_DECODES)]
+        for kind in turns:
             kind.prefills.append(kind.step(32, make_prompt_cache(kind.model)))
     base = kinds["none"]
     for label, kind in kinds.items():
