@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scheduler.errors import LinkError
 from scheduler.link.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, parent_inbound
 from scheduler.link.messages import (
+    AdapterLoaded,
+    AdapterSource,
     CacheCounters,
     Cancel,
     Counters,
@@ -22,6 +24,7 @@ from scheduler.link.messages import (
     Inspect,
     Inspection,
     Load,
+    LoadAdapter,
     Loading,
     PrefillOut,
     Ready,
@@ -33,6 +36,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
+    UnloadAdapter,
 )
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
 from scheduler.token_ids import compact
@@ -84,6 +88,8 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Cancel, numbers),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
+    st.builds(LoadAdapter, numbers, st.builds(AdapterSource, words, words, words)),
+    st.builds(UnloadAdapter, words),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
 engine_reports = st.builds(
@@ -114,6 +120,7 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
             st.builds(CacheCounters, *[numbers] * 14),
         ),
     ),
+    st.builds(AdapterLoaded, numbers, words),
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
@@ -169,8 +176,23 @@ def test_a_message_does_not_wait_for_the_next_one(
 
 def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
-    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect, SetMemoryLimit}
-    assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Inspection, Fault}
+    assert set(get_args(ToEngine)) == {
+        Load,
+        Submit,
+        Cancel,
+        Inspect,
+        SetMemoryLimit,
+        LoadAdapter,
+        UnloadAdapter,
+    }
+    assert set(get_args(FromEngine)) == {
+        Loading,
+        Ready,
+        StepOutput,
+        Inspection,
+        AdapterLoaded,
+        Fault,
+    }
 
 
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
