@@ -1,5 +1,5 @@
-"""Every option of `penstock serve` but those of a model (`model_settings.py`): one frozen, checked record, and
-the only place that names them.
+"""Every option of `penstock serve`, but those of a model (`model_settings.py`): one frozen, checked record,
+and the only place that names them.
 
 `options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
 `README.md` from these fields, so that they always agree.
