@@ -13,6 +13,7 @@ from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
 from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.link.pooling import Pooler
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class EngineConfig:
     """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
     """Engines that use one device's memory: each gets an equal part."""
+    pooler: Pooler | None = None
+    """Of an embedder or a reranker."""
 
     def load_message(self, bounds: EngineBounds | None = None, number: int = 0) -> Load:
         """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
@@ -66,6 +69,7 @@ class EngineConfig:
             chunk_ceiling=bounds.chunk_tokens,
             climb_chunks=bounds.climb_chunks,
             sharers=self.sharers,
+            pooler=self.pooler,
         )
 
     @property

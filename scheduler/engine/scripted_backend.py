@@ -7,6 +7,7 @@ keeps the same contract as `mlx/backend.py`.
 from __future__ import annotations
 
 import math
+import struct
 import time
 import zlib
 from array import array
@@ -43,6 +44,8 @@ _FIRST_TOKEN = 256
 _SPECIAL_TOKENS = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
+_DIMENSIONS = 16
+"""Of a vector."""
 _MOST_ROWS = 1 << 20
 """All prompts share a step."""
 
@@ -60,6 +63,12 @@ def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> L
     rank = position % 4
     best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
     return LogprobsOut(best[rank][1], tuple(best[:top]))
+
+
+def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
+    """The vector of a prompt with this digest: numbers of 0 to 1."""
+    numbers = [math.fmod(prompt_digest * 0.6180339887 * (at + 1), 1.0) for at in range(_DIMENSIONS)]
+    return struct.pack(f"<{dimensions or _DIMENSIONS}f", *numbers[: dimensions or _DIMENSIONS])
 
 
 def digest(prompt: abc.Sequence[int]) -> int:
@@ -260,9 +269,11 @@ class ScriptedBackend:
         scored = [self._scores(request_id, start) for request_id, start in started.items()]
         decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
+        pooled = [self._pooled(row) for row in decoding if row.sequence.submit.dimensions is not None]
+        decoding = [row for row in decoding if row.sequence.submit.dimensions is None]
         tokens = [self._decode(row) for row in decoding]
         ends = [self._ended(row, out.token) for row, out in zip(decoding, tokens, strict=True)]
-        retired = [end for end in ends if end is not None]
+        retired = [*pooled, *(end for end in ends if end is not None)]
         for end in retired:
             ended = self._rows[end.request_id]
             self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
@@ -276,6 +287,12 @@ class ScriptedBackend:
         return StepResult(
             tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds, prompt_logprobs
         )
+
+    @staticmethod
+    def _pooled(row: _Row) -> Retired:
+        submit = row.sequence.submit
+        vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
+        return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
         """Of the prompt tokens computed from `start` on, where they are asked for."""

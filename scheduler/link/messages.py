@@ -12,11 +12,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -66,6 +67,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     """After this many chunks of its full size the ceiling rises by a quarter."""
     sharers: int = 1
     """Engines that use the memory of this one's device: each gets an equal part."""
+    pooler: Pooler | None = None
+    """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -146,6 +149,9 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
     in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
     without a prefix hit."""
+    dimensions: int | None = None
+    """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
+    with Retired."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -221,19 +227,21 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
-RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
+RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 
 class Retired(WireStruct, frozen=True):
     """The engine's last message of a request: it holds nothing of it any more.
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
-    client). "failed": it failed by itself (`detail` is the reason).
+    client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer.
     """
 
     request_id: int
     reason: RetireReason
     detail: str = ""
+    vector: bytes = b""
+    """float32, little-endian."""
 
 
 class CacheCounters(WireStruct, frozen=True):

@@ -30,6 +30,9 @@ from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
+from scheduler.engine.mlx.pooling.backend import PoolingBackend
+from scheduler.engine.mlx.pooling.pooled_row import PoolingHead
+from scheduler.engine.mlx.pooling.weights import read_dense, read_model
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
@@ -37,13 +40,17 @@ from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend | PoolingBackend:
     """Load the model of `command`, run one token through it, and describe it.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and LoadRefused.
     """
     report("reading weights")
-    model, config = load_model(Path(command.model_folder), lazy=True)
+    folder = Path(command.model_folder)
+    if command.pooler is None:
+        model, config = load_model(folder, lazy=True)
+    else:
+        model, config = read_model(folder, command.pooler)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
     device().limit_pool(limit.pool_bytes)
@@ -65,12 +72,16 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         weights_dtype=_dtype_names(parameters),
     )
     del cache, logits
+    if (pooler := command.pooler) is not None:
+        # Nothing of the batch is to be checked: rows share no cache, and padding stands behind them.
+        head = PoolingHead(model, pooler, read_dense(folder, pooler))
+        return PoolingBackend(model, command, description, held, pooler, head, limit)
     report("checking the batch")
     kept = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
-    grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    grammars = _grammars(folder, description.vocabulary, config)
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     return MlxBackend(
