@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
@@ -30,9 +32,6 @@ from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
-from scheduler.engine.mlx.pooling.backend import PoolingBackend
-from scheduler.engine.mlx.pooling.pooled_row import PoolingHead
-from scheduler.engine.mlx.pooling.weights import read_dense, read_model
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
@@ -40,17 +39,29 @@ from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend | PoolingBackend:
-    """Load the model of `command`, run one token through it, and describe it.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that has computed one token. `row_bytes` are measured on that token's cache."""
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and LoadRefused.
-    """
+    model: Any
+    config: dict[str, Any]
+    description: Ready
+    row_bytes: RowBytes
+    limit: MemoryLimit
+
+
+def read(command: Load) -> tuple[Any, dict[str, Any]]:
+    """Return mlx-lm's model, its weights not evaluated, and its configuration."""
+    model, config = load_model(Path(command.model_folder), lazy=True)
+    return model, config
+
+
+def load_weights(
+    command: Load, report: Callable[[str], None], read: Callable[[Load], tuple[Any, dict[str, Any]]] = read
+) -> Loaded:
+    """Load the model of `command`, run one token through it, and describe it. Raises what `load` does."""
     report("reading weights")
-    folder = Path(command.model_folder)
-    if command.pooler is None:
-        model, config = load_model(folder, lazy=True)
-    else:
-        model, config = read_model(folder, command.pooler)
+    model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)))
     device().limit_pool(limit.pool_bytes)
@@ -71,17 +82,23 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend | PoolingBa
         weights_bytes=sum(value.nbytes for value in parameters),
         weights_dtype=_dtype_names(parameters),
     )
-    del cache, logits
-    if (pooler := command.pooler) is not None:
-        # Nothing of the batch is to be checked: rows share no cache, and padding stands behind them.
-        head = PoolingHead(model, pooler, read_dense(folder, pooler))
-        return PoolingBackend(model, command, description, held, pooler, head, limit)
+    return Loaded(model, config, description, held, limit)
+
+
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
+    """
+    loaded = load_weights(command, report)
+    model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
     kept = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
-    grammars = _grammars(folder, description.vocabulary, config)
+    grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     return MlxBackend(

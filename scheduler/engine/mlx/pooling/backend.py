@@ -194,9 +194,9 @@ class PoolingBackend:
 
     def _hidden(self, padded: mx.array, lengths: abc.Sequence[int]) -> mx.array:
         """Final hidden states, (rows, longest, hidden size)."""
-        if self._pooler.two_way:
-            return self._body(padded, lengths=mx.array(lengths))
-        return self._body(padded)
+        both_ways = {"lengths": mx.array(list(lengths))} if self._pooler.two_way else {}
+        hidden: mx.array = self._body(padded, **both_ways)
+        return hidden
 
     def _read_chunk(self, row: PooledRow, end: int) -> int:
         """Read the row's prompt up to `end`, which is its whole or a part of it."""

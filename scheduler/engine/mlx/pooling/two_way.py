@@ -43,7 +43,8 @@ class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
         window = (every | (places[:, None] == places[None, :])) & near
         for layer in self.layers:
             hidden = layer(hidden, window if layer.self_attn.is_sliding else every, None)
-        return self.norm(hidden)
+        normed: mx.array = self.norm(hidden)
+        return normed
 
 
 def attend_both_ways(model: Any) -> None:

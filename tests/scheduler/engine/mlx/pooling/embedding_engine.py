@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx import loading as model_loading
-from scheduler.engine.mlx.pooling.backend import PoolingBackend
+from scheduler.engine.mlx.pooling import loading as model_loading
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Inspection, Retired, StepOutput, Submit
 from scheduler.link.pooling import Pooler
@@ -28,7 +27,6 @@ class EmbeddingEngine:
     def __init__(self, folder: Path, pooler: Pooler | None = None, **changes: Any) -> None:
         load = load_of(folder, pooler=pooler or Pooler("embedding"), **changes)
         backend = model_loading.load(load, lambda stage: None)
-        assert isinstance(backend, PoolingBackend)
         self.backend = backend
         self.loop = EngineLoop(backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.outputs: list[StepOutput] = []

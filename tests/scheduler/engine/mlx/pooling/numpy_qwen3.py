@@ -1,4 +1,4 @@
-"""Qwen3's forward pass in NumPy, float64, written from its definition: the reference of the tests of vectors."""
+"""Qwen3's forward pass in NumPy, float64, written from its definition: the reference for vectors."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def engines(folder: Path) -> dict[str, EmbeddingEngine]:
 
 
 def pooled(hidden: Array, tokens: PooledTokens) -> Array:
-    return {"last": hidden[-1], "first": hidden[0], "mean": hidden.mean(axis=0)}[tokens]
+    found: Array = {"last": hidden[-1], "first": hidden[0], "mean": hidden.mean(axis=0)}[tokens]
+    return found
 
 
 @pytest.mark.parametrize("tokens", POOLED)

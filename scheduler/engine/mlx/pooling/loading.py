@@ -1,8 +1,9 @@
-"""Read an embedder's or a reranker's weights, as their folders have them and mlx-lm does not expect them."""
+"""Load an embedder or a reranker: weights as their folders have them and mlx-lm does not expect them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,20 +11,39 @@ import mlx.core as mx
 from mlx_lm.utils import _get_classes, load_model
 
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.mlx.pooling.pooled_row import Dense, body_of
+from scheduler.engine.mlx.loading import load_weights
+from scheduler.engine.mlx.pooling.backend import PoolingBackend
+from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead, body_of
 from scheduler.engine.mlx.pooling.two_way import attend_both_ways
+from scheduler.link.messages import Load
 from scheduler.link.pooling import Pooler
 
-Weights: TypeAlias = dict[str, mx.array]
+_Weights: TypeAlias = dict[str, mx.array]
 _BODY = "model."
 
 
-def read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
+def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
+    """Load the model of `command`, run one token through it, and describe it. Nothing of the batch needs a
+    check: rows share no cache, and padding stands behind them.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, and LoadRefused.
+    """
+    pooler, folder = command.pooler, Path(command.model_folder)
+    assert pooler is not None, "a model that writes tokens"
+    loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
+    head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
+    mx.clear_cache()
+    return PoolingBackend(
+        loaded.model, command, loaded.description, loaded.row_bytes, pooler, head, loaded.limit
+    )
+
+
+def _read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
     """Return mlx-lm's model, its weights not evaluated, and its configuration.
 
     An embedder is often saved without the part that is not used: its tensors lack the body's prefix
     (Qwen3-Embedding, EmbeddingGemma), and there is no `lm_head`, although the embeddings are not tied
-    (Qwen3-Embedding-8B). Where there is one, it is not loaded. Raises whatever mlx-lm raises, and LoadRefused.
+    (Qwen3-Embedding-8B). Where there is one, it is not loaded.
     """
 
     def classes(config: dict[str, Any]) -> tuple[Any, Any]:
@@ -46,13 +66,13 @@ def read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
 
 
 def _sanitizer(model: Any, sanitize: Any) -> Any:
-    def sanitized(weights: Weights) -> Weights:
+    def sanitized(weights: _Weights) -> _Weights:
         if not any(name.startswith((_BODY, "language_model.")) for name in weights):
             heads = ("lm_head.",)
             weights = {
                 name if name.startswith(heads) else _BODY + name: array for name, array in weights.items()
             }
-        found: Weights = sanitize(weights)
+        found: _Weights = sanitize(weights)
         if not hasattr(model, "lm_head"):
             found = {name: array for name, array in found.items() if not name.startswith("lm_head.")}
         return found
@@ -60,12 +80,8 @@ def _sanitizer(model: Any, sanitize: Any) -> Any:
     return sanitized
 
 
-def read_dense(folder: Path, pooler: Pooler) -> list[Dense]:
-    """Return the linear layers behind the pooling, in float32. Raises LoadRefused."""
-    return [_dense(folder / name) for name in pooler.dense]
-
-
 def _dense(folder: Path) -> Dense:
+    """A linear layer behind the pooling, in float32. Raises LoadRefused."""
     try:
         weights = mx.load(str(folder / "model.safetensors"))
         config = json.loads((folder / "config.json").read_text("utf-8"))
