@@ -19,12 +19,18 @@ from scheduler.config import (
     SchedulerConfig,
     SupervisionConfig,
 )
+from scheduler.link.pooling import Pooler
 from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
-    settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path
+    settings: ServeSettings,
+    model_folder: Path,
+    keys: ApiKeys,
+    cache_folder: Path,
+    pooler: Pooler | None = None,
 ) -> SchedulerConfig:
+    """`pooler`: of an embedder or a reranker."""
     return SchedulerConfig(
         engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
@@ -43,6 +49,7 @@ def scheduler_config(
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
             sharers=sharers_of(settings.engines, gpus_of(os.environ)),
+            pooler=pooler,
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -52,6 +59,8 @@ def scheduler_config(
             queue_seconds=settings.queue_seconds or None,
             max_running_seconds=settings.max_running_seconds or None,
             fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds),
+            # All rows of a step may end with it, and the next step needs as many.
+            **({} if pooler is None else {"lookahead": settings.max_slots}),
         ),
         stall_seconds=settings.stall_seconds,
         recovery=RecoveryConfig(

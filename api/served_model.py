@@ -9,6 +9,8 @@ from typing import Any
 
 from api.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import ModelNotFound
+from scheduler.prompt.embedder import Embedder
+from scheduler.request import ModelKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,8 @@ class ServedName:
 
     name: str
     defaults: Defaults
+    embedder: Embedder | None = None
+    """None: the model writes tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,12 @@ class ServedModel:
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """By name; a name that is not here has the neutral ones."""
+    embedder: Embedder | None = None
+    """None: the model writes tokens."""
+
+    @property
+    def kind(self) -> ModelKind:
+        return "chat" if self.embedder is None else self.embedder.kind
 
     @property
     def name(self) -> str:
@@ -43,7 +53,7 @@ class ServedModel:
                 f"the model {wanted!r} is not served here; this server has {served}", param="model"
             )
         name = self.name if wanted is None else wanted
-        return ServedName(name, self.defaults.get(name, NEUTRAL))
+        return ServedName(name, self.defaults.get(name, NEUTRAL), self.embedder)
 
     def listing(self, name: str, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
         """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
@@ -56,6 +66,8 @@ class ServedModel:
             # vLLM's field, which clients read.
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
+            "task": self.kind,
+            **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
             "fallbacks": list(fallbacks),
             **self.defaults.get(name, NEUTRAL).described(),
             "type": "model",

@@ -20,6 +20,7 @@ import trio
 
 from api import freed_memory
 from api.allowed_hosts import ANY_HOST, AllowedHosts
+from api.announcement import TASKS, announce
 from api.app import make_app
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
@@ -36,7 +37,6 @@ from api.worker_threads import WorkerThreads
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError, StartupError
-from scheduler.link.messages import Ready
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
@@ -127,8 +127,13 @@ async def _serve(settings: ServeSettings) -> None:
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    config = scheduler_config(settings, model.folder.path, keys, _cache_folder(settings))
-    click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
+    embedder = model.folder.embedder
+    pooler = None if embedder is None else embedder.pooler
+    config = scheduler_config(settings, model.folder.path, keys, _cache_folder(settings), pooler)
+    if embedder is None:
+        click.echo(f"tools      {_TOOL_CALLS[tokenizer.answer_format.tool_calls]}")
+    else:
+        click.echo(f"task       {TASKS[embedder.kind]}")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
@@ -188,7 +193,9 @@ async def _serve(settings: ServeSettings) -> None:
             )
             watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
             nursery.start_soon(watched.run, metrics_listeners)
-        nursery.start_soon(_announce, scheduler, _url(listeners), _url(metrics_listeners or listeners))
+        nursery.start_soon(
+            announce, scheduler, served.kind, _url(listeners), _url(metrics_listeners or listeners)
+        )
         await _signalled_drain(scheduler, server, settings.drain_seconds)
         nursery.cancel_scope.cancel()
     if tracer is not None:
@@ -268,7 +275,9 @@ def _find_model(settings: ServeSettings) -> _Model:
     if settings.model is None:
         note = "embedded: tiny, trained to try the server with; --model serves a real one"
         return _Model(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
-    folder = model_folder.inspect(model_folder.find(settings.model))
+    folder = model_folder.inspect(
+        model_folder.find(settings.model), settings.task, matryoshka=settings.matryoshka == "on"
+    )
     if settings.engine == "mlx":
         # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
         if not folder.brings_code:
@@ -293,7 +302,10 @@ def _served_model(settings: ServeSettings, model: _Model, tool_calls: str) -> Se
     defaults = {named.name: resolve(named.preset, options, file) for named in presets}
     for name, resolved in defaults.items():
         _log.info("model_defaults", model=name, **resolved.described())
-    return ServedModel(tuple(defaults), int(time.time()), model.folder.context_tokens, tool_calls, defaults)
+    folder = model.folder
+    return ServedModel(
+        tuple(defaults), int(time.time()), folder.context_tokens, tool_calls, defaults, folder.embedder
+    )
 
 
 def _prepare_blas(settings: ServeSettings) -> BlasChoice:
@@ -329,29 +341,6 @@ def _tracer(settings: ServeSettings, model_name: str) -> RequestSpans | None:
 def _url(listeners: list[trio.SocketListener]) -> str:
     host, port = listeners[0].socket.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-async def _announce(scheduler: Scheduler, url: str, metrics_url: str) -> None:
-    """Print the lines for the operator: what runs, where, and a command that tries it."""
-    ready = await scheduler.wait_ready()
-    click.echo(f"engine     {_describe(ready)}")
-    where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
-    click.echo(f"listening  {url}   ({where})")
-    body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'
-    click.echo(
-        f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
-    )
-
-
-def _describe(ready: Ready) -> str:
-    if ready.device == "scripted":
-        return "scripted"
-    return (
-        f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
-        f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
-        f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
-        + (f"; fallbacks: {', '.join(ready.fallbacks)}" if ready.fallbacks else "")
-    )
 
 
 async def _signalled_drain(scheduler: Scheduler, server: Server, drain_seconds: float) -> None:

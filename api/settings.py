@@ -26,6 +26,7 @@ from api.option_values import (
     scripted_plan,
     served_names,
     vllm_is_none,
+    vllm_task,
 )
 from api.responses.response_ids import FRONT_NAME
 from api.served_names import NamedPreset, named_presets
@@ -33,6 +34,7 @@ from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.link.messages import ScriptedPlan
 from scheduler.pool.pool import MOST_ENGINES
+from scheduler.prompt.embedder import Task
 
 
 def _option(group: str, help_: str, default: Any, *aliases: str, **bounds: Any) -> Any:
@@ -58,6 +60,17 @@ class ServeSettings(BaseModel):
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = _option(
         "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
+    )
+    task: Annotated[Task, BeforeValidator(vllm_task)] = _option(
+        "Model",
+        "What the model is for: chat, embedding or rerank (also vLLM's generate, embed and score); auto: as"
+        " the sentence-transformers files in its folder say, chat where there are none.",
+        "auto",
+    )
+    matryoshka: Literal["auto", "on"] = _option(
+        "Model",
+        "Whether requests may cut an embedder's vectors (dimensions); auto: as its config.json says.",
+        "auto",
     )
 
     tool_parser: str = _option(
