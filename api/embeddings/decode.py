@@ -1,4 +1,7 @@
-"""From an accepted body to the scheduler's requests: one for each text."""
+"""From an accepted body to the scheduler's requests: one for each text.
+
+A file of its own because every dialect has its decoder in one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The accepted body of a ranking, in Jina's, Cohere's and vLLM's form. Unsupported fields are refused by
-name."""
+name.
+
+A file of its own because every dialect has its schema in one.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _expect_load(command: ToEngine) -> Load:
     return command
 
 
-_NICE = 10
+_NICE = 15
 
 
 def _yield_processor() -> None:

@@ -1,7 +1,8 @@
 """Models whose tokens attend to all of their text: EmbeddingGemma, whose body mlx-lm has for Gemma 3 only,
 which attends backwards.
 
-Written against mlx-lm 0.32.2; layers, norms and rotary positions are mlx-lm's.
+A file of its own because it is written against one module of mlx-lm (0.32.2), as those of `mended/` are;
+layers, norms and rotary positions are mlx-lm's.
 """
 
 from __future__ import annotations
