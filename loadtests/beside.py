@@ -33,7 +33,7 @@ _WARM_UP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BesidePlan:
-    """`texts` of 4 to `most_words` words, `batch` of them in a request."""
+    """`texts` of 2 to `most_words` words, `batch` of them in a request."""
 
     chats: int = 8
     texts: int = 10_000
@@ -110,7 +110,7 @@ async def _embed(http: httpx.AsyncClient, url: str, texts: Sequence[str], batch:
 def texts_of(plan: BesidePlan) -> list[str]:
     chance = random.Random(1)
     return [
-        f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(4, plan.most_words)))
+        f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(2, plan.most_words)))
         for number in range(plan.texts)
     ]
 
@@ -167,6 +167,7 @@ def lines(found: Beside) -> Iterator[str]:
 @click.option("--chats", default=8, show_default=True, help="Streams at a time.")
 @click.option("--texts", default=10_000, show_default=True, help="To be embedded meanwhile.")
 @click.option("--batch", default=500, show_default=True, help="Texts of a request.")
+@click.option("--words", default=16, show_default=True, help="Most words of a text.")
 @click.option("--seconds", default=30.0, show_default=True, help="For which the chats are alone.")
 @click.option("--model", type=click.Path(path_type=Path), help="Of the chats; the bench model if not given.")
 @click.option("--embedder", type=click.Path(path_type=Path), help="Of the texts; the same if not given.")
@@ -175,6 +176,7 @@ def beside_embeddings(
     chats: int,
     texts: int,
     batch: int,
+    words: int,
     seconds: float,
     model: Path | None,
     embedder: Path | None,
@@ -182,7 +184,7 @@ def beside_embeddings(
 ) -> None:
     """Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much."""
     chat_model = model or ensure_model(BENCH_13M, "13m", user_cache_folder(os.environ))
-    plan = BesidePlan(chats, texts, batch, alone_seconds=seconds)
+    plan = BesidePlan(chats, texts, batch, words, seconds)
     found = trio.run(run, plan, chat_model, embedder or chat_model)
     for line in lines(found):
         click.echo(line)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER, Shape, write_model
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=512, seed=1)
+_END = "<|endoftext|>"
 _TYPES = "sentence_transformers.models."
 POOLING_MODES = {"last": "pooling_mode_lasttoken", "mean": "pooling_mode_mean_tokens"}
-END = 511
-"""The token that the tokenizer of `write_embedder` puts behind each text."""
+END = 8183
+"""`<|endoftext|>`, which `write_ending_tokenizer` puts behind each text."""
 
 
 def write_embedder(
@@ -53,13 +54,29 @@ def write_embedder(
     return folder
 
 
-def write_reranker(folder: Path, true_token: int = 7, false_token: int | None = 3) -> Path:
+def write_reranker(
+    folder: Path, true_token: int = 7, false_token: int | None = 3, shape: Shape = SHAPE
+) -> Path:
     """As Qwen3-Reranker and zerank-2 are written by sentence-transformers 5.4."""
-    write_model(SHAPE, folder)
+    write_model(shape, folder)
     score = {"true_token_id": true_token, "false_token_id": false_token}
     _write(folder / "1_LogitScore" / "config.json", score)
     types = "sentence_transformers.cross_encoder.modules.logit_score."
     write_modules(folder, [("", "Transformer"), ("1_LogitScore", "LogitScore")], types)
+    return folder
+
+
+def write_ending_tokenizer(folder: Path) -> Path:
+    """Let the tokenizer put an end token behind each text, as Qwen3-Embedding's does."""
+    tokenizer = json.loads((TOKENIZER_FOLDER / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": _END, "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {_END: {"id": _END, "ids": [END], "tokens": [_END]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
     return folder
 
 

@@ -45,10 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chance = np.random.default_rng(3)
 
     def matrix(rows: int, columns: int) -> npt.NDArray[np.float32]:
-        return (chance.standard_normal((rows, columns)) * 1.5 * columns**-0.5).astype(np.float32)
+        found = chance.standard_normal((rows, columns)) * 1.5 * columns**-0.5
+        return np.asarray(found, np.float32)
 
     def norm(size: int) -> npt.NDArray[np.float32]:
-        return (chance.standard_normal(size) * 0.2).astype(np.float32)
+        return np.asarray(chance.standard_normal(size) * 0.2, np.float32)
 
     weights = {"embed_tokens.weight": matrix(512, HIDDEN), "norm.weight": norm(HIDDEN)}
     for layer in range(LAYERS):
