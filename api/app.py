@@ -25,6 +25,7 @@ from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
 from api.auth import Authentication, is_open
 from api.completions.routes import completions_routes
+from api.embeddings.routes import embedding_routes
 from api.engines import engine_routes
 from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
@@ -37,6 +38,7 @@ from api.openai.routes import openai_routes
 from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.operations import operations_routes, probe_routes
 from api.request_origin import OriginCheck
+from api.rerank.routes import rerank_routes
 from api.responses.response_ids import ResponseIds
 from api.responses.routes import responses_routes
 from api.responses.store import ResponseStore
@@ -92,6 +94,8 @@ def make_app(
         responses=OPENAI_ERRORS,
     )
     app.include_router(anthropic_routes(models, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
+    app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
     app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(models), responses=OPENAI_ERRORS)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
+from api.announcement import TASKS
 from api.api_keys import ApiKeys
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.model_list import ModelOptions, models_of
@@ -42,6 +43,7 @@ from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sh
 from scheduler.pool.owner import WholeMemory
 from scheduler.pool.pool import Launchers
 from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -136,7 +138,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         reasoning_parser=settings.reasoning_parser,
     )
     config = _config(options, found, shared, number)
-    _describe(config, tokenizer.answer_format.tool_calls)
+    _describe(config, tokenizer.answer_format.tool_calls, found.folder.embedder)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
@@ -176,8 +178,14 @@ def _need_bytes(folder: Path, settings: ServeSettings, device: str | None) -> in
 
 
 def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) -> SchedulerConfig:
+    embedder = found.folder.embedder
     config = scheduler_config(
-        options.settings, found.folder.path, shared.keys, cache_folder(options.settings), shared.models
+        options.settings,
+        found.folder.path,
+        shared.keys,
+        cache_folder(options.settings),
+        None if embedder is None else embedder.pooler,
+        shared.models,
     )
     # One model that cannot be loaded does not end the others.
     config = replace(config, load_at_start=number == 0, must_start=shared.models == 1)
@@ -187,8 +195,11 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
 
 
-def _describe(config: SchedulerConfig, tool_calls: str) -> None:
-    click.echo(f"tools      {_TOOL_CALLS[tool_calls]}")
+def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | None) -> None:
+    if embedder is None:
+        click.echo(f"tools      {_TOOL_CALLS[tool_calls]}")
+    else:
+        click.echo(f"task       {TASKS[embedder.kind]}")
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
     if config.engine.adapters:
@@ -250,7 +261,10 @@ def _find_model(options: ModelOptions) -> _Found:
     if options.model is None:
         note = "embedded: tiny, trained to try the server with; --model serves a real one"
         return _Found(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
-    folder = model_folder.inspect(model_folder.find(options.model))
+    settings = options.settings
+    folder = model_folder.inspect(
+        model_folder.find(options.model), settings.task, matryoshka=settings.matryoshka == "on"
+    )
     if options.settings.engine == "mlx":
         # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
         if not folder.brings_code:
@@ -275,7 +289,15 @@ def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> Se
     defaults = {named.name: resolve(named.preset, options, file) for named in presets}
     for name, resolved in defaults.items():
         _log.info("model_defaults", model=name, **resolved.described())
-    return ServedModel(tuple(defaults), int(time.time()), found.folder.context_tokens, tool_calls, defaults)
+    folder = found.folder
+    return ServedModel(
+        tuple(defaults),
+        int(time.time()),
+        folder.context_tokens,
+        tool_calls,
+        defaults,
+        embedder=folder.embedder,
+    )
 
 
 def _prepare_blas(models: Sequence[ModelOptions], settings: ServeSettings) -> BlasChoice:

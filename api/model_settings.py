@@ -20,10 +20,12 @@ from api.option_values import (
     named_folders,
     served_names,
     vllm_is_none,
+    vllm_task,
 )
 from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
+from scheduler.prompt.embedder import Task
 
 
 def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
@@ -73,6 +75,17 @@ class ModelSettings(BaseModel):
     )
     weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = option(
         "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
+    )
+    task: Annotated[Task, BeforeValidator(vllm_task)] = option(
+        "Model",
+        "What the model is for: chat, embedding or rerank (also vLLM's generate, embed and score); auto: as"
+        " the sentence-transformers files in its folder say, chat where there are none.",
+        "auto",
+    )
+    matryoshka: Literal["auto", "on"] = option(
+        "Model",
+        "Whether requests may cut an embedder's vectors (dimensions); auto: as its config.json says.",
+        "auto",
     )
 
     tool_parser: str = option(

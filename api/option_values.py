@@ -135,3 +135,11 @@ def vllm_is_none(text: Any) -> Any:
 
 def between_commas(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+_TASKS = {"generate": "chat", "embed": "embedding", "score": "rerank"}
+
+
+def vllm_task(text: Any) -> Any:
+    """vLLM's names of tasks are known, too."""
+    return _TASKS.get(text, text)

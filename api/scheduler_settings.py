@@ -22,15 +22,21 @@ from scheduler.config import (
 from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.errors import StartupError
 from scheduler.link.messages import AdapterSource
+from scheduler.link.pooling import Pooler
 from scheduler.pool.adapters import MAX_ADAPTERS, source_of
 from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
-    settings: ServeSettings, model_folder: Path, keys: ApiKeys, cache_folder: Path, models: int = 1
+    settings: ServeSettings,
+    model_folder: Path,
+    keys: ApiKeys,
+    cache_folder: Path,
+    pooler: Pooler | None = None,
+    models: int = 1,
 ) -> SchedulerConfig:
-    """`models`: how many share the disk tier. Raises StartupError for an adapter whose folder cannot be
-    read."""
+    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
+    an adapter whose folder cannot be read."""
     return SchedulerConfig(
         engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
@@ -50,6 +56,7 @@ def scheduler_config(
             memory_limit=settings.memory_limit,
             sharers=sharers_of(settings.engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
+            pooler=pooler,
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -59,6 +66,8 @@ def scheduler_config(
             queue_seconds=settings.queue_seconds or None,
             max_running_seconds=settings.max_running_seconds or None,
             fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds),
+            # All rows of a step may end with it, and the next step needs as many.
+            **({} if pooler is None else {"lookahead": settings.max_slots}),
         ),
         stall_seconds=settings.stall_seconds,
         recovery=RecoveryConfig(

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api.model_defaults import NEUTRAL, Defaults
+from scheduler.prompt.embedder import Embedder
+from scheduler.request import ModelKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class ServedName:
     """The name of the adapter that it means; empty: none."""
     parent: str | None = None
     """With an adapter, the model's name."""
+    embedder: Embedder | None = None
+    """None: the model writes tokens."""
 
 
 def _no_adapters() -> Sequence[str]:
@@ -43,6 +47,12 @@ class ServedModel:
     """By name; a name that is not here has the neutral ones."""
     adapters: Callable[[], Sequence[str]] = _no_adapters
     """Their names now: operators load and unload them."""
+    embedder: Embedder | None = None
+    """None: the model writes tokens."""
+
+    @property
+    def kind(self) -> ModelKind:
+        return "chat" if self.embedder is None else self.embedder.kind
 
     @property
     def name(self) -> str:
@@ -52,7 +62,7 @@ class ServedModel:
         """Return what a request asks for by this name, or by none; None: not this model."""
         name = self.name if wanted is None else wanted
         if name in self.names:
-            return ServedName(name, self.defaults.get(name, NEUTRAL))
+            return ServedName(name, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
         base, colon, adapter = name.rpartition(":")
         base = base if colon else self.name
         if base not in self.names or adapter not in self.adapters():
@@ -77,6 +87,8 @@ class ServedModel:
             # vLLM's field, which clients read.
             "max_model_len": self.context_tokens,
             "tool_calls": self.tool_calls,
+            "task": self.kind,
+            **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
             "fallbacks": list(fallbacks),
             **parent,
             **served.defaults.described(),

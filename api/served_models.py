@@ -11,6 +11,7 @@ from api.served_model import ServedModel, ServedName
 from scheduler.errors import ModelNotFound
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
+from scheduler.prompt.embedder import Embedder
 from scheduler.service import Scheduler
 
 
@@ -30,6 +31,11 @@ class Served:
     def adapter(self) -> str:
         """The LoRA adapter that the name means; empty: none."""
         return self.of_name.adapter
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """None: the model writes tokens."""
+        return self.of_name.embedder
 
     @property
     def defaults(self) -> Defaults:

@@ -14,6 +14,7 @@ import trio
 
 from api import freed_memory
 from api.allowed_hosts import ANY_HOST, AllowedHosts
+from api.announcement import announce
 from api.app import make_app
 from api.assembly import assemble
 from api.exposition import make_metrics_app
@@ -25,7 +26,6 @@ from api.server.server import Server
 from api.settings import ServeSettings
 from scheduler.errors import StartupError
 from scheduler.fleet.fleet import Fleet
-from scheduler.link.messages import Ready
 from scheduler.telemetry import logging
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def _serve(settings: ServeSettings) -> None:
             )
             watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
             nursery.start_soon(watched.run, metrics_listeners)
-        nursery.start_soon(_announce, fleet, _url(listeners), _url(metrics_listeners or listeners))
+        nursery.start_soon(announce, models, _url(listeners), _url(metrics_listeners or listeners))
         await _signalled_drain(fleet, server, settings.drain_seconds)
         nursery.cancel_scope.cancel()
     for tracer in assembled.tracers:
@@ -174,35 +174,6 @@ def _is_loopback(listeners: list[trio.SocketListener]) -> bool:
 def _url(listeners: list[trio.SocketListener]) -> str:
     host, port = listeners[0].socket.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-async def _announce(fleet: Fleet, url: str, metrics_url: str) -> None:
-    """Print the lines for the operator: what runs, where, and a command that tries it."""
-    await fleet.wait_started()
-    for model in fleet:
-        name = f"{model.name}: " if len(fleet) > 1 else ""
-        if (ready := model.scheduler.pool.ready) is not None:
-            click.echo(f"engine     {name}{_describe(ready)}")
-        else:
-            later = "loaded next" if model.wanted else "loaded by its first request"
-            click.echo(f"engine     {name}{model.reason or later}")
-    where = f"models: {url}/v1/models, API: {url}/docs, metrics: {metrics_url}/metrics"
-    click.echo(f"listening  {url}   ({where})")
-    body = '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":48,"stream":true}'
-    click.echo(
-        f"try        curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
-    )
-
-
-def _describe(ready: Ready) -> str:
-    if ready.device == "scripted":
-        return "scripted"
-    return (
-        f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
-        f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
-        f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
-        + (f"; fallbacks: {', '.join(ready.fallbacks)}" if ready.fallbacks else "")
-    )
 
 
 async def _signalled_drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from loadtests import html_report, launch, record, report, step_curves, sweep, targets, verdict
 from loadtests import scenario as scenarios
+from loadtests.beside import beside_embeddings
 from loadtests.canvas import PlotsMissing
 from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
@@ -307,6 +308,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 
 bench.add_command(affinity_command)
+bench.add_command(beside_embeddings)
 bench.add_command(chaos)
 bench.add_command(device)
 bench.add_command(fuzz)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
 from scheduler.link.messages import PROTOCOL_VERSION, AdapterSource, Load, ScriptedPlan, SetMemoryLimit
+from scheduler.link.pooling import Pooler
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class EngineConfig:
     """Engines that use one device's memory: each gets an equal part."""
     adapters: tuple[AdapterSource, ...] = ()
     """LoRA adapters with which the engines start."""
+    pooler: Pooler | None = None
+    """Of an embedder or a reranker."""
 
     def load_message(
         self,
@@ -77,6 +80,7 @@ class EngineConfig:
             sharers=self.sharers if given is None else given.sharers,
             memory_most_bytes=0 if given is None else given.most_bytes,
             adapters=self.adapters if adapters is None else adapters,
+            pooler=self.pooler,
         )
 
     @property

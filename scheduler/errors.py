@@ -48,11 +48,14 @@ class PromptTooLong(InvalidRequest):
         *,
         param: str,
         counted: bool = True,
+        answered: bool = True,
     ) -> None:
         """`max_tokens` None: the prompt alone is too long. Not `counted`: `prompt_tokens` is a lower
-        bound."""
-        if max_tokens is None:
-            tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
+        bound. Not `answered`: nothing is written after it."""
+        tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
+        if not answered:
+            message = f"a text has {tokens} and the model's context is {context_tokens}: send a shorter one"
+        elif max_tokens is None:
             message = (
                 f"the prompt has {tokens} and the model's context is {context_tokens}:"
                 " no room is left for an answer"

@@ -170,6 +170,8 @@ class Finished:
     """The token that ended it, which is no text, if log-probabilities are requested."""
     prompt: PromptScores | None = None
     """Of a request's first choice, if log-probabilities of its prompt are requested."""
+    vector: bytes = b""
+    """Of a request for a vector, which has no other answer: float32, little-endian."""
 
 
 @dataclass(frozen=True, slots=True)

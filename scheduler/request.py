@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.link.messages import Sampling as Sampling
+from scheduler.link.pooling import ModelKind as ModelKind
 from scheduler.structure import Structure
 
 Message: TypeAlias = dict[str, Any]
@@ -155,6 +156,13 @@ class GenerationRequest:
     """The name of its LoRA adapter; empty: none."""
     adapter_key: str = ""
     """The fingerprint of the adapter's files; the scheduler sets it."""
+    kind: ModelKind = "chat"
+    """What is asked for. Of anything but "chat" the answer is a vector, `max_tokens` is 0, and the model must
+    be of this kind."""
+    dimensions: int = 0
+    """How many first numbers of the vector; 0: all of them."""
+    truncate_tokens: int | None = None
+    """The first N tokens of the prompt count; 0: as many as the context has; None: all must fit."""
 
     @property
     def only_prompt(self) -> bool:

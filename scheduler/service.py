@@ -196,6 +196,11 @@ class Scheduler:
         """Whether the thinking budget that `request` names can be enforced; True if it names none."""
         return self._preparation.keeps_thinking_budget(request)
 
+    @property
+    def most_requests(self) -> int:
+        """How many requests one client may have waiting, if nobody else has any."""
+        return self._queue.most_per_client
+
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests."""
         while (ready := self.pool.ready) is None:

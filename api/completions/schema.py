@@ -16,7 +16,7 @@ MAX_LOGPROBS = 5
 PromptItem: TypeAlias = str | list[int]
 
 
-def _prompts(value: Any) -> list[PromptItem]:
+def prompt_items(value: Any, most: int) -> list[PromptItem]:
     """Validate a text, token ids, or a list of either, distinguished by the first item, as OpenAI does. Not a
     pydantic union, whose errors would name every member that does not match."""
     if isinstance(value, str):
@@ -25,14 +25,18 @@ def _prompts(value: Any) -> list[PromptItem]:
         raise ValueError("send a text, a list of texts, a list of token ids or a list of such lists")
     if all(_is_token(entry) for entry in value):
         return [value]
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"send at most {MAX_PROMPTS} prompts in one request")
+    if len(value) > most:
+        raise ValueError(f"send at most {most} prompts in one request")
     for entry in value:
         if not isinstance(entry, str) and not (
             isinstance(entry, list) and all(_is_token(token) for token in entry)
         ):
             raise ValueError("each prompt must be a text or a list of token ids")
     return value
+
+
+def _prompts(value: Any) -> list[PromptItem]:
+    return prompt_items(value, MAX_PROMPTS)
 
 
 def _is_token(value: Any) -> bool:

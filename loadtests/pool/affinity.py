@@ -16,7 +16,7 @@ from statistics import median
 import trio
 
 from loadtests.pool.simulation import Front, Timing, front, prepared, simulated
-from scheduler.engine.scripted_backend import digest, scripted_token
+from scheduler.engine.scripted_answers import digest, scripted_token
 from scheduler.events import Finished, Usage
 from scheduler.pool.placement import Candidate, Place, least_seconds
 from scheduler.prompt.preparation import Preparation

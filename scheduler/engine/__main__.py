@@ -15,7 +15,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from scheduler.engine.backend import Backend, started
@@ -44,6 +45,8 @@ def main() -> NoReturn:
     inbox.start()
     try:
         command = _expect_load(inbox.wait())
+        if command.pooler is not None:
+            _yield_processor()
         try:
             backend = _make_backend(command, inbox)
             ready = started(backend, command)
@@ -80,6 +83,18 @@ def _expect_load(command: ToEngine) -> Load:
     return command
 
 
+_NICE = 15
+
+
+def _yield_processor() -> None:
+    """Somebody waits for each token of a chat, and for a vector only among thousands: where both are computed
+    on the processor, chats go first."""
+    os.nice(_NICE)
+    with suppress(OSError):
+        # On Linux each session is a scheduling group of its own, within which alone nice values count.
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+
+
 def _pace(command: Load) -> PrefillPace:
     target = command.itl_target_ms / 1000 if command.itl_target_ms > 0 else None
     return PrefillPace(command.prefill_chunk_tokens, target)
@@ -100,8 +115,10 @@ def _make_backend(command: Load, inbox: Inbox) -> Backend:
             # Imported here: a scripted engine starts without the 2 seconds of this import.
             with _file_limits_kept():
                 from scheduler.engine.mlx import loading as model_loading
+                from scheduler.engine.mlx.pooling import loading as pooling_loading
 
-            return model_loading.load(command, lambda stage: inbox.send(Loading(stage)))
+            load = model_loading.load if command.pooler is None else pooling_loading.load
+            return load(command, lambda stage: inbox.send(Loading(stage)))
 
 
 @contextmanager

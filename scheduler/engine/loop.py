@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 import msgspec
@@ -22,6 +22,7 @@ from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
+from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
@@ -338,54 +339,6 @@ class EngineLoop:
             guard=self._memory_watch.state,
             chunk_ceiling=self._ceiling.tokens,
         )
-
-
-@dataclass(slots=True)
-class StepMeter:
-    """Totals of the steps since the engine process started; the pace learns from the same measurements."""
-
-    pace: PrefillPace
-    steps: int = 0
-    """Steps in which the model ran; those that only return pending tokens do not count."""
-    prefilled_tokens: int = 0
-    generated_tokens: int = 0
-    re_prefilled_tokens: int = 0
-    preemptions: int = 0
-    busy_seconds: float = 0.0
-    model_seconds: float = 0.0
-    between_seconds: float = 0.0
-    """Time between steps while there were rows."""
-    _ended_at: float | None = None
-
-    def idle(self) -> None:
-        """The engine has no rows: the time until the next step does not count as between steps."""
-        self._ended_at = None
-
-    def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
-        """Count a step in which the model ran."""
-        if self._ended_at is not None:
-            self.between_seconds += started - self._ended_at
-        self._ended_at = ended
-        seconds = ended - started
-        # The scripted back end reports seconds that a virtual clock did not count.
-        prefill_seconds = min(result.prefill_seconds, seconds)
-        self.pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, plan.context_tokens)
-        # The first step that runs ahead waits for nothing: its seconds are those of building a graph.
-        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if result.tokens else 0)
-        self.steps += 1
-        self.busy_seconds += seconds
-        self.model_seconds += min(result.model_seconds, seconds)
-
-    def count(self, result: StepResult, slots: Slots, prefilled_before: dict[int, int]) -> None:
-        """Count the tokens of any step. `prefilled_before`: each row's prefilled tokens before the step."""
-        self.generated_tokens += len(result.tokens)
-        for prefill in result.prefills:
-            sequence = slots[prefill.request_id]
-            new = prefill.done - prefilled_before[prefill.request_id]
-            prefilled_before[prefill.request_id] = prefill.done
-            self.prefilled_tokens += new
-            if sequence.preemptions:
-                self.re_prefilled_tokens += new
 
 
 def _plan_report(last: StepPlan) -> PlanReport:

@@ -6,10 +6,7 @@ keeps the same contract as `mlx/backend.py`.
 
 from __future__ import annotations
 
-import math
 import time
-import zlib
-from array import array
 from collections import abc
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
@@ -41,33 +39,10 @@ from scheduler.link.messages import (
 )
 
 KV_BYTES_PER_TOKEN = 64
-_FIRST_TOKEN = 256
-"""Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
-_SPECIAL_TOKENS = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
 """All prompts share a step."""
-
-
-def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
-    """The token at `position` (from 0) of the answer to a prompt with this digest."""
-    span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
-    return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
-
-
-def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> LogprobsOut:
-    """Return log-probabilities: the likeliest token has half of all probability, the next one half of the
-    rest, and so on; which of the first four `token` is depends on its position, and their ids are
-    consecutive."""
-    rank = position % 4
-    best = [((token - rank + i) % vocabulary, -math.log(2.0) * (i + 1)) for i in range(max(top, 4))]
-    return LogprobsOut(best[rank][1], tuple(best[:top]))
-
-
-def digest(prompt: abc.Sequence[int], adapter: str = "") -> int:
-    """`adapter`: the key of its LoRA adapter, which changes every answer."""
-    return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +264,11 @@ class ScriptedBackend:
         scored = [self._scores(request_id, start) for request_id, start in started.items()]
         decoding = [row for row in self._rows.values() if not row.sequence.chunkable_tokens]
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
+        pooled = [self._pooled(row) for row in decoding if row.sequence.submit.dimensions is not None]
+        decoding = [row for row in decoding if row.sequence.submit.dimensions is None]
         tokens = [self._decode(row) for row in decoding]
         ends = [self._ended(row, out.token) for row, out in zip(decoding, tokens, strict=True)]
-        retired = [end for end in ends if end is not None]
+        retired = [*pooled, *(end for end in ends if end is not None)]
         for end in retired:
             ended = self._rows[end.request_id]
             self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
@@ -305,6 +282,12 @@ class ScriptedBackend:
         return StepResult(
             tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds, prompt_logprobs
         )
+
+    @staticmethod
+    def _pooled(row: _Row) -> Retired:
+        submit = row.sequence.submit
+        vector = scripted_vector(row.prompt_digest, submit.dimensions or 0)
+        return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
         """Of the prompt tokens computed from `start` on, where they are asked for."""

@@ -16,6 +16,7 @@ from scheduler.link.counters import CacheCounters as CacheCounters
 from scheduler.link.counters import Counters as Counters
 from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
+from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
@@ -83,6 +84,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     be set."""
     adapters: tuple[AdapterSource, ...] = ()
     """LoRA adapters to load with the model."""
+    pooler: Pooler | None = None
+    """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -165,6 +168,9 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     without a prefix hit."""
     adapter: str = ""
     """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
+    dimensions: int | None = None
+    """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
+    with Retired."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -271,19 +277,21 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
-RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed"]
+RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 
 class Retired(WireStruct, frozen=True):
     """The engine's last message of a request: it holds nothing of it any more.
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
-    client). "failed": it failed by itself (`detail` is the reason).
+    client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer.
     """
 
     request_id: int
     reason: RetireReason
     detail: str = ""
+    vector: bytes = b""
+    """float32, little-endian."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.errors import StartupError
+from scheduler.link.pooling import ModelKind
+from scheduler.prompt.embedder import Embedder, Task, read_embedder
 
 _PATTERNS = ["*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
 """The files that mlx-lm needs; others (PyTorch weights, images) are not downloaded."""
@@ -32,6 +34,12 @@ class ModelFolder:
     """The content of generation_config.json, unchecked: who made the model may have written anything."""
     brings_code: bool = False
     """Whether it names a Python file of its own for mlx-lm to run (`model_file`)."""
+    embedder: Embedder | None = None
+    """None: the model writes tokens."""
+
+    @property
+    def kind(self) -> ModelKind:
+        return "chat" if self.embedder is None else self.embedder.kind
 
 
 def find(model: str) -> Path:
@@ -57,8 +65,9 @@ def find(model: str) -> Path:
         raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
 
 
-def inspect(path: Path) -> ModelFolder:
-    """Read the configuration of the model in `path`. Raise StartupError if it is invalid."""
+def inspect(path: Path, task: Task = "auto", *, matryoshka: bool = False) -> ModelFolder:
+    """Read the configuration of the model in `path`. `task`: what the operator says that it is for;
+    `matryoshka`: that an embedder's vectors may be cut. Raise StartupError if it is invalid."""
     config = _read_json(path / "config.json")
     if config is None:
         raise StartupError(f"--model: {path} holds no config.json")
@@ -66,26 +75,31 @@ def inspect(path: Path) -> ModelFolder:
         raise StartupError(f"--model: {path} holds no model*.safetensors")
     generation: dict[str, Any] = _read_json(path / GENERATION_CONFIG) or {}
     try:
-        return _described(path, config, generation)
+        return _described(path, config, generation, task, matryoshka)
     except (TypeError, ValueError, OverflowError) as error:
         raise StartupError(f"--model: {path / 'config.json'} has a value of a wrong type: {error}") from error
 
 
-def _described(path: Path, config: dict[str, Any], generation: dict[str, Any]) -> ModelFolder:
+def _described(
+    path: Path, config: dict[str, Any], generation: dict[str, Any], task: Task, matryoshka: bool
+) -> ModelFolder:
     text_config: dict[str, Any] = config | (config.get("text_config") or {})
+    embedder = read_embedder(path, text_config, task, matryoshka)
     eos = {
         *_ids(config.get("eos_token_id")),
         *_ids(text_config.get("eos_token_id")),
         *_ids(generation.get("eos_token_id")),
     }
+    context = int(text_config.get("max_position_embeddings") or 32768)
     return ModelFolder(
         path=path,
         vocabulary=int(text_config.get("vocab_size") or 0),
-        context_tokens=int(text_config.get("max_position_embeddings") or 32768),
+        context_tokens=min(context, context if embedder is None else embedder.most_tokens or context),
         eos_token_ids=frozenset(eos),
         model_type=str(config.get("model_type", "")),
         generation_config=generation,
         brings_code=bool(config.get("model_file")),
+        embedder=embedder,
     )
 
 

@@ -24,6 +24,13 @@ from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
 from scheduler.prompt.tokenizer import Tokenizer
+from scheduler.prompt.vector_request import (
+    FIELDS,
+    check_dimensions,
+    check_kind,
+    truncated,
+    truncated_length,
+)
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,
@@ -88,6 +95,7 @@ class Preparation:
         """`thinking` None: no budgets but those that requests name."""
         self.tokenizer = tokenizer
         self._context_tokens = folder.context_tokens
+        self._folder = folder
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
@@ -126,9 +134,14 @@ class Preparation:
         return replace(prepared, grammar=grammar)
 
     def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
+        check_kind(request, self._folder.kind)
+        if self._folder.embedder is not None:
+            check_dimensions(request.dimensions, self._folder.embedder)
+            return self._prepare_vector(request)
         self._check_bias(request)
         self._check_tools(request.prompt)
-        prompt, opens_reasoning = self._token_ids(request.prompt, must_fit=True)
+        # One token of the context is the answer's.
+        prompt, opens_reasoning = self._token_ids(request.prompt, self._context_tokens - 1)
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -150,6 +163,24 @@ class Preparation:
             prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
 
+    def _prepare_vector(self, request: GenerationRequest) -> PreparedRequest:
+        """All of the context is the prompt's, as nothing is written."""
+        context, field = self._context_tokens, FIELDS[request.kind]
+        most = truncated_length(request, context)
+        whole = request.kind == "embedding"
+        try:
+            tokens, _ = self._token_ids(request.prompt, context if most is None else None, field, whole=whole)
+        except PromptTooLong as error:
+            fewest = error.prompt_tokens
+            raise PromptTooLong(fewest, None, context, param=field, counted=False, answered=False) from None
+        if not tokens:
+            raise InvalidRequest(f"{field}: a text is empty", param=field)
+        if most is not None and len(tokens) > most:
+            tokens = truncated(tokens, most, self.tokenizer.encode_whole("") if whole else [])
+        if len(tokens) > context:
+            raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
+        return PreparedRequest(request, compact(tokens), max_tokens=1, stop_token_ids=())
+
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
         """Whether the budget that `request` itself names can be enforced; True if it names none."""
         return self._thinking.keeps(request)
@@ -160,7 +191,7 @@ class Preparation:
         Raise TemplateFailed or InvalidRequest.
         """
         self._check_tools(prompt)
-        return self._token_ids(prompt, must_fit=False)[0]
+        return self._token_ids(prompt, None)[0]
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """Return the text of these ids. Raise InvalidRequest for an id outside the vocabulary."""
@@ -209,25 +240,32 @@ class Preparation:
             return begun.rfind(reasoning.start) > begun.rfind(reasoning.end)
         return text.rstrip().endswith(reasoning.start)
 
-    def _token_ids(self, prompt: Prompt, *, must_fit: bool) -> tuple[list[int], bool]:
-        """Return the token ids, and whether the answer begins inside reasoning. With `must_fit` a prompt that
-        certainly does not fit is rejected before tokenizing, which would take much memory."""
+    def _token_ids(
+        self, prompt: Prompt, most_tokens: int | None, field: str = "", *, whole: bool = False
+    ) -> tuple[list[int], bool]:
+        """Return the token ids, and whether the answer begins inside reasoning. A prompt that certainly has
+        more than `most_tokens` is rejected before tokenizing, which would take much memory. `field`: the
+        request's, for error messages, if not that of its kind of prompt. `whole`: a text gets what the
+        tokenizer puts around it."""
+        field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
                 text = self.tokenizer.render(prompt)
             case TextPrompt(text=text):
                 pass
             case TokenPrompt(token_ids=token_ids):
-                self._check_vocabulary(token_ids, "prompt")
+                self._check_vocabulary(token_ids, field)
                 return list(token_ids), False
             case _:
                 assert_never(prompt)
         if not _is_unicode(text):
-            raise InvalidRequest("a lone surrogate is no character", param=_field(prompt))
-        if must_fit and len(text) >= self._context_tokens:
+            raise InvalidRequest("a lone surrogate is no character", param=field)
+        if most_tokens is not None and len(text) > most_tokens:
             fewest = self.tokenizer.fewest_tokens(text)
-            if fewest >= self._context_tokens:
-                raise PromptTooLong(fewest, None, self._context_tokens, param=_field(prompt), counted=False)
+            if fewest > most_tokens:
+                raise PromptTooLong(fewest, None, self._context_tokens, param=field, counted=False)
+        if whole:
+            return self.tokenizer.encode_whole(text), False
         return self.tokenizer.encode(text), self._opens_reasoning(prompt, text)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:

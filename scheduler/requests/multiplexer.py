@@ -194,6 +194,8 @@ class Multiplexer:
                 record.finish(FinishReason.STOP)
             case "length":
                 record.finish(FinishReason.LENGTH)
+            case "pooled":
+                record.finish(FinishReason.STOP, retired.vector)
             case "refused":
                 record.fail(InvalidRequest(retired.detail))
             case "failed":

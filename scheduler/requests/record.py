@@ -137,6 +137,7 @@ class StreamRecord:
                 None if scores is None or scores.whole else self.prepared.request.prompt_logprobs
             ),
             adapter=self.prepared.request.adapter_key,
+            dimensions=(None if self.prepared.request.kind == "chat" else self.prepared.request.dimensions),
         )
 
     def _sampling(self) -> Sampling:
@@ -181,16 +182,22 @@ class StreamRecord:
             self.first_token_at = now
         self.last_token_at = now
 
-    def finish(self, by_engine: FinishReason) -> None:
+    def finish(self, by_engine: FinishReason, vector: bytes = b"") -> None:
         """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
             self.mailbox.put(piece)
-        cut = self.prepared.request.only_prompt
+        cut = self.prepared.request.only_prompt and not vector
         reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(by_engine)
         malformed = self.pipeline.malformed_calls
         end = Finished(
-            reason, self.usage, self.pipeline.stop_string, malformed, self.end_token, self.pipeline.prompt
+            reason,
+            self.usage,
+            self.pipeline.stop_string,
+            malformed,
+            self.end_token,
+            self.pipeline.prompt,
+            vector,
         )
         self.mailbox.put_final(end)
         self.outcome = reason.value

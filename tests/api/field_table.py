@@ -15,12 +15,15 @@ from typing import Any, get_args
 import anthropic.types.message_create_params
 import openai.types.completion_create_params
 from openai.types import chat, responses
+from openai.types.embedding_create_params import EmbeddingCreateParams
 from pydantic import BaseModel
 
 from api.anthropic.schema import MessagesRequest
 from api.completions.schema import CompletionRequest
+from api.embeddings.schema import EmbeddingRequest
 from api.fields import Partly, Refused, WithoutEffect
 from api.openai.schema import ChatCompletionRequest
+from api.rerank.schema import RerankRequest
 from api.responses.schema import CreateResponse
 from api.tokenization import DetokenizeRequest, TokenizeRequest
 
@@ -66,6 +69,8 @@ DIALECTS = (
         MessagesRequest,
         _official(anthropic.types.message_create_params.MessageCreateParamsBase),
     ),
+    Dialect("### OpenAI embeddings", EmbeddingRequest, list(EmbeddingCreateParams.__annotations__)),
+    Dialect("### Rerank", RerankRequest, []),
     Dialect("### vLLM's tokenize", TokenizeRequest, []),
     Dialect("### vLLM's detokenize", DetokenizeRequest, []),
 )

@@ -17,10 +17,13 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from trio.testing import trio_test
 
 from api.app import make_app
+from api.served_model import ServedModel
 from api.served_models import ServedModels
 from scheduler.service import Scheduler
 from tests.api.client import MODEL
 from tests.api.test_chat_tools import HERMES, SAID
+from tests.api.test_embeddings import MODEL as EMBEDDER_MODEL
+from tests.api.test_embeddings import embedding_scheduler, text_tokens, vector
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -41,8 +44,8 @@ USER: ChatCompletionMessageParam = {"role": "user", "content": "What time is it?
 
 
 @asynccontextmanager
-async def official(scheduler: Scheduler) -> AsyncIterator[openai.AsyncOpenAI]:
-    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0)
+async def official(scheduler: Scheduler, model: ServedModel = MODEL) -> AsyncIterator[openai.AsyncOpenAI]:
+    app = make_app(ServedModels.of(scheduler, model), keep_alive_seconds=5.0, stall_seconds=60.0)
     async with (
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
         openai.AsyncOpenAI(
@@ -132,3 +135,22 @@ async def test_a_call_that_cannot_be_read_is_answered_and_sent_back(
             model="tiny", messages=[USER, said, complaint], tools=[TOOL]
         )
     assert last.choices[0].message.content == "It is noon."
+
+
+@trio_test
+async def test_embeddings_are_lists_of_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    """The client asks for base64 by itself, and decodes it; asked for numbers it gets the same."""
+    async with (
+        running(scheduler := embedding_scheduler()),
+        official(scheduler, EMBEDDER_MODEL) as client,
+    ):
+        packed = await client.embeddings.create(model="tiny", input=["one", "two"])
+        plain = await client.embeddings.create(
+            model="tiny", input=["one", "two"], encoding_format="float", dimensions=16
+        )
+        with pytest.raises(openai.BadRequestError, match="4 or 8 or 16"):
+            await client.embeddings.create(model="tiny", input="one", dimensions=3)
+    expected = [pytest.approx(vector(text_tokens(text))) for text in ("one", "two")]
+    assert [entry.embedding for entry in packed.data] == expected
+    assert [entry.embedding for entry in plain.data] == expected
+    assert packed.usage.total_tokens == 8

@@ -34,6 +34,7 @@ def check_tokenizer(tokenizer: Tokenizer, refused: Sequence[Message]) -> None:
     assert max(tokenizer.eos_token_ids | tokenizer.special_token_ids) < tokenizer.vocabulary
     for text in TEXTS:
         _check_round_trip(tokenizer, text)
+        _check_whole(tokenizer, text)
         assert all(token < tokenizer.vocabulary for token in tokenizer.encode(text))
         _check_spelling(tokenizer, text)
     _check_streams_are_independent(tokenizer)
@@ -47,6 +48,14 @@ def read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Token by token, as an engine delivers them."""
     detokenizer = tokenizer.detokenizer()
     return "".join([detokenizer.feed([token_id]) for token_id in ids]) + detokenizer.finish()
+
+
+def _check_whole(tokenizer: Tokenizer, text: str) -> None:
+    """What is put around a text stands around it, and is the same for every text."""
+    ids, around = tokenizer.encode(text), tokenizer.encode_whole("")
+    whole = tokenizer.encode_whole(text)
+    assert len(whole) == len(ids) + len(around)
+    assert any(whole == [*around[:at], *ids, *around[at:]] for at in range(len(around) + 1))
 
 
 def _check_round_trip(tokenizer: Tokenizer, text: str) -> None:

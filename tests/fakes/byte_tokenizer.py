@@ -52,6 +52,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_whole(self, text: str) -> list[int]:
+        return [*self.encode(text), EOS]
+
     def fewest_tokens(self, text: str) -> int:
         return len(text)
 

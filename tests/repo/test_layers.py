@@ -15,6 +15,7 @@ from tests.repo.tree import ROOT, imports, modules, name_of
 ENGINE_MAY_SEE = {
     "scheduler.errors",
     "scheduler.link.messages",
+    "scheduler.link.pooling",
     "scheduler.link.reports",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",

@@ -142,6 +142,8 @@ class MlxBackend:
     def check(self, sequence: Sequence) -> None:
         """Refuses ids that would index outside an array on the device, which does not check."""
         vocabulary, submit = self._description.vocabulary, sequence.submit
+        if submit.dimensions is not None:
+            raise RequestRefused("this model writes tokens: it gives no vectors")
         if not sequence.tokens:
             raise RequestRefused("the prompt is empty")
         if submit.max_tokens < 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
+from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
@@ -38,13 +40,29 @@ from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that has computed one token. `row_bytes` are measured on that token's cache."""
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
-    """
-    report("reading weights")
+    model: Any
+    config: dict[str, Any]
+    description: Ready
+    row_bytes: RowBytes
+    limit: MemoryLimit
+
+
+def read(command: Load) -> tuple[Any, dict[str, Any]]:
+    """Return mlx-lm's model, its weights not evaluated, and its configuration."""
     model, config = load_model(Path(command.model_folder), lazy=True)
+    return model, config
+
+
+def load_weights(
+    command: Load, report: Callable[[str], None], read: Callable[[Load], tuple[Any, dict[str, Any]]] = read
+) -> Loaded:
+    """Load the model of `command`, run one token through it, and describe it. Raises what `load` does."""
+    report("reading weights")
+    model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)
@@ -68,13 +86,23 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
     )
-    del cache, logits
+    return Loaded(model, config, description, held, limit)
+
+
+def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
+    """
+    loaded = load_weights(command, report)
+    model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
     kept = _verdict(model, config, command, description, held)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
     return MlxBackend(

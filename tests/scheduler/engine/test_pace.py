@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.loop import StepMeter
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.step_meter import StepMeter
 from scheduler.link.messages import TokenOut
 
 

@@ -16,6 +16,7 @@ from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt
 from tests.contracts.check_tokenizer import check_tokenizer, read
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.embedder_folder import END, write_ending_tokenizer
 
 
 @cache
@@ -60,6 +61,14 @@ def test_no_special_token_is_put_before_the_text(tmp_path: Path) -> None:
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     )
     assert HubTokenizer(tmp_path).encode("Hi") == hub().encode("Hi")
+
+
+def test_a_whole_text_has_the_end_that_its_tokenizer_puts_there(tmp_path: Path) -> None:
+    """As Qwen3-Embedding's, whose vector is that of this token."""
+    tokenizer = HubTokenizer(write_ending_tokenizer(tmp_path))
+    assert tokenizer.encode_whole("Hi") == [*hub().encode("Hi"), END]
+    assert tokenizer.encode_whole("") == [END]
+    assert tokenizer.encode("Hi") == hub().encode("Hi")
 
 
 def test_a_text_that_the_library_panics_at_is_the_clients_error() -> None:

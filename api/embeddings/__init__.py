@@ -1,0 +1,1 @@
+"""OpenAI's API for embeddings, with vLLM's additions."""

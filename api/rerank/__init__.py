@@ -1,0 +1,1 @@
+"""The API for rankings, as Jina, Cohere and vLLM have it."""

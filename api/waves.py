@@ -1,0 +1,96 @@
+"""Many prompts of one client's request: the scheduler has a few blocks of them at a time, not all.
+
+A batch may be larger than the queue's bounds, and a queue that holds all of it at once would have no room for
+others. So each block enters when one has left. The first must be accepted as any request is; a later one
+that finds the queue full waits until there is room, as the client waits for all of them anyhow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import trio
+
+from scheduler.errors import DeadlineExceeded, QueueFull, SchedulerError, TenantLimit
+from scheduler.events import Failed, Finished
+from scheduler.request import GenerationRequest
+from scheduler.service import RequestStream, Scheduler
+
+BLOCK = 32
+FEEDERS = 2
+"""Blocks at a time: one is computed while the other is prepared and sent."""
+_LONGEST_RETRY_SECONDS = 1.0
+
+
+async def all_finished(scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> list[Finished]:
+    """Follow `requests`, which have one choice each, to their ends. Return these in the same order.
+
+    Raise SchedulerError if the first of them are not accepted, or one fails; the others are then cancelled.
+    The requests' timeout is that of all of them together.
+    """
+    waves = _Waves(scheduler, requests)
+    async with trio.open_nursery() as nursery:
+        for _ in range(FEEDERS):
+            nursery.start_soon(waves.feed, nursery.cancel_scope)
+    if waves.failure is not None:
+        raise waves.failure
+    return [waves.ends[at] for at in range(len(requests))]
+
+
+class _Waves:
+    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> None:
+        self._scheduler = scheduler
+        self._requests = requests
+        self._block = max(1, min(BLOCK, scheduler.most_requests // FEEDERS))
+        self._starts = iter(range(0, len(requests), self._block))
+        timeout = requests[0].timeout_seconds
+        self._deadline = None if timeout is None else trio.current_time() + timeout
+        self._accepted = False
+        self.ends: dict[int, Finished] = {}
+        self.failure: SchedulerError | None = None
+        """The first; the caller raises it outside the nursery, which would wrap it in a group."""
+
+    async def feed(self, everything: trio.CancelScope) -> None:
+        """Send block after block. A failure cancels `everything`."""
+        try:
+            for start in self._starts:
+                await self._send(start)
+        except SchedulerError as error:
+            self.failure = self.failure or error
+            everything.cancel()
+
+    async def _send(self, start: int) -> None:
+        while True:
+            try:
+                await self._follow(start)
+                return
+            except (QueueFull, TenantLimit) as full:
+                if not self._accepted:
+                    raise
+                await trio.sleep(min(full.retry_after_seconds or 0.0, _LONGEST_RETRY_SECONDS))
+
+    async def _follow(self, start: int) -> None:
+        block = self._requests[start : start + self._block]
+        if self._deadline is not None:
+            left = self._deadline - trio.current_time()
+            if left <= 0:
+                raise DeadlineExceeded("the request's timeout passed before its last text was computed")
+            block = [replace(request, timeout_seconds=left) for request in block]
+        async with self._scheduler.stream(*block) as stream:
+            self._accepted = True
+            for _ in block:
+                index, end = await self._next_end(stream)
+                self.ends[start + index] = end
+
+    @staticmethod
+    async def _next_end(stream: RequestStream) -> tuple[int, Finished]:
+        while True:
+            index, event = await stream.receive_choice()
+            match event:
+                case Finished():
+                    return index, event
+                case Failed(error=error):
+                    raise error
+                case _:
+                    pass

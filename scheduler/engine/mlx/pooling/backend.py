@@ -1,0 +1,255 @@
+"""The back end of embedders and rerankers: prompts in prefill steps, and a vector of each.
+
+The loop, the plan and the slots are those of every engine. A step computes
+
+- prompts that fit into it, together: no KV cache, padded on the right, where a causal model's tokens cannot
+  see the padding;
+- a chunk of each longer one, by itself, with mlx-lm's own KV cache, which is as large as the prompt and lives
+  as long.
+
+Each step ends rows with their vectors, and no token is computed. There is no prefix cache: texts to embed
+seldom share a prefix, and what a hit leaves out is missing in a mean.
+
+A model that attends both ways (`Pooler.two_way`) reads a prompt as a whole: its chunks only count, and all of
+it is computed with the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Container
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.engine.adapter_files import AdapterRefused, named
+from scheduler.engine.backend import StepResult
+from scheduler.engine.device import Device
+from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.mlx import shared_attention
+from scheduler.engine.mlx.cpu import swiglu
+from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.layer_slices import slices
+from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
+from scheduler.engine.mlx.single_rows import cache_bytes
+from scheduler.engine.plan import Restorable
+from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.link.messages import AdapterSource, Load, PrefillOut, Ready, Retired
+from scheduler.link.pooling import Pooler
+
+shared_attention.take_over()
+swiglu.take_over()
+
+_LONG_PROMPTS = 2
+"""Prompts that are read in chunks at a time: each is a model call of its own. What ends within a step may
+join in any number (`prefill.py`)."""
+
+
+class PoolingBackend:
+    """A model's body and the rows that are read, made by `loading.load`; one thread uses it."""
+
+    def __init__(
+        self,
+        model: Any,
+        load: Load,
+        description: Ready,
+        row_bytes: RowBytes,
+        pooler: Pooler,
+        head: PoolingHead,
+        memory_limit: MemoryLimit,
+    ) -> None:
+        self._model = model
+        self._body = body_of(model)
+        self._description = description
+        self._row_bytes = row_bytes
+        self._pooler = pooler
+        self._head = head
+        self._memory_limit = memory_limit
+        self._most_tokens = load.prefill_chunk_tokens
+        self._limits = PrefillLimits(min(_LONG_PROMPTS, load.max_slots), load.prefill_chunk_tokens)
+        self._rows: dict[int, PooledRow] = {}
+        self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
+        self._token_seconds: float | None = None
+        """Of the last step: a step is predicted by it, as no row decodes here."""
+
+    def describe(self) -> Ready:
+        return self._description
+
+    @property
+    def row_bytes(self) -> RowBytes:
+        return self._row_bytes
+
+    @property
+    def limits(self) -> PrefillLimits:
+        return self._limits
+
+    @property
+    def prefixes(self) -> None:
+        return None
+
+    @property
+    def restorable(self) -> Restorable:
+        return "never"
+
+    @property
+    def begun(self) -> Container[int]:
+        return {number for number, row in self._rows.items() if row.sequence.computed_tokens}
+
+    @property
+    def has_pending(self) -> bool:
+        return False
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuses ids that would index outside an array on the device, and a KV cache that never fits."""
+        submit, vocabulary = sequence.submit, self._description.vocabulary
+        if submit.dimensions is None:
+            raise RequestRefused("this model writes no tokens: ask it for embeddings or a ranking")
+        if not sequence.tokens:
+            raise RequestRefused("the prompt is empty")
+        if not 0 <= submit.dimensions <= self._dimensions:
+            raise RequestRefused(f"dimensions must be at most {self._dimensions}, not {submit.dimensions}")
+        if max(sequence.tokens) >= vocabulary:
+            raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
+        needed, whole = self._row_bytes.held(len(sequence.tokens)), self._memory_limit.whole_kv_bytes(0)
+        if len(sequence.tokens) > self._most_tokens and needed > whole:
+            raise RequestRefused(
+                f"the text's KV cache takes {needed} bytes, and the engine has {whole} for it"
+            )
+
+    def preparing(self, sequence: Sequence) -> bool:
+        return False
+
+    def load_adapter(self, source: AdapterSource) -> None:
+        with named(source.name):
+            raise AdapterRefused("a model that makes vectors takes no adapters")
+
+    def unload_adapter(self, key: str) -> None:
+        pass
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+    def admit(self, sequence: Sequence) -> None:
+        self._rows[sequence.request_id] = PooledRow(sequence)
+
+    def keep(self, request_id: int, tokens: int) -> None:
+        pass
+
+    def remove(self, request_id: int) -> None:
+        del self._rows[request_id]
+
+    def save_memory(self, saving: bool) -> bool:
+        return False
+
+    def emit_pending(self) -> StepResult:
+        return StepResult()
+
+    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+        sizes = {chunk.request_id: chunk.tokens for chunk in chunks}
+        ending = [row for number, row in self._rows.items() if self._ends(row, sizes.get(number, 0))]
+        going = [row for number, row in self._rows.items() if number in sizes and row not in ending]
+        started = time.perf_counter()
+        if self._token_seconds is not None:
+            predicted_seconds = self._token_seconds * self._most_tokens
+        with slices(self._model, predicted_seconds, device().traits.evaluation_seconds):
+            whole = [row for row in ending if not row.layers]
+            apart = [(row, row.sequence.prompt_tokens) for row in ending if row.layers]
+            for row in going:
+                end = row.sequence.computed_tokens + sizes[row.sequence.request_id]
+                if self._pooler.two_way:
+                    row.sequence.computed_tokens = end
+                else:
+                    apart.append((row, end))
+            lengths = [row.sequence.prompt_tokens for row in whole]
+            groups = [[whole[at] for at in group] for group in groups_of(lengths, self._most_tokens)]
+            computed = sum(self._read_together(group) for group in groups)
+            computed += sum(self._read_chunk(row, end) for row, end in apart)
+            retired = self._retire(ending)
+        seconds = time.perf_counter() - started
+        if computed:
+            self._token_seconds = seconds / computed
+        return StepResult(
+            retired=retired,
+            prefills=[_progress(row.sequence) for row in (*going, *ending)],
+            computed_prefill_tokens=computed,
+            prefill_seconds=seconds,
+            model_seconds=seconds,
+        )
+
+    @staticmethod
+    def _ends(row: PooledRow, tokens: int) -> bool:
+        """Whether the row is read to its end: the last token, which elsewhere is computed with the rows that
+        decode, goes with the chunk before it."""
+        return row.sequence.chunkable_tokens <= tokens
+
+    def _read_together(self, rows: abc.Sequence[PooledRow]) -> int:
+        """Read whole prompts. Returns the tokens computed, padding included."""
+        prompts = [row.sequence.tokens[: row.sequence.prompt_tokens].tolist() for row in rows]
+        lengths = [len(prompt) for prompt in prompts]
+        longest = max(lengths)
+        padded = mx.array([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
+        hidden = self._hidden(padded, lengths)
+        for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            row.add(hidden[at, :length], self._pooler.tokens)
+            row.sequence.computed_tokens = length
+        mx.eval([row.found for row in rows])
+        return len(rows) * longest
+
+    def _hidden(self, padded: mx.array, lengths: abc.Sequence[int]) -> mx.array:
+        """Final hidden states, (rows, longest, hidden size)."""
+        both_ways = {"lengths": mx.array(list(lengths))} if self._pooler.two_way else {}
+        hidden: mx.array = self._body(padded, **both_ways)
+        return hidden
+
+    def _read_chunk(self, row: PooledRow, end: int) -> int:
+        """Read the row's prompt up to `end`, which is its whole or a part of it."""
+        row.layers = row.layers or make_prompt_cache(self._model)
+        start = row.sequence.computed_tokens
+        hidden = self._body(mx.array([row.sequence.tokens[start:end].tolist()]), cache=row.layers)
+        row.add(hidden[0], self._pooler.tokens)
+        mx.eval(row.found, [layer.state for layer in row.layers])
+        row.sequence.computed_tokens = end
+        return end - start
+
+    def _retire(self, rows: abc.Sequence[PooledRow]) -> list[Retired]:
+        """A row whose vector is no numbers fails alone."""
+        if not rows:
+            return []
+        vectors = self._head.vectors(mx.stack([row.pooled(self._pooler.tokens) for row in rows]))
+        retired: list[Retired] = []
+        for row, vector in zip(rows, vectors, strict=True):
+            submit = row.sequence.submit
+            del self._rows[submit.request_id]
+            if not np.isfinite(vector).all():
+                retired.append(Retired(submit.request_id, "failed", "its vector has numbers that are none"))
+                continue
+            cut = self._head.cut(vector, submit.dimensions or 0)
+            retired.append(Retired(submit.request_id, "pooled", vector=cut.astype("<f4").tobytes()))
+        return retired
+
+    def background(self, idle: bool) -> bool:
+        return False
+
+    @property
+    def disk(self) -> None:
+        return None
+
+    def kv_bytes(self) -> int:
+        return sum(cache_bytes(row.layers) for row in self._rows.values())
+
+    @property
+    def device(self) -> Device:
+        return device()
+
+    @property
+    def memory_limit(self) -> MemoryLimit:
+        return self._memory_limit
+
+
+def _progress(sequence: Sequence) -> PrefillOut:
+    return PrefillOut(sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens)

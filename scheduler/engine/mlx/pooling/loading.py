@@ -1,0 +1,96 @@
+"""Load an embedder or a reranker: weights as their folders have them and mlx-lm does not expect them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+from mlx_lm.utils import _get_classes, load_model
+
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.mlx.loading import load_weights
+from scheduler.engine.mlx.pooling.backend import PoolingBackend
+from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead, body_of
+from scheduler.engine.mlx.pooling.two_way import attend_both_ways
+from scheduler.link.messages import Load
+from scheduler.link.pooling import Pooler
+
+_Weights: TypeAlias = dict[str, mx.array]
+_BODY = "model."
+
+
+def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
+    """Load the model of `command`, run one token through it, and describe it. Nothing of the batch needs a
+    check: rows share no cache, and padding stands behind them.
+
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, and LoadRefused.
+    """
+    pooler, folder = command.pooler, Path(command.model_folder)
+    assert pooler is not None, "a model that writes tokens"
+    loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
+    head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
+    mx.clear_cache()
+    return PoolingBackend(
+        loaded.model, command, loaded.description, loaded.row_bytes, pooler, head, loaded.limit
+    )
+
+
+def _read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
+    """Return mlx-lm's model, its weights not evaluated, and its configuration.
+
+    An embedder is often saved without the part that is not used: its tensors lack the body's prefix
+    (Qwen3-Embedding, EmbeddingGemma), and there is no `lm_head`, although the embeddings are not tied
+    (Qwen3-Embedding-8B). Where there is one, it is not loaded.
+    """
+
+    def classes(config: dict[str, Any]) -> tuple[Any, Any]:
+        model_class, arguments = _get_classes(config)
+
+        def make(*values: Any) -> Any:
+            model = model_class(*values)
+            model.sanitize = _sanitizer(model, getattr(model, "sanitize", lambda weights: weights))
+            return model
+
+        return make, arguments
+
+    headless = {"tie_word_embeddings": True} if pooler.kind == "embedding" else None
+    model, config = load_model(folder, lazy=True, model_config=headless, get_model_classes=classes)
+    del model.sanitize
+    body_of(model)
+    if pooler.two_way:
+        attend_both_ways(model)
+    return model, config
+
+
+def _sanitizer(model: Any, sanitize: Any) -> Any:
+    def sanitized(weights: _Weights) -> _Weights:
+        if not any(name.startswith((_BODY, "language_model.")) for name in weights):
+            heads = ("lm_head.",)
+            weights = {
+                name if name.startswith(heads) else _BODY + name: array for name, array in weights.items()
+            }
+        found: _Weights = sanitize(weights)
+        if not hasattr(model, "lm_head"):
+            found = {name: array for name, array in found.items() if not name.startswith("lm_head.")}
+        return found
+
+    return sanitized
+
+
+def _dense(folder: Path) -> Dense:
+    """A linear layer behind the pooling, in float32. Raises LoadRefused."""
+    try:
+        weights = mx.load(str(folder / "model.safetensors"))
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        assert isinstance(weights, dict)
+        weight, bias = weights["linear.weight"], weights.get("linear.bias")
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise LoadRefused(f"{folder} holds no linear layer ({error}): download the model again") from error
+    return Dense(
+        weight.astype(mx.float32),
+        None if bias is None else bias.astype(mx.float32),
+        tanh=str(config.get("activation_function", "")).endswith("Tanh"),
+    )

@@ -1,0 +1,132 @@
+"""From hidden states to a vector: which tokens count, linear layers, length, or a reranker's probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.sequence import Sequence as Request
+from scheduler.link.pooling import PooledTokens, Pooler
+
+Vector = npt.NDArray[np.float32]
+_LEAST_LENGTH = 1e-12
+"""As PyTorch's `normalize`: a vector of zeros stays one."""
+
+
+@dataclass(slots=True, eq=False)
+class PooledRow:
+    """A prompt that is read. `layers`: its own KV cache, where it is read in chunks."""
+
+    sequence: Request
+    layers: list[Any] = field(default_factory=list)
+    found: mx.array | None = None
+    """Of the chunks so far: the sum of hidden states, or the chosen one, (hidden size), float32."""
+
+    def add(self, hidden: mx.array, tokens: PooledTokens) -> None:
+        """Take in the hidden states of a chunk, (tokens, hidden size)."""
+        match tokens:
+            case "last":
+                self.found = hidden[-1].astype(mx.float32)
+            case "first":
+                self.found = hidden[0].astype(mx.float32) if self.found is None else self.found
+            case "mean":
+                summed = hidden.astype(mx.float32).sum(axis=0)
+                self.found = summed if self.found is None else self.found + summed
+
+    def pooled(self, tokens: PooledTokens) -> mx.array:
+        """Of the whole prompt."""
+        assert self.found is not None, "a prompt without tokens"
+        return self.found / self.sequence.prompt_tokens if tokens == "mean" else self.found
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A linear layer behind the pooling, as sentence-transformers writes them. `weight`: (out, in)."""
+
+    weight: mx.array
+    bias: mx.array | None
+    tanh: bool = False
+
+    def __call__(self, rows: mx.array) -> mx.array:
+        answer = rows @ self.weight.T
+        answer = answer if self.bias is None else answer + self.bias
+        return mx.tanh(answer) if self.tanh else answer
+
+
+class PoolingHead:
+    """What the model's folder says behind the pooling: `vectors` of rows of pooled states."""
+
+    def __init__(self, model: Any, pooler: Pooler, dense: Sequence[Dense] = ()) -> None:
+        self._model = model
+        self._pooler = pooler
+        self._dense = tuple(dense)
+
+    def size(self, hidden: int) -> int:
+        """Numbers of a vector without `dimensions`."""
+        if self._pooler.kind == "rerank":
+            return 1
+        return int(self._dense[-1].weight.shape[0]) if self._dense else hidden
+
+    def vectors(self, pooled: mx.array) -> Vector:
+        """(rows, hidden size) float32 to (rows, size)."""
+        if self._pooler.kind == "rerank":
+            return np.asarray(self._probabilities(pooled))
+        for layer in self._dense:
+            pooled = layer(pooled)
+        return np.asarray(pooled.astype(mx.float32))
+
+    def _probabilities(self, pooled: mx.array) -> mx.array:
+        """The softmax over the two tokens' logits, of the true one."""
+        states = pooled.astype(self._embedding.weight.dtype) if self._is_plain else pooled
+        head = getattr(self._model, "lm_head", None)
+        logits = (head or self._embedding.as_linear)(states).astype(mx.float32)
+        odds = logits[:, self._pooler.true_token]
+        if self._pooler.false_token is not None:
+            odds = odds - logits[:, self._pooler.false_token]
+        return mx.sigmoid(odds)[:, None]
+
+    @property
+    def _embedding(self) -> Any:
+        return body_of(self._model).embed_tokens
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the weights are not packed, so that their type is that of the states."""
+        return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
+
+    def cut(self, vector: Vector, dimensions: int) -> Vector:
+        """The first `dimensions` numbers (0: all), of length 1 where the model's are."""
+        vector = vector[: dimensions or len(vector)]
+        if self._pooler.kind == "rerank" or not self._pooler.normalize:
+            return vector
+        length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+        return (vector / max(length, _LEAST_LENGTH)).astype(np.float32)
+
+
+def body_of(model: Any) -> Any:
+    """The part of mlx-lm's `model` that gives final hidden states. Raises LoadRefused if there is none."""
+    body = getattr(getattr(model, "language_model", model), "model", None)
+    if body is None or not hasattr(body, "embed_tokens"):
+        raise LoadRefused(
+            f"mlx-lm's {type(model).__module__} gives no hidden states, which --task embedding and rerank"
+            " need: serve another model"
+        )
+    return body
+
+
+def groups_of(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """Return the places of `lengths` in groups that are computed together, each padded to its longest: at
+    most `most_tokens` with padding, or one alone."""
+    groups: list[list[int]] = []
+    for at in sorted(range(len(lengths)), key=lambda place: lengths[place]):
+        if groups and (len(groups[-1]) + 1) * lengths[at] <= most_tokens:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return groups

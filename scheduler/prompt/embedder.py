@@ -1,0 +1,240 @@
+"""Whether a model's folder holds an embedder or a reranker, and how its vectors are made.
+
+sentence-transformers' files say it: `modules.json` names what follows the model, each module with a
+`config.json` in a folder of its own (`1_Pooling`, `2_Dense`, `3_Normalize`, `1_LogitScore`), and
+`config_sentence_transformers.json` has the texts to put before an input. Conversions often lack them; then
+`--task` says what the model is, with the convention of its kind: the last token's state at length 1, or
+Qwen3-Reranker's "yes" against "no". What is written there and cannot be computed is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from scheduler.errors import StartupError
+from scheduler.link.pooling import ModelKind, PooledTokens, Pooler
+
+Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
+"""What the operator says of a model; auto: what its folder says."""
+MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
+"""By sentence-transformers' names, of 5.4 and later."""
+_SWITCHES: dict[str, str] = {
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}
+"""The same before: one switch each, and others that are not supported."""
+_TWO_WAY_TYPES = ("gemma3_text",)
+"""Models that the engine can let attend both ways."""
+_ACTIVATIONS = ("Identity", "Tanh")
+
+
+@dataclass(frozen=True, slots=True)
+class Embedder:
+    """What the parent needs to know of an embedder or a reranker."""
+
+    pooler: Pooler
+    dimensions: int
+    """Numbers of a vector."""
+    matryoshka: tuple[int, ...] | bool = False
+    """Whether fewer of them are still a vector of the text: these numbers of them, or any."""
+    most_tokens: int | None = None
+    """Of a text, if the files say less than the model's context."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts to put before an input, by name."""
+    default_prompt: str = ""
+    """The text for inputs that name none."""
+    has_roles: bool = False
+    """Whether the chat template takes a reranker's pair, as messages of the roles query and document."""
+
+    @property
+    def kind(self) -> ModelKind:
+        return self.pooler.kind
+
+
+def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+    """Return what the model in `path` is besides a writer of tokens; None: nothing. `config` is the text
+    part of its config.json; `matryoshka`: the operator says that vectors may be cut.
+
+    Raises StartupError.
+    """
+    if task == "chat":
+        return None
+    try:
+        return _embedder(path, config, task, matryoshka)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise StartupError(
+            f"--model: the sentence-transformers files in {path} lack something, or have a value of a wrong"
+            f" type ({type(error).__name__}: {error}); --task chat does not read them"
+        ) from error
+
+
+def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
+    modules = _modules(path)
+    two_way = config.get("use_bidirectional_attention") is True or config.get("is_causal") is False
+    if task == "auto" and modules is None:
+        if config.get("use_bidirectional_attention") is True:
+            raise StartupError(
+                f"--model: {path} holds an embedder, which attends both ways, and no {MODULES} that says how"
+                " its vectors are made: download the original folder"
+            )
+        return None
+    _check_body(path, config, two_way)
+    names = [] if modules is None else [name for name, _ in modules]
+    kind = task if task != "auto" else "rerank" if "LogitScore" in names else "embedding"
+    folders = dict(modules or [])
+    if kind == "rerank":
+        pooler = _reranker(path, folders.get("LogitScore"))
+    elif modules is None or "Pooling" not in folders:
+        pooler = Pooler("embedding")
+    else:
+        pooler = _pooler(path, modules)
+    if two_way:
+        pooler = Pooler(pooler.kind, pooler.tokens, pooler.dense, pooler.normalize, two_way=True)
+    written = _read(path / _PROMPTS) or {}
+    prompts = {str(name): str(text) for name, text in (written.get("prompts") or {}).items()}
+    return Embedder(
+        pooler,
+        _dimensions(path, config, pooler),
+        matryoshka or _matryoshka(config),
+        _most_tokens(path),
+        prompts,
+        prompts.get(str(written.get("default_prompt_name")), ""),
+        "query" in _template(path) and "document" in _template(path),
+    )
+
+
+def _check_body(path: Path, config: Mapping[str, Any], two_way: bool) -> None:
+    architectures = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        raise StartupError(
+            f"--model: {path} holds {architectures[0]}, and mlx-lm loads no classification head: serve the"
+            " model that writes tokens (Qwen3-Reranker, not its -seq-cls conversion)"
+        )
+    if two_way and config.get("model_type") not in _TWO_WAY_TYPES:
+        raise StartupError(
+            f"--model: {path} attends both ways, and mlx-lm's {config.get('model_type')!r} only backwards;"
+            f" of such models {', '.join(_TWO_WAY_TYPES)} is served"
+        )
+
+
+def _pooler(path: Path, modules: list[tuple[str, str]]) -> Pooler:
+    dense: list[str] = []
+    normalize = False
+    for name, folder in modules:
+        match name:
+            case "Transformer" | "Pooling":
+                pass
+            case "Dense" if not normalize:
+                dense.append(folder)
+                _check_dense(path / folder)
+            case "Normalize":
+                normalize = True
+            case _:
+                raise StartupError(
+                    f"--model: {path / MODULES} has a module {name}, which is not supported here"
+                )
+    return Pooler("embedding", _tokens(path / dict(modules)["Pooling"]), tuple(dense), normalize)
+
+
+def _tokens(folder: Path) -> PooledTokens:
+    config = _read(folder / "config.json") or {}
+    mode = config.get("pooling_mode")
+    chosen = [mode] if isinstance(mode, str) else list(mode or ())
+    if mode is None:
+        switches = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
+        chosen = [_SWITCHES.get(name, name) for name in switches]
+    if len(chosen) != 1 or chosen[0] not in _MODES:
+        raise StartupError(
+            f"--model: {folder} pools by {' and '.join(map(str, chosen)) or 'nothing'}; supported are"
+            f" {', '.join(_MODES)}"
+        )
+    if config.get("include_prompt") is False:
+        raise StartupError(f"--model: {folder} leaves prompts out of its mean, which is not supported here")
+    return _MODES[chosen[0]]
+
+
+def _check_dense(folder: Path) -> None:
+    activation = str((_read(folder / "config.json") or {}).get("activation_function", "Identity"))
+    if not activation.endswith(_ACTIVATIONS):
+        raise StartupError(f"--model: {folder} has the activation {activation}, which is not supported here")
+
+
+def _reranker(path: Path, folder: str | None) -> Pooler:
+    if folder is None:
+        true_token, false_token = (_token_id(path, text) for text in ("yes", "no"))
+        return Pooler("rerank", true_token=true_token, false_token=false_token)
+    score = _read(path / folder / "config.json") or {}
+    false = score.get("false_token_id")
+    return Pooler(
+        "rerank",
+        true_token=int(score["true_token_id"]),
+        false_token=None if false is None else int(false),
+    )
+
+
+def _token_id(path: Path, text: str) -> int:
+    vocabulary = ((_read(path / "tokenizer.json") or {}).get("model") or {}).get("vocab")
+    if not isinstance(vocabulary, dict) or text not in vocabulary:
+        raise StartupError(
+            f"--task rerank: {path} has no 1_LogitScore, and {text!r} is no token of its vocabulary:"
+            " nothing says how it scores"
+        )
+    return int(vocabulary[text])
+
+
+def _dimensions(path: Path, config: Mapping[str, Any], pooler: Pooler) -> int:
+    if pooler.kind == "rerank":
+        return 1
+    if pooler.dense:
+        return int((_read(path / pooler.dense[-1] / "config.json") or {})["out_features"])
+    return int(config["hidden_size"])
+
+
+def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | bool:
+    """vLLM's rule: what config.json says."""
+    given = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
+    return given or bool(config.get("is_matryoshka"))
+
+
+def _most_tokens(path: Path) -> int | None:
+    most = (_read(path / "sentence_bert_config.json") or {}).get("max_seq_length")
+    return None if most is None else int(most)
+
+
+def _template(path: Path) -> str:
+    """The chat template's text; empty: there is none."""
+    try:
+        return (path / "chat_template.jinja").read_text("utf-8")
+    except OSError:
+        return str((_read(path / "tokenizer_config.json") or {}).get("chat_template") or "")
+
+
+def _modules(path: Path) -> list[tuple[str, str]] | None:
+    """Name and folder of each module, in their order; None: no file names any."""
+    listed = _read_any(path / MODULES)
+    if listed is None:
+        return None
+    return [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    content = _read_any(path)
+    if content is not None and not isinstance(content, dict):
+        raise StartupError(f"--model: {path} is not a JSON object")
+    return content
+
+
+def _read_any(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StartupError(f"--model: {path} cannot be read: {error}") from error

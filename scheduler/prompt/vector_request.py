@@ -1,0 +1,63 @@
+"""What is checked of a request for a vector, and of one that asks the wrong kind of model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.errors import InvalidRequest
+from scheduler.prompt.embedder import Embedder
+from scheduler.request import GenerationRequest, ModelKind
+
+FIELDS: dict[ModelKind, str] = {"chat": "prompt", "embedding": "input", "rerank": "documents"}
+"""The request's field of the prompt, for error messages."""
+_ANSWERS = {
+    "chat": "this model writes text: it answers /v1/chat/completions and the other APIs for text",
+    "embedding": "this model is an embedding model, which writes no text: it answers /v1/embeddings",
+    "rerank": "this model is a reranker, which compares documents with a query: it answers /v1/rerank",
+}
+"""What a model of each kind is for."""
+
+
+def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
+    """Raises InvalidRequest for a request that a model of `kind` cannot answer."""
+    if request.kind != kind:
+        raise InvalidRequest(_ANSWERS[kind], param="model")
+
+
+def check_dimensions(dimensions: int, embedder: Embedder) -> None:
+    """Raises InvalidRequest where the model's vectors cannot be cut to this number; 0: all of them."""
+    if dimensions in (0, embedder.dimensions):
+        return
+    if not embedder.matryoshka:
+        raise InvalidRequest(
+            f"the model's vectors have {embedder.dimensions} dimensions, and nothing says that fewer of them"
+            " mean anything (matryoshka_dimensions or is_matryoshka in config.json, or --matryoshka on)",
+            param="dimensions",
+        )
+    allowed = embedder.matryoshka if isinstance(embedder.matryoshka, tuple) else None
+    if dimensions > embedder.dimensions or (allowed is not None and dimensions not in allowed):
+        which = f"1 to {embedder.dimensions}"
+        if allowed is not None:
+            which = " or ".join(map(str, sorted({*allowed, embedder.dimensions})))
+        raise InvalidRequest(f"dimensions must be {which}, not {dimensions}", param="dimensions")
+
+
+def truncated_length(request: GenerationRequest, context_tokens: int) -> int | None:
+    """Return to how many tokens its prompt is cut; None: to none. Raises InvalidRequest."""
+    if request.truncate_tokens is None:
+        return None
+    if request.truncate_tokens > context_tokens:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {request.truncate_tokens}, and the model's context {context_tokens}",
+            param="truncate_prompt_tokens",
+        )
+    return request.truncate_tokens or context_tokens
+
+
+def truncated(tokens: Sequence[int], most: int, around: Sequence[int]) -> list[int]:
+    """Return the first `most` tokens; of what the tokenizer puts `around` a text the end stays the end, for
+    an embedder's vector may be that of the last token."""
+    kept = 0
+    while kept < min(len(around), most) and around[-kept - 1] == tokens[-kept - 1]:
+        kept += 1
+    return [*tokens[: most - kept], *tokens[len(tokens) - kept :]]

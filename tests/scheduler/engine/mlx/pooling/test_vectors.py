@@ -1,0 +1,98 @@
+"""Vectors of an engine: those of a NumPy forward pass, whatever they are batched with and however they are
+cut into chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.link.pooling import PooledTokens, Pooler
+from tests.contracts.journal import prompt_of
+from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
+from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
+from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
+
+LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
+"""Around the chunks of 16 and 32 tokens below."""
+POOLED: tuple[PooledTokens, ...] = ("last", "mean", "first")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_embedder(tmp_path_factory.mktemp("models") / "embedder")
+
+
+@pytest.fixture(scope="module")
+def engines(folder: Path) -> dict[str, EmbeddingEngine]:
+    return {tokens: EmbeddingEngine(folder, Pooler("embedding", tokens)) for tokens in POOLED}
+
+
+def pooled(hidden: Array, tokens: PooledTokens) -> Array:
+    found: Array = {"last": hidden[-1], "first": hidden[0], "mean": hidden.mean(axis=0)}[tokens]
+    return found
+
+
+@pytest.mark.parametrize("tokens", POOLED)
+@pytest.mark.parametrize("chunk_tokens", [16, 32, 1024])
+def test_vectors_are_those_of_a_numpy_forward_pass(
+    tokens: PooledTokens, chunk_tokens: int, folder: Path
+) -> None:
+    """To 1e-5, all lengths in one batch, read whole and in chunks."""
+    engine = EmbeddingEngine(folder, Pooler("embedding", tokens), prefill_chunk_tokens=chunk_tokens)
+    reference = NumpyQwen3(folder, SHAPE)
+    prompts = [prompt_of(length, 1) for length in LENGTHS]
+    for prompt, vector in zip(prompts, engine.vectors(prompts), strict=True):
+        np.testing.assert_allclose(vector, unit(pooled(reference.hidden(prompt), tokens)), rtol=0, atol=1e-5)
+
+
+@given(lengths=st.lists(st.integers(1, 80), min_size=2, max_size=12), seed=st.integers(0, 3))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_padding_changes_no_vector(
+    lengths: list[int], seed: int, engines: dict[str, EmbeddingEngine]
+) -> None:
+    """Whatever it is batched with, a text has the vector that it has alone, to 1e-6."""
+    prompts = [prompt_of(length, seed + at) for at, length in enumerate(lengths)]
+    for engine in engines.values():
+        for prompt, vector in zip(prompts, engine.vectors(prompts), strict=True):
+            np.testing.assert_allclose(vector, engine.vectors([prompt])[0], rtol=0, atol=1e-6)
+
+
+def test_fewer_dimensions_are_the_first_ones_at_length_1(engines: dict[str, EmbeddingEngine]) -> None:
+    """As Matryoshka models are made for."""
+    prompts = [prompt_of(length, 2) for length in (3, 40)]
+    whole = engines["last"].vectors(prompts)
+    for vector, short in zip(whole, engines["last"].vectors(prompts, dimensions=8), strict=True):
+        np.testing.assert_allclose(short, unit(vector[:8].astype(np.float64)), rtol=0, atol=1e-6)
+
+
+def test_more_dimensions_than_there_are_are_refused(engines: dict[str, EmbeddingEngine]) -> None:
+    (end,) = engines["last"].ask([[1, 2]], dimensions=SHAPE.hidden + 1).values()
+    assert (end.reason, end.detail) == ("refused", "dimensions must be at most 32, not 33")
+
+
+def test_linear_layers_follow_the_pooling(tmp_path: Path) -> None:
+    """As EmbeddingGemma has them; without Normalize the vector keeps its length."""
+    folder = write_embedder(tmp_path / "dense", "mean", dense=24, normalize=False)
+    pooler = Pooler("embedding", "mean", dense=("2_Dense",), normalize=False)
+    prompt = prompt_of(9, 3)
+    (vector,) = EmbeddingEngine(folder, pooler).vectors([prompt])
+    weight = np.random.default_rng(5).standard_normal((24, SHAPE.hidden), np.float32)
+    expected = weight @ NumpyQwen3(folder, SHAPE).hidden(prompt).mean(axis=0)
+    np.testing.assert_allclose(vector, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("false_token", [3, None])
+def test_a_score_is_the_probability_of_the_true_token(false_token: int | None, tmp_path: Path) -> None:
+    """The softmax over the two tokens' logits at the last position, or the logit's own sigmoid."""
+    folder = write_reranker(tmp_path / "reranker")
+    engine = EmbeddingEngine(folder, Pooler("rerank", true_token=7, false_token=false_token))
+    reference = NumpyQwen3(folder, SHAPE)
+    prompts = [prompt_of(length, 4) for length in (5, 30, 90)]
+    for prompt, (score,) in zip(prompts, engine.vectors(prompts), strict=True):
+        logits = reference.logits(prompt)
+        odds = logits[7] - (0.0 if false_token is None else logits[false_token])
+        assert abs(score - 1 / (1 + np.exp(-odds))) < 1e-5

@@ -1,0 +1,184 @@
+"""What a folder's files say of an embedder or a reranker, and what of it is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.errors import StartupError
+from scheduler.link.pooling import Pooler
+from scheduler.prompt.embedder import Embedder, Task
+from scheduler.prompt.model_folder import inspect
+from tests.fakes.embedder_folder import (
+    SHAPE,
+    modes,
+    write_embedder,
+    write_modules,
+    write_reranker,
+)
+
+
+def embedder_in(folder: Path, task: Task = "auto", **options: Any) -> Embedder:
+    found = inspect(folder, task, **options).embedder
+    assert found is not None
+    return found
+
+
+def pooling(folder: Path, **content: Any) -> Path:
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_chat_model_is_no_embedder(tmp_path: Path) -> None:
+    """Nor is a folder with all files of one, where the operator says so."""
+    folder = write_embedder(tmp_path / "model")
+    assert inspect(folder, "chat").kind == "chat"
+    (folder / "modules.json").unlink()
+    assert inspect(folder).kind == "chat"
+
+
+@pytest.mark.parametrize(("tokens", "named"), [("last", "lasttoken"), ("mean", "mean"), ("first", "cls")])
+def test_both_spellings_of_pooling_are_read(tokens: str, named: str, tmp_path: Path) -> None:
+    """A switch for each mode, and sentence-transformers 5.4's one name."""
+    folder = write_embedder(tmp_path / "model")
+    switches = modes({"last": "last", "mean": "mean", "first": "pooling_mode_cls_token"}[tokens])
+    assert embedder_in(pooling(folder, **switches)).pooler.tokens == tokens
+    assert embedder_in(pooling(folder, pooling_mode=named)).pooler.tokens == tokens
+
+
+def test_dense_layers_and_length_are_read(tmp_path: Path) -> None:
+    """In their order; the last layer gives the number of dimensions."""
+    folder = write_embedder(tmp_path / "model", "mean", dense=24)
+    found = embedder_in(folder)
+    assert found.pooler == Pooler("embedding", "mean", ("2_Dense",), normalize=True)
+    assert (found.kind, found.dimensions) == ("embedding", 24)
+    plain = embedder_in(write_embedder(tmp_path / "plain", normalize=False))
+    assert (plain.pooler, plain.dimensions) == (Pooler("embedding", normalize=False), SHAPE.hidden)
+
+
+def test_a_reranker_names_its_tokens(tmp_path: Path) -> None:
+    found = embedder_in(write_reranker(tmp_path / "two"))
+    assert found.pooler == Pooler("rerank", true_token=7, false_token=3)
+    alone = embedder_in(write_reranker(tmp_path / "one", false_token=None))
+    assert alone.pooler == Pooler("rerank", true_token=7, false_token=None)
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "cut"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"is_matryoshka": True}, False, True),
+        ({"matryoshka_dimensions": [8, 16]}, False, (8, 16)),
+    ],
+)
+def test_config_or_operator_say_whether_vectors_may_be_cut(
+    config: dict[str, Any], option: bool, cut: Any, tmp_path: Path
+) -> None:
+    folder = write_embedder(tmp_path / "model", **config)
+    assert embedder_in(folder, matryoshka=option).matryoshka == cut
+
+
+def test_prompts_and_the_longest_text_are_read(tmp_path: Path) -> None:
+    """A folder may bound its texts below the model's context."""
+    folder = write_embedder(tmp_path / "model")
+    prompts = {"prompts": {"query": "Q: ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 300}))
+    found = embedder_in(folder)
+    assert (found.prompts, found.default_prompt) == ({"query": "Q: ", "document": ""}, "Q: ")
+    assert inspect(folder).context_tokens == 300
+
+
+@pytest.mark.parametrize(("template", "has"), [("{{ messages }}", False), ("'query' 'document'", True)])
+def test_a_template_with_roles_for_pairs_is_found(template: str, has: bool, tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(template)
+    assert embedder_in(folder).has_roles is has
+
+
+def test_a_folder_that_says_nothing_gets_the_convention_of_the_task(tmp_path: Path) -> None:
+    """mlx-lm's conversions keep none of these files. A reranker's tokens are then words of its vocabulary."""
+    folder = write_embedder(tmp_path / "model")
+    (folder / "modules.json").unlink()
+    assert embedder_in(folder, "embedding").pooler == Pooler("embedding", "last", normalize=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {"yes": 40, "no": 41}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert embedder_in(folder, "rerank").pooler == Pooler("rerank", true_token=40, false_token=41)
+
+
+def test_a_folder_without_an_answer_is_no_reranker(tmp_path: Path) -> None:
+    folder = write_embedder(tmp_path / "model")
+    (folder / "modules.json").unlink()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"].pop("yes", None)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(StartupError, match="'yes' is no token"):
+        inspect(folder, "rerank")
+
+
+def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> None:
+    """mlx-lm's bodies attend backwards."""
+    gemma: dict[str, Any] = {"use_bidirectional_attention": True, "model_type": "gemma3_text"}
+    folder = write_embedder(tmp_path / "gemma", "mean", **gemma)
+    assert embedder_in(folder).pooler.two_way
+    (folder / "modules.json").unlink()
+    with pytest.raises(StartupError, match=r"no modules\.json that says how"):
+        inspect(folder)
+    other = write_embedder(tmp_path / "other", is_causal=False)
+    with pytest.raises(StartupError, match="attends both ways, and mlx-lm's 'qwen3' only backwards"):
+        inspect(other)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (modes("pooling_mode_max_tokens"), "pools by pooling_mode_max_tokens"),
+        (
+            modes("last") | {"pooling_mode_mean_tokens": True},
+            "mean and lasttoken|lasttoken and mean",
+        ),
+        ({"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+        ({}, "pools by nothing"),
+        (modes("mean") | {"include_prompt": False}, "leaves prompts out"),
+    ],
+)
+def test_pooling_that_is_not_computed_is_refused(content: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = pooling(write_embedder(tmp_path / "model"), **content)
+    with pytest.raises(StartupError, match=words):
+        inspect(folder)
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ([("", "Transformer"), ("1_Pooling", "Pooling"), ("2_LSTM", "LSTM")], "a module LSTM"),
+        ([("", "Transformer"), ("1_Pooling", "Pooling"), ("2", "Normalize"), ("3", "Dense")], "module Dense"),
+    ],
+)
+def test_modules_that_are_not_computed_are_refused(
+    modules: list[tuple[str, str]], words: str, tmp_path: Path
+) -> None:
+    folder = write_embedder(tmp_path / "model")
+    write_modules(folder, modules)
+    with pytest.raises(StartupError, match=words):
+        inspect(folder)
+
+
+def test_a_classification_head_is_refused(tmp_path: Path) -> None:
+    folder = write_embedder(tmp_path / "model", architectures=["Qwen3ForSequenceClassification"])
+    with pytest.raises(StartupError, match="mlx-lm loads no classification head"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"a": 1}', "[{}]", "nonsense", '[{"type": "x.Pooling"}]'])
+def test_damaged_files_are_named(content: str, tmp_path: Path) -> None:
+    """One line for the operator, whatever is wrong with them."""
+    folder = write_embedder(tmp_path / "model")
+    (folder / "modules.json").write_text(content)
+    with pytest.raises(StartupError, match=r"sentence-transformers|modules\.json"):
+        inspect(folder)
