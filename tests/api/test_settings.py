@@ -18,6 +18,7 @@ from api.served_names import NamedPreset
 from api.serving import engine_environment
 from api.settings import ServeSettings
 from scheduler.errors import OptionError
+from scheduler.link.pooling import Pooler
 from tests.api import option_table
 from tests.api.field_table import README
 
@@ -191,3 +192,26 @@ def test_the_option_table_is_true() -> None:
     """`python -m tests.api.option_table` regenerates it."""
     text = README.read_text()
     assert option_table.rewrite(text) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        ("auto", "auto"),
+        ("generate", "chat"),
+        ("embed", "embedding"),
+        ("score", "rerank"),
+        ("embedding", "embedding"),
+    ],
+)
+def test_vllms_names_of_tasks_are_known(given: str, task: str) -> None:
+    assert load({"task": given}).task == task
+
+
+def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
+    """All rows of a step may end with it; a chat's end one by one."""
+    settings, pooler = load({"max_slots": 40}), Pooler("embedding")
+    chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
+    assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
+    assert (chat.engine.load_message().pooler, embedder.engine.load_message().pooler) == (None, pooler)
