@@ -210,7 +210,7 @@ def test_vllms_names_of_tasks_are_known(given: str, task: str) -> None:
 
 def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
     """All rows of a step may end with it; a chat's end one by one."""
-    settings, pooler = load({"max_slots": 40}), Pooler("embedding")
+    settings, pooler = load({"max_slots": "40"}), Pooler("embedding")
     chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
     embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
     assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
