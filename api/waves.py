@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import structlog
 import trio
 
 from scheduler.errors import DeadlineExceeded, QueueFull, SchedulerError, TenantLimit
 from scheduler.events import Failed, Finished
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
+
+_log = structlog.get_logger("batch")
 
 BLOCK = 32
 FEEDERS = 2
@@ -29,13 +32,33 @@ async def all_finished(scheduler: Scheduler, requests: Sequence[GenerationReques
     Raise SchedulerError if the first of them are not accepted, or one fails; the others are then cancelled.
     The requests' timeout is that of all of them together.
     """
-    waves = _Waves(scheduler, requests)
-    async with trio.open_nursery() as nursery:
-        for _ in range(FEEDERS):
-            nursery.start_soon(waves.feed, nursery.cancel_scope)
+    waves, started = _Waves(scheduler, requests), trio.current_time()
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(FEEDERS):
+                nursery.start_soon(waves.feed, nursery.cancel_scope)
+    finally:
+        _log_batch(requests[0], len(requests), waves, trio.current_time() - started)
     if waves.failure is not None:
         raise waves.failure
     return [waves.ends[at] for at in range(len(requests))]
+
+
+def _log_batch(first: GenerationRequest, texts: int, waves: _Waves, seconds: float) -> None:
+    """Write the one log line of a client's request: counts and seconds, never a text."""
+    outcome = "stop" if len(waves.ends) == texts else "cancelled"
+    _log.info(
+        "batch",
+        id=first.public_id,
+        request_id=first.origin.request_id,
+        tenant=first.tenant,
+        kind=first.kind,
+        outcome=outcome if waves.failure is None else waves.failure.code,
+        texts=texts,
+        done=len(waves.ends),
+        prompt_tokens=sum(end.usage.prompt_tokens for end in waves.ends.values()),
+        total_seconds=round(seconds, 4),
+    )
 
 
 class _Waves:

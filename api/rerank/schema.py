@@ -16,6 +16,8 @@ from api.openai.messages import Body
 from scheduler.request import PRIORITIES
 
 MAX_DOCUMENTS = 2048
+MAX_QUERY_CHARACTERS = 1 << 15
+"""Each document's prompt has a copy of it."""
 _WHOLE = "a document that is cut may lose what it is asked for: send shorter ones"
 
 
@@ -34,12 +36,12 @@ class RerankRequest(Body):
     """`POST /v1/rerank`."""
 
     model: str | None = None
-    query: str = Field(min_length=1)
+    query: str = Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)
     documents: Annotated[list[DocumentItem], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
     top_n: int | None = Field(default=None, ge=1, le=2**31 - 1)
     return_documents: StrictBool = True
     # How the documents relate to the query, in words, where the model takes them.
-    instruction: str | None = None
+    instruction: str | None = Field(default=None, max_length=MAX_QUERY_CHARACTERS)
     user: Annotated[str | None, WithoutEffect("used only for the provider's own accounting")] = None
 
     max_tokens_per_doc: Annotated[int | None, Refused(_WHOLE)] = None

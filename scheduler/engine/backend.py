@@ -37,7 +37,8 @@ from scheduler.link.messages import (
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of one step. A row that ended has its last token in `tokens` and its reason in `retired`."""
+    """The result of one step. A row that ended has its last token in `tokens` and its reason in `retired`,
+    with its vector where it asked for one."""
 
     tokens: abc.Sequence[TokenOut] = ()
     retired: abc.Sequence[Retired] = ()

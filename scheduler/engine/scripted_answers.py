@@ -37,8 +37,10 @@ def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> L
 
 def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
     """The vector of a prompt with this digest: numbers of 0 to 1."""
-    numbers = [math.fmod(prompt_digest * 0.6180339887 * (at + 1), 1.0) for at in range(_DIMENSIONS)]
-    return struct.pack(f"<{dimensions or _DIMENSIONS}f", *numbers[: dimensions or _DIMENSIONS])
+    size = dimensions or _DIMENSIONS
+    return struct.pack(
+        f"<{size}f", *(math.fmod(prompt_digest * 0.6180339887 * (at + 1), 1.0) for at in range(size))
+    )
 
 
 def digest(prompt: abc.Sequence[int], adapter: str = "") -> int:

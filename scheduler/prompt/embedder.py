@@ -10,6 +10,7 @@ Qwen3-Reranker's "yes" against "no". What is written there and cannot be compute
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ _SWITCHES: dict[str, str] = {
     "pooling_mode_cls_token": "cls",
 }
 """The same before: one switch each, and others that are not supported."""
+_ROLE = re.compile(r"""['"](query|document)['"]""")
+"""As a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
 """Models that the engine can let attend both ways."""
 _ACTIVATIONS = ("Identity", "Tanh")
@@ -106,7 +109,7 @@ def _embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: boo
         _most_tokens(path),
         prompts,
         prompts.get(str(written.get("default_prompt_name")), ""),
-        "query" in _template(path) and "document" in _template(path),
+        set(_ROLE.findall(_template(path))) == {"query", "document"},
     )
 
 

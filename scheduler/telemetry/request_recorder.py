@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,7 +57,10 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.malformed_calls
-    _log.info(
+    # One of a batch's thousands of texts; the batch has a line of its own (`api/waves.py`).
+    level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
+    _log.log(
+        level,
         "request",
         **_identity(record.prepared.request),
         model=model,

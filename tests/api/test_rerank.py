@@ -91,6 +91,7 @@ async def test_an_instruction_goes_into_the_pair(autojump_clock: trio.testing.Mo
         ({"documents": [{"title": "x"}]}, "documents.0.text"),
         ({"documents": ["a"] * 2049}, "documents"),
         ({"documents": ["a"], "query": ""}, "query"),
+        ({"documents": ["a"], "query": "x" * 40_000}, "query"),
         ({"documents": ["a"], "top_n": 0}, "top_n"),
         ({"documents": ["a"], "max_tokens_per_doc": 100}, "max_tokens_per_doc"),
         ({"documents": ["a", "x" * 500]}, "documents"),

@@ -18,6 +18,7 @@ from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
 from api.settings import ServeSettings
 from scheduler.errors import OptionError, StartupError
+from scheduler.link.pooling import Pooler
 from tests.api import option_table
 from tests.api.field_table import README
 
@@ -219,3 +220,26 @@ def test_more_adapters_than_there_may_be_are_refused() -> None:
     settings = load({"adapter": ",".join(f"a{number}=/none" for number in range(65))})
     with pytest.raises(StartupError, match="there may be 64 adapters, not 65"):
         scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        ("auto", "auto"),
+        ("generate", "chat"),
+        ("embed", "embedding"),
+        ("score", "rerank"),
+        ("embedding", "embedding"),
+    ],
+)
+def test_vllms_names_of_tasks_are_known(given: str, task: str) -> None:
+    assert load({"task": given}).task == task
+
+
+def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
+    """All rows of a step may end with it; a chat's end one by one."""
+    settings, pooler = load({"max_slots": "40"}), Pooler("embedding")
+    chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
+    assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
+    assert (chat.engine.load_message().pooler, embedder.engine.load_message().pooler) == (None, pooler)

@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
+import structlog.testing
 import trio
 import trio.testing
 from trio.testing import trio_test
@@ -150,3 +152,28 @@ async def test_a_text_that_the_engine_refuses_ends_the_batch(autojump_clock: tri
         assert response.status_code == 400
         with trio.fail_after(1.0):
             await scheduler.wait_idle()
+
+
+@trio_test
+async def test_a_batch_has_one_log_line(autojump_clock: trio.testing.MockClock) -> None:
+    """With its numbers, and none of its texts; each text's own line is for debugging."""
+    scheduler = embedding_scheduler()
+    async with running(scheduler), client_of(scheduler, model=MODEL) as client:
+        with structlog.testing.capture_logs() as lines:
+            await client.post("/v1/embeddings", json={"input": TEXTS}, headers={"x-request-id": "mine"})
+            with trio.move_on_after(0.1):
+                await client.post("/v1/embeddings", json={"input": TEXTS})
+            await client.post("/v1/embeddings", json={"input": ["a", "b" * 9000]})
+    whole, left, refused = [line for line in lines if line["event"] == "batch"]
+    assert (whole["request_id"], whole["outcome"], whole["texts"], whole["done"]) == (
+        "mine",
+        "stop",
+        300,
+        300,
+    )
+    assert whole["prompt_tokens"] == sum(len(text_tokens(text)) for text in TEXTS)
+    assert left["outcome"] == "cancelled"
+    assert (refused["outcome"], refused["done"]) == ("context_length_exceeded", 0)
+    assert {line["log_level"] for line in lines if line["event"] == "request" and "refused" not in line} == {
+        "debug"
+    }

@@ -12,6 +12,7 @@ from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
+from tests.contracts.check_vectors import VECTOR_CHECKS
 from tests.contracts.journal import Journal, alone, answers, request
 from tests.fakes.faulty_backend import EngineDeath, EngineHang, Faults, FaultyBackend
 
@@ -27,7 +28,7 @@ def _faulty(**faults: int) -> FaultyBackend:
     return FaultyBackend(ScriptedPlan(), Faults(**faults))
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS])
+@pytest.mark.parametrize("check", [*CHECKS, *THINKING_CHECKS, *VECTOR_CHECKS])
 def test_contract(check: Callable[[MakeBackend], None]) -> None:
     """Whatever the contract of back ends says."""
     check(lambda: _backend(ScriptedPlan(prefill_tokens_per_step=CHUNK)))

@@ -93,7 +93,15 @@ def test_prompts_and_the_longest_text_are_read(tmp_path: Path) -> None:
     assert inspect(folder).context_tokens == 300
 
 
-@pytest.mark.parametrize(("template", "has"), [("{{ messages }}", False), ("'query' 'document'", True)])
+@pytest.mark.parametrize(
+    ("template", "has"),
+    [
+        ("{{ messages }}", False),
+        ("{{ ns.last_query_index }} {{ document }}", False),
+        ("'query' 'document'", True),
+        ('"query" "document" \'query\'', True),
+    ],
+)
 def test_a_template_with_roles_for_pairs_is_found(template: str, has: bool, tmp_path: Path) -> None:
     folder = write_reranker(tmp_path / "model")
     (folder / "chat_template.jinja").write_text(template)

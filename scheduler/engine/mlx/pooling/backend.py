@@ -151,24 +151,19 @@ class PoolingBackend:
 
     def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         sizes = {chunk.request_id: chunk.tokens for chunk in chunks}
-        ending = [row for number, row in self._rows.items() if self._ends(row, sizes.get(number, 0))]
-        going = [row for number, row in self._rows.items() if number in sizes and row not in ending]
+        ends = {number: row for number, row in self._rows.items() if _ends(row, sizes.get(number, 0))}
+        ending, going = list(ends.values()), [self._rows[number] for number in sizes if number not in ends]
         started = time.perf_counter()
         if self._token_seconds is not None:
             predicted_seconds = self._token_seconds * self._most_tokens
         with slices(self._model, predicted_seconds, device().traits.evaluation_seconds):
-            whole = [row for row in ending if not row.layers]
-            apart = [(row, row.sequence.prompt_tokens) for row in ending if row.layers]
+            computed = self._read_whole([row for row in ending if not row.layers])
             for row in going:
                 end = row.sequence.computed_tokens + sizes[row.sequence.request_id]
-                if self._pooler.two_way:
-                    row.sequence.computed_tokens = end
-                else:
-                    apart.append((row, end))
-            lengths = [row.sequence.prompt_tokens for row in whole]
-            groups = [[whole[at] for at in group] for group in groups_of(lengths, self._most_tokens)]
-            computed = sum(self._read_together(group) for group in groups)
-            computed += sum(self._read_chunk(row, end) for row, end in apart)
+                computed += self._read_chunk(row, end)
+            for row in ending:
+                if row.layers:
+                    computed += self._read_chunk(row, row.sequence.prompt_tokens)
             retired = self._retire(ending)
         seconds = time.perf_counter() - started
         if computed:
@@ -181,11 +176,11 @@ class PoolingBackend:
             model_seconds=seconds,
         )
 
-    @staticmethod
-    def _ends(row: PooledRow, tokens: int) -> bool:
-        """Whether the row is read to its end: the last token, which elsewhere is computed with the rows that
-        decode, goes with the chunk before it."""
-        return row.sequence.chunkable_tokens <= tokens
+    def _read_whole(self, rows: abc.Sequence[PooledRow]) -> int:
+        """Read whole prompts, in groups of similar lengths. Returns the tokens computed."""
+        lengths = [row.sequence.prompt_tokens for row in rows]
+        groups = groups_of(lengths, self._most_tokens)
+        return sum(self._read_together([rows[at] for at in group]) for group in groups)
 
     def _read_together(self, rows: abc.Sequence[PooledRow]) -> int:
         """Read whole prompts. Returns the tokens computed, padding included."""
@@ -207,7 +202,11 @@ class PoolingBackend:
         return hidden
 
     def _read_chunk(self, row: PooledRow, end: int) -> int:
-        """Read the row's prompt up to `end`, which is its whole or a part of it."""
+        """Read the row's prompt up to `end`, or only count that where it must be read as a whole. Returns the
+        tokens computed."""
+        if self._pooler.two_way:
+            row.sequence.computed_tokens = end
+            return 0
         row.layers = row.layers or make_prompt_cache(self._model)
         start = row.sequence.computed_tokens
         hidden = self._body(mx.array([row.sequence.tokens[start:end].tolist()]), cache=row.layers)
@@ -249,6 +248,12 @@ class PoolingBackend:
     @property
     def memory_limit(self) -> MemoryLimit:
         return self._memory_limit
+
+
+def _ends(row: PooledRow, tokens: int) -> bool:
+    """Whether the row is read to its end by a chunk of `tokens`: the last token, which elsewhere is computed
+    with the rows that decode, goes with the chunk before it."""
+    return row.sequence.chunkable_tokens <= tokens
 
 
 def _progress(sequence: Sequence) -> PrefillOut:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from scheduler.engine.mlx.pooling.pooled_row import groups_of
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import Cancel, StepOutput, Submit
-from scheduler.link.pooling import Pooler
+from scheduler.link.pooling import PooledTokens, Pooler
+from tests.contracts.check_backend import CHUNK, MakeBackend
+from tests.contracts.check_vectors import VECTOR_CHECKS
 from tests.contracts.journal import prompt_of, request
 from tests.fakes.embedder_folder import write_embedder
 from tests.scheduler.engine.mlx.conftest import Tiny
@@ -24,6 +27,14 @@ from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_embedder(tmp_path_factory.mktemp("models") / "embedder")
+
+
+@pytest.mark.parametrize("check", VECTOR_CHECKS)
+@pytest.mark.parametrize("tokens", ["last", "mean"])
+def test_contract(check: Callable[[MakeBackend], None], tokens: PooledTokens, folder: Path) -> None:
+    """Whatever the contract of back ends says of vectors."""
+    pooler = Pooler("embedding", tokens)
+    check(lambda: EmbeddingEngine(folder, pooler, prefill_chunk_tokens=CHUNK).backend)
 
 
 def submit(request_id: int, tokens: int, **fields: Any) -> Submit:
