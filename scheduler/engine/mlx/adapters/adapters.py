@@ -46,14 +46,17 @@ class Adapters:
         if source.key in self._slots:
             return
         with named(source.name):
-            weights = read_weights(Path(source.folder), self._model)
-            check_unchanged(Path(source.folder), source.key)
-            self._add(source.key, weights)
             try:
+                weights = read_weights(Path(source.folder), self._model)
+                check_unchanged(Path(source.folder), source.key)
+                self._add(source.key, weights)
                 self._try(source.key, weights)
-            except BaseException:
+            except AdapterRefused:
                 self.unload(source.key)
                 raise
+            except Exception as error:  # Of a model that is built in another way, or for lack of memory.
+                self.unload(source.key)
+                raise AdapterRefused(f"{type(error).__name__}: {error}") from error
 
     def unload(self, key: str) -> None:
         """No row has it any more. Unknown ones are ignored."""
@@ -85,16 +88,16 @@ class Adapters:
         return made
 
     def _add(self, key: str, weights: AdapterWeights) -> None:
+        self._slots[key] = len(self._scales)
+        self._scales.append(weights.scale)
         modules = dict(self._model.named_modules())
         for name in weights.factors.keys() - self._layers.keys():
-            slots = len(self._scales)
+            slots = self._slots[key]
             self._layers[name] = adapt(name, modules[name], self._current, slots)
             # A layer may be in a list, which is no module.
             adapt_sorting(modules.get(name.rpartition(".")[0]), self._current)
         for name, layer in self._layers.items():
             layer.add(weights.factors.get(name))
-        self._slots[key] = len(self._scales)
-        self._scales.append(weights.scale)
         self._changed()
 
     def _changed(self) -> None:

@@ -66,7 +66,9 @@ class Factors:
         return mx.concatenate([_padded(one, axis, shape[axis]).astype(dtype) for one in (before, added)])
 
     def remove(self, slot: int) -> None:
-        """The slots after it move up."""
+        """The slots after it move up. It may not have been added: then it was to be the last."""
+        if slot >= self.slots:
+            return
         self.slots -= 1
         if self.a is None or self.b is None:
             return

@@ -13,6 +13,7 @@ import pytest
 
 from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.mlx.adapters.adapters import Adapters
+from scheduler.engine.mlx.adapters.layers import Factors
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, source_of, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import words
@@ -203,6 +204,37 @@ def test_a_layer_whose_weights_are_used_without_a_call(red: Path) -> None:
         AdapterRefused, match=r"model\.layers\.1\.mlp\.down_proj is a layer that the model does not"
     ):
         Adapters(model).load(source_of(red))
+
+
+def test_a_model_that_is_built_in_another_way(red: Path) -> None:
+    """Refused as well: an exception would end the engine, and every request with it."""
+    model = random_model("qwen3")
+    model.__class__ = type("Other", (type(model),), {"layers": None})
+    with pytest.raises(AdapterRefused, match="'red' cannot be used: TypeError"):
+        Adapters(model).load(source_of(red))
+
+
+def test_one_that_fails_half_way_leaves_the_others_as_they_are(
+    tmp_path: Path, red: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blue = write_adapter(random_model("qwen3"), tmp_path / "blue", seed=2)
+    engine = AdaptedEngine("qwen3", blue)
+    added = 0
+    ordinary = Factors.add
+
+    def add(self: Factors, factors: tuple[mx.array, mx.array] | None) -> None:
+        nonlocal added
+        added += 1
+        if added == 9:
+            raise MemoryError("no more")
+        ordinary(self, factors)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Factors, "add", add)
+        with pytest.raises(AdapterRefused, match="MemoryError: no more"):
+            engine.load(source_of(red))
+    engine.load(source_of(red))
+    engine.ask(engine.submit(words(20, 1), adapter=blue.key), engine.submit(words(9, 2)))
 
 
 def test_a_refused_one_changes_nothing_for_those_that_run(tmp_path: Path, red: Path) -> None:
