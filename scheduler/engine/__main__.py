@@ -45,8 +45,6 @@ def main() -> NoReturn:
     inbox.start()
     try:
         command = _expect_load(inbox.wait())
-        if command.pooler is not None:
-            _yield_processor()
         try:
             backend = _make_backend(command, inbox)
             ready = started(backend, command)
@@ -58,6 +56,8 @@ def main() -> NoReturn:
         # Here and not in `load`: only the owner of the process may decide it for the whole process.
         gc.collect()
         gc.freeze()
+        if command.pooler is not None:
+            _yield_processor()
         inbox.send(ready)
         _run(
             EngineLoop(backend, command.max_slots, _pace(command), ceiling=ChunkCeiling.of(command)),
@@ -84,14 +84,21 @@ def _expect_load(command: ToEngine) -> Load:
 
 
 _NICE = 15
+_THREADS = Path("/proc/self/task")
+"""On Linux a nice value is a thread's, and the matrix library has its threads by now."""
 
 
 def _yield_processor() -> None:
     """Somebody waits for each token of a chat, and for a vector only among thousands: where both are computed
-    on the processor, chats go first."""
-    os.nice(_NICE)
+    on the processor, chats go first. Not before the load, which somebody waits for."""
+    if not _THREADS.is_dir():
+        os.nice(_NICE)
+        return
+    for thread in _THREADS.iterdir():
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
     with suppress(OSError):
-        # On Linux each session is a scheduling group of its own, within which alone nice values count.
+        # Each session is a scheduling group of its own, within which alone nice values count.
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 
