@@ -23,7 +23,9 @@ _log = structlog.get_logger("batch")
 BLOCK = 32
 FEEDERS = 2
 """Blocks at a time: one is computed while the other is prepared and sent."""
+_POLL_SECONDS = 0.05
 _LONGEST_RETRY_SECONDS = 1.0
+"""After others took the room while a block was prepared, or a tenant's own bound."""
 
 
 async def all_finished(scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> list[Finished]:
@@ -85,6 +87,9 @@ class _Waves:
 
     async def _send(self, start: int) -> None:
         while True:
+            # To try would count as a request that was refused.
+            while self._accepted and not self._scheduler.room_for(self._block):  # noqa: ASYNC110 (others')
+                await trio.sleep(_POLL_SECONDS)
             try:
                 await self._follow(start)
                 return

@@ -201,6 +201,10 @@ class Scheduler:
         """How many requests one client may have waiting, if nobody else has any."""
         return self._queue.most_per_client
 
+    def room_for(self, requests: int) -> bool:
+        """Whether the queue can take this many more now, of a tenant that has no bound of its own."""
+        return self._queue.room >= requests
+
     async def wait_ready(self) -> Ready:
         """Wait until an engine can take requests."""
         while (ready := self.pool.ready) is None:

