@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from scheduler.errors import LinkError
 from scheduler.link.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, parent_inbound
 from scheduler.link.messages import (
+    AdapterLoaded,
+    AdapterSource,
     CacheCounters,
     Cancel,
     Counters,
@@ -22,6 +24,7 @@ from scheduler.link.messages import (
     Inspect,
     Inspection,
     Load,
+    LoadAdapter,
     Loading,
     PrefillOut,
     Ready,
@@ -32,6 +35,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
+    UnloadAdapter,
 )
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
 from scheduler.token_ids import compact
@@ -52,6 +56,7 @@ samplings = st.builds(
     *(floats, floats, numbers, floats, numbers, floats, floats, floats),
     st.lists(st.tuples(numbers, floats), max_size=3).map(tuple),
 )
+adapters = st.builds(AdapterSource, words, words, words)
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Load,
@@ -81,6 +86,8 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.lists(numbers, max_size=3).map(tuple),
     ),
     st.builds(Cancel, numbers),
+    st.builds(LoadAdapter, numbers, adapters),
+    st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
@@ -112,6 +119,7 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
             st.builds(CacheCounters, *[numbers] * 14),
         ),
     ),
+    st.builds(AdapterLoaded, numbers, words),
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
@@ -167,8 +175,8 @@ def test_a_message_does_not_wait_for_the_next_one(
 
 def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
-    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect}
-    assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Inspection, Fault}
+    assert set(get_args(ToEngine)) == {Load, Submit, Cancel, Inspect, LoadAdapter, UnloadAdapter}
+    assert set(get_args(FromEngine)) == {Loading, Ready, StepOutput, Inspection, AdapterLoaded, Fault}
 
 
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
