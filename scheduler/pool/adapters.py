@@ -96,10 +96,12 @@ class EngineAdapters:
             query.done.set()
 
     def answered(self, reply: AdapterLoaded) -> None:
-        """The caller may have left."""
+        """The caller may have left, or nobody waits for it (an engine that became ready late)."""
         if (query := self._open.get(reply.query)) is not None:
             query.reply = reply
             query.done.set()
+        elif reply.refusal:
+            _log.error("adapter_refused", engine=self._name, reason=reply.refusal)
 
     async def load(self, source: AdapterSource) -> str | None:
         """Return why the engine refuses it, or an empty text; None: it did not answer."""

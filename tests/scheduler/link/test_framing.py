@@ -57,6 +57,7 @@ samplings = st.builds(
     *(floats, floats, numbers, floats, numbers, floats, floats, floats),
     st.lists(st.tuples(numbers, floats), max_size=3).map(tuple),
 )
+adapters = st.builds(AdapterSource, words, words, words)
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Load,
@@ -86,6 +87,8 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.lists(numbers, max_size=3).map(tuple),
     ),
     st.builds(Cancel, numbers),
+    st.builds(LoadAdapter, numbers, adapters),
+    st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
     st.builds(LoadAdapter, numbers, st.builds(AdapterSource, words, words, words)),
