@@ -80,6 +80,7 @@ class ServedModels:
             **served.listing(of_name, () if ready is None else ready.fallbacks),
             "state": model.state.value,
             "weights_bytes": None if ready is None else ready.weights_bytes,
+            "memory_bytes": model.memory_bytes,
             **({} if model.reason is None else {"reason": model.reason}),
         }
 

@@ -65,6 +65,13 @@ ENGINE = Dashboard(
             [total("penstock_engine_up", MODEL_LEGEND, by=BY_MODEL)],
         ),
         Panel(
+            "Loads by model, in 10 minutes",
+            "Many: models that do not fit together take each other's memory, and the farm waits for weights "
+            "instead of tokens. Pin the busy one, or serve smaller ones.",
+            "short",
+            [Query(f"sum by ({BY_MODEL}) (increase(penstock_model_loads_total{{@}}[10m]))", MODEL_LEGEND)],
+        ),
+        Panel(
             "Memory by model",
             "Weights, running rows and kept prefixes. One that nobody uses should shrink while "
             "another grows.",

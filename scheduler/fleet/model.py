@@ -17,6 +17,7 @@ from scheduler.errors import Unavailable
 from scheduler.fleet.residency import ModelState, Standing
 from scheduler.service import Scheduler
 from scheduler.statistics import EngineCondition
+from scheduler.telemetry.readings import value_of
 
 _log = structlog.get_logger("fleet")
 _FAILED_STARTS = 3
@@ -112,6 +113,12 @@ class Model:
         if self.state is ModelState.LOADED or life.ready is not None:
             return life.condition.value
         return self.state.value
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its engines use, as they have reported last; 0: it is not loaded."""
+        engines = self.scheduler.metrics.engines if self.scheduler.pool.ready is not None else ()
+        return int(sum(value_of(engine.memory_guard["used"]) for engine in engines))
 
     def loading(self, stage: str) -> None:
         """Its engine has begun a stage of its load."""

@@ -163,6 +163,7 @@ class Pool:
         """Start its engines. `unload` must have ended them."""
         assert not self.running, "its engines run"
         self.loaded = True
+        self._telemetry.sample(self._metrics.loads.inc)
         for member in self:
             self._start(member)
         self._follow_blocks()

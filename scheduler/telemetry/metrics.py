@@ -136,6 +136,9 @@ class ModelMetrics:
         self.by_condition = declare.gauges(
             "penstock_engines", "Engines by condition.", condition=label_values.CONDITIONS
         )
+        self.loads = declare.counter(
+            "penstock_model_loads", "Times that the model was loaded, the start of the server included."
+        )
         self.session_moves = declare.counter(
             "penstock_session_moves", "Requests sent to another engine than their session's last one."
         )

@@ -91,8 +91,6 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
-    st.builds(LoadAdapter, numbers, st.builds(AdapterSource, words, words, words)),
-    st.builds(UnloadAdapter, words),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
 engine_reports = st.builds(
