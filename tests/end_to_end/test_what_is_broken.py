@@ -78,7 +78,7 @@ def test_a_tokenizer_without_a_template_serves_completions(folder: Path) -> None
     """Chats are refused with the reason, as a client error; texts are completed."""
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     _rewrite(folder / "tokenizer_config.json", lambda config: config.pop("chat_template", None))
-    with serving("--model", str(folder)) as served:
+    with serving("--model", str(folder), trained=True) as served:
         status, body = served.post()
         assert status == 400
         assert "no chat template" in body["error"]["message"]

@@ -230,9 +230,9 @@ def test_a_refusal_of_the_front_reaches_the_client(path: str, refused: dict[str,
     assert passed.json()["error"] == direct.json()["error"]
 
 
-def test_embeddings_are_nobodys(both: Both) -> None:
+def test_a_model_that_is_no_embedder_says_so(both: Both) -> None:
     answer, _, _ = both.ask(both.through, "/v1/embeddings", {"model": "tiny", "input": "x"})
-    assert answer.status_code == 404
+    assert answer.status_code == 400
 
 
 def test_a_conversation_goes_on_and_is_not_retrieved(both: Both) -> None:

@@ -3,6 +3,7 @@ cut into chunks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.mlx.device import X86, forced
 from scheduler.link.pooling import PooledTokens, Pooler
 from tests.contracts.journal import prompt_of
 from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
+from tests.scheduler.engine.mlx.test_layer_slices import count_evaluations
 
 LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
 """Around the chunks of 16 and 32 tokens below."""
@@ -47,6 +50,22 @@ def test_vectors_are_those_of_a_numpy_forward_pass(
     prompts = [prompt_of(length, 1) for length in LENGTHS]
     for prompt, vector in zip(prompts, engine.vectors(prompts), strict=True):
         np.testing.assert_allclose(vector, unit(pooled(reference.hidden(prompt), tokens)), rtol=0, atol=1e-5)
+
+
+def test_a_step_that_is_evaluated_in_slices_of_layers_gives_the_same_vectors(
+    folder: Path, engines: dict[str, EmbeddingEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a device's watchdog ends long work. The first step is not predicted: nothing was measured."""
+    evaluated = count_evaluations(monkeypatch)
+    prompts = [prompt_of(length, 5) for length in LENGTHS]
+    with forced(replace(X86, evaluation_seconds=1e-9)):
+        engine = EmbeddingEngine(folder, Pooler("embedding", "last"))
+        engine.vectors(prompts)
+        before = len(evaluated)
+        sliced = engine.vectors(prompts)
+    assert len(evaluated) > before, "nothing was sliced"
+    for vector, whole in zip(sliced, engines["last"].vectors(prompts), strict=True):
+        np.testing.assert_allclose(vector, whole, rtol=0, atol=1e-6)
 
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=2, max_size=12), seed=st.integers(0, 3))
