@@ -119,7 +119,11 @@ class Fleet:
             while True:
                 # A change that woke this task may be the schedulers' end.
                 await trio.lowlevel.checkpoint_if_cancelled()
-                self.turn(trio.current_time())
+                try:
+                    self.turn(trio.current_time())
+                except Exception:
+                    # Models that are loaded go on, whatever is wrong with a decision about others.
+                    _log.exception("fleet_turn_failed")
                 with trio.move_on_after(_TICK_SECONDS):
                     await self._change.wait()
 

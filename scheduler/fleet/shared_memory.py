@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import structlog
+
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.link.messages import Counters, Ready, SetMemoryLimit
 from scheduler.pool.pool import Pool
+
+_log = structlog.get_logger("fleet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,11 @@ class EngineShare:
         self.budget.ready(self.engine, ready)
 
     def observe(self, counters: Counters, now: float) -> None:
-        self.budget.observe(self.engine, counters, now, counters.waiting > 0)
+        try:
+            self.budget.observe(self.engine, counters, now, counters.waiting > 0)
+        except Exception:
+            # It must not cost the step that brought these counters.
+            _log.exception("memory_budget_failed", engine=self.engine)
 
     def ended(self) -> None:
         self.budget.ended(self.engine)

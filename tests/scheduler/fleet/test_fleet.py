@@ -235,3 +235,17 @@ async def test_a_draining_server_answers_what_waits_for_a_load(autojump_clock: M
         await trio.testing.wait_all_tasks_blocked()
         farm.fleet.start_drain()
         await farm.fleet.wait_idle()
+
+
+@trio_test
+async def test_a_bug_in_a_decision_ends_no_stream(autojump_clock: MockClock) -> None:
+    class Faulty(OneFits):
+        def need_bytes(self, model: str) -> int:
+            raise ZeroDivisionError
+
+    farm = Farm("planner", "titles", memory=Faulty())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(farm.fleet.run)
+        await farm.models["planner"].scheduler.wait_ready()
+        await farm.answer("planner", max_tokens=300)
+        nursery.cancel_scope.cancel()
