@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from scheduler.engine import scripted_backend
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import StepResult
+from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.link.messages import Retired, ScriptedPlan
@@ -142,6 +143,32 @@ def install(faults: Faults) -> None:
         return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, time_out=_abort, **options)
 
     setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
+
+
+def in_mlx_engine_process(die_at_token: int) -> str:
+    """As `in_engine_process`, for the MLX back end: each life of the engine ends before the step whose tokens
+    make this many is reported."""
+    return f"""
+import sys
+if "scheduler.engine" in sys.orig_argv:
+    from tests.fakes.faulty_backend import die_at_token
+    die_at_token({die_at_token})
+"""
+
+
+def die_at_token(tokens: int) -> None:
+    """Kill this process when its engine loop has that many tokens."""
+    emit = EngineLoop._emit
+    emitted = 0
+
+    def counted(loop: EngineLoop, result: StepResult) -> Any:
+        nonlocal emitted
+        emitted += len(result.tokens)
+        if emitted >= tokens:
+            _kill()
+        return emit(loop, result)
+
+    setattr(EngineLoop, "_emit", counted)  # noqa: B010 (mypy: a method is replaced)
 
 
 def _raise_death() -> NoReturn:

@@ -65,9 +65,15 @@ class Playback(LoopbackLauncher):
     def __init__(self, *texts: str, choose: Chooser | None = None) -> None:
         super().__init__(self._make)
         self._choose = choose or in_turn(*texts)
+        self.submitted = 0
+        """By any of its engines; `submits` has those of the newest."""
 
     def _make(self, load: Load) -> Backend:
-        return PlaybackBackend(load.scripted, self._choose, load.kv_cache_bytes)
+        return PlaybackBackend(load.scripted, self._choose_counted, load.kv_cache_bytes)
+
+    def _choose_counted(self, number: int, prompt: str) -> str:
+        self.submitted += 1
+        return self._choose(number, prompt)
 
     @property
     def submits(self) -> list[Submit]:

@@ -53,8 +53,8 @@ class PlayedServer:
 
     @property
     def submitted(self) -> int:
-        """The number of requests that the engine got."""
-        return len(self.engine.submits)
+        """The number of requests that its engines got."""
+        return self.engine.submitted
 
 
 @contextmanager
