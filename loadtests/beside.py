@@ -1,8 +1,7 @@
 """Chats beside an embedder: their inter-token latency alone and while thousands of texts are embedded.
 
-Two servers, each with an engine process, as two models of one server have. The chats are a closed loop of
-streams; one client embeds the texts in requests of many. Gaps are between two tokens of one stream, as the
-client sees them.
+Both are models of one server, each with an engine process. The chats are a closed loop of streams; one client
+embeds the texts in requests of many. Gaps are between two tokens of one stream, as the client sees them.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -27,6 +27,8 @@ from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_fo
 
 MOST_TIMES_ALONE = 1.5
 """Of the chats' ITL at the 95th percentile."""
+CHATS, EMBEDDER = "chats", "texts"
+"""The models' names."""
 _WORDS = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
 _WARM_UP_SECONDS = 5.0
 
@@ -75,6 +77,7 @@ class _Chats:
         for turn in count():
             content = f"{number} {turn} " + " ".join(chance.choices(_WORDS, k=16))
             body = {
+                "model": CHATS,
                 "messages": [{"role": "user", "content": content}],
                 "max_tokens": chance.randint(96, 192),
                 "temperature": 0,
@@ -98,11 +101,11 @@ async def _embed(http: httpx.AsyncClient, url: str, texts: Sequence[str], batch:
     """Return the seconds that all texts took, and their tokens."""
     started, tokens = trio.current_time(), 0
     for start in range(0, len(texts), batch):
-        body = {"input": texts[start : start + batch], "encoding_format": "base64"}
+        body = {"model": EMBEDDER, "input": texts[start : start + batch], "encoding_format": "base64"}
         answer = await http.post(f"{url}/v1/embeddings", json=body)
         answer.raise_for_status()
         found = answer.json()
-        assert len(found["data"]) == len(body["input"]), "an answer without all of its vectors"
+        assert len(found["data"]) == len(texts[start : start + batch]), "an answer without all of its vectors"
         tokens += found["usage"]["total_tokens"]
     return trio.current_time() - started, tokens
 
@@ -116,25 +119,47 @@ def texts_of(plan: BesidePlan) -> list[str]:
 
 
 async def run(plan: BesidePlan, chat_model: Path, embedder: Path) -> Beside:
-    """Raise LaunchError if a server does not start."""
-    limits = httpx.Limits(max_connections=None)
+    """Raise LaunchError if the server does not start."""
     texts = texts_of(plan)
+    with tempfile.TemporaryDirectory() as folder:
+        models = Path(folder) / "models.toml"
+        models.write_text(models_of(chat_model, embedder))
+        return await _measure(plan, texts, models)
+
+
+def models_of(chat_model: Path, embedder: Path) -> str:
+    """The file of both models (`--models`)."""
+    # JSON's strings are TOML's as well.
+    return f"""[[model]]
+name = {json.dumps(CHATS)}
+model = {json.dumps(str(chat_model))}
+
+[[model]]
+name = {json.dumps(EMBEDDER)}
+model = {json.dumps(str(embedder))}
+task = "embedding"
+"""
+
+
+async def _measure(plan: BesidePlan, texts: Sequence[str], models: Path) -> Beside:
+    limits = httpx.Limits(max_connections=None)
     async with (
-        victim(("--model", str(chat_model)), sabotage=False) as chat,
-        victim(("--model", str(embedder), "--task", "embedding"), sabotage=False) as embedding,
+        victim(("--models", str(models)), sabotage=False) as server,
         httpx.AsyncClient(timeout=3600.0, limits=limits, trust_env=False) as http,
         trio.open_nursery() as nursery,
     ):
+        # Loads the embedder.
+        await _embed(http, server.url, texts[:1], plan.batch)
         some = texts[: max(plan.batch, len(texts) // 10)]
-        alone_seconds, _ = await _embed(http, embedding.url, some, plan.batch)
-        chats = _Chats(http, chat.url)
+        alone_seconds, _ = await _embed(http, server.url, some, plan.batch)
+        chats = _Chats(http, server.url)
         for number in range(plan.chats):
             nursery.start_soon(chats.run, number)
         await trio.sleep(_WARM_UP_SECONDS)
         chats.take()
         await trio.sleep(plan.alone_seconds)
         alone = chats.take()
-        seconds, tokens = await _embed(http, embedding.url, texts, plan.batch)
+        seconds, tokens = await _embed(http, server.url, texts, plan.batch)
         beside = chats.take()
         nursery.cancel_scope.cancel()
     return Beside(
