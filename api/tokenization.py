@@ -84,7 +84,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
         return {
             "count": len(tokens),
             "max_model_len": served.context_tokens,
-            "tokens": tokens,
+            "tokens": tokens.tolist(),
             "token_strs": None,
         }
 

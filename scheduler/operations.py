@@ -11,7 +11,8 @@ from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
-from scheduler.statistics import MemberStatistics, SchedulerReport, SchedulerStatistics
+from scheduler.prompt.token_pieces import TokenPieces
+from scheduler.statistics import MemberStatistics, PieceStatistics, SchedulerReport, SchedulerStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
 
@@ -19,7 +20,16 @@ from scheduler.telemetry.metrics import ModelMetrics
 class Operations:
     """Reads the stages. Changes nothing, but can clear the prefix caches."""
 
-    def __init__(self, queue: IntakeQueue, admission: Admission, pool: Pool, metrics: ModelMetrics) -> None:
+    def __init__(
+        self,
+        queue: IntakeQueue,
+        admission: Admission,
+        pool: Pool,
+        metrics: ModelMetrics,
+        pieces: TokenPieces,
+    ) -> None:
+        self._pieces = pieces
+        self._observed_pieces = PieceStatistics()
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -59,6 +69,7 @@ class Operations:
             queue=self._queue.statistics(now),
             running=tuple(record.statistics(now) for record in self._pool.records),
             engines=engines,
+            prompt_pieces=self._pieces.statistics(),
         )
 
     @staticmethod
@@ -73,6 +84,8 @@ class Operations:
         conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
         observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
+        before, self._observed_pieces = self._observed_pieces, self._pieces.statistics()
+        observation.observe_pieces(self.metrics, self._observed_pieces, before)
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod

@@ -42,6 +42,7 @@ from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
+from scheduler.token_ids import TokenIds
 
 
 class Keeper(Protocol):
@@ -107,7 +108,9 @@ class Scheduler:
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
         self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
-        self.operations = Operations(self._queue, self._admission, self.pool, self.metrics)
+        self.operations = Operations(
+            self._queue, self._admission, self.pool, self.metrics, preparation.pieces
+        )
 
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends the engines and fails every request.
@@ -145,9 +148,7 @@ class Scheduler:
     @asynccontextmanager
     async def _stream(self, requests: tuple[GenerationRequest, ...]) -> AsyncIterator[RequestStream]:
         arrived_at = trio.current_time()
-        if self._config.cache_sharing == "tenant":
-            # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
-            requests = tuple(replace(one, cache_salt=f"{one.tenant}\0{one.cache_salt}") for one in requests)
+        requests = tuple(replace(one, cache_salt=self._salt(one.tenant, one.cache_salt)) for one in requests)
         choices = sum(request.choices for request in requests)
         try:
             self.keeper.check()
@@ -184,9 +185,14 @@ class Scheduler:
             raise AdapterUnusable(str(refused), param="lora_path") from refused
         await self.pool.adapters.load(source)
 
-    async def tokenize(self, prompt: Prompt, tenant: str = "") -> list[int]:
+    def _salt(self, tenant: str, salt: str = "") -> str:
+        """Whose requests share what is kept of prompts."""
+        # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
+        return f"{tenant}\0{salt}" if self._config.cache_sharing == "tenant" else salt
+
+    async def tokenize(self, prompt: Prompt, tenant: str = "") -> TokenIds:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
-        return await self._off_loop.tokenize(prompt, tenant)
+        return await self._off_loop.tokenize(prompt, tenant, self._salt(tenant))
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
         """Return the text of these ids. Raise InvalidRequest, of `field`."""

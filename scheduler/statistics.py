@@ -154,6 +154,17 @@ class RunningStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceStatistics:
+    """Of token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
+    kept."""
+
+    tokens: int = 0
+    kept_tokens: int = 0
+    held_bytes: int = 0
+    """At this moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share` and `prefill_chunk_ceiling` are the least of all engines,
     `last_step_seconds` is the youngest. `departures_per_second` (of full engines) is None until it is
@@ -169,3 +180,4 @@ class SchedulerReport:
     queue: QueueStatistics
     running: tuple[RunningStatistics, ...]
     engines: tuple[MemberStatistics, ...]
+    prompt_pieces: PieceStatistics

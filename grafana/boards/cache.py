@@ -41,6 +41,19 @@ CACHE = Dashboard(
             ],
         ),
         Panel(
+            "Token ids of prompts",
+            "made is what is new in each turn. made near kept in an agent farm: templates that change old "
+            "turns, or pieces that are forgotten before their next turn.",
+            "short",
+            [rate("penstock_tokenized_tokens_total", "{{ids}}", by="ids")],
+        ),
+        Panel(
+            "Bytes of token ids",
+            "In the server's own process, at most 64 MiB a model.",
+            "bytes",
+            [total("penstock_prompt_pieces_bytes", "kept pieces of prompts")],
+        ),
+        Panel(
             "Let go",
             "budget above stored for long: thrash, every prefix leaves before it comes back. "
             "superseded is healthy.",

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, assert_never
 
 from scheduler.prompt.preparation import NewGrammar, Preparation, PreparedRequest
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from scheduler.token_ids import TokenIds
 
 _T = TypeVar("_T")
 
@@ -51,10 +52,11 @@ class PreparationOffLoop:
             return await offload(partial(preparation.prepare_grammar, prepared), lane=Lane.GRAMMAR)
         return prepared
 
-    async def tokenize(self, prompt: Prompt, tenant: str) -> list[int]:
+    async def tokenize(self, prompt: Prompt, tenant: str, salt: str) -> TokenIds:
         """Raises TemplateFailed, InvalidRequest."""
         lane = await self._lane(prompt, tenant)
-        return await self._offload(partial(self._preparation.tokenize, prompt), tenant=tenant, lane=lane)
+        work = partial(self._preparation.tokenize, prompt, salt)
+        return await self._offload(work, tenant=tenant, lane=lane)
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str) -> str:
         """Raises InvalidRequest, of `field`."""

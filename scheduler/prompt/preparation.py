@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
+import numpy as np
+
 from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
@@ -23,6 +25,7 @@ from scheduler.link.messages import ThinkingBudget
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
+from scheduler.prompt.token_pieces import TokenPieces
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.prompt.vector_request import (
     FIELDS,
@@ -70,6 +73,8 @@ class NewGrammar:
     prepared: PreparedRequest
 
 
+PIECES_BYTES = 64 << 20
+"""For the ids of 16 million tokens: a hundred conversations of 100,000 and what they have in common."""
 MAX_PROMPT_LOGPROBS = 1 << 18
 """Of one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of JSON."""
 
@@ -90,10 +95,16 @@ class Preparation:
     """Prepares requests with the tokenizer and the configuration of the model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, folder: ModelFolder, thinking: ThinkingConfig | None = None
+        self,
+        tokenizer: Tokenizer,
+        folder: ModelFolder,
+        thinking: ThinkingConfig | None = None,
+        pieces_bytes: int = PIECES_BYTES,
     ) -> None:
-        """`thinking` None: no budgets but those that requests name."""
+        """`thinking` None: no budgets but those that requests name. `pieces_bytes`: for the token ids of
+        parts of prompts; 0: none are kept."""
         self.tokenizer = tokenizer
+        self.pieces = TokenPieces(tokenizer, pieces_bytes)
         self._context_tokens = folder.context_tokens
         self._folder = folder
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
@@ -141,7 +152,9 @@ class Preparation:
         self._check_bias(request)
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
-        prompt, opens_reasoning = self._token_ids(request.prompt, self._context_tokens - 1)
+        prompt, opens_reasoning = self._token_ids(
+            request.prompt, self._context_tokens - 1, salt=request.cache_salt
+        )
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -153,7 +166,7 @@ class Preparation:
         boundaries = boundaries_of(prompt, self._special_token_ids)
         return PreparedRequest(
             request=request,
-            prompt=compact(prompt),
+            prompt=prompt,
             max_tokens=max(1, max_tokens),
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
@@ -176,22 +189,24 @@ class Preparation:
         if not tokens:
             raise InvalidRequest(f"{field}: a text is empty", param=field)
         if most is not None and len(tokens) > most:
-            tokens = truncated(tokens, most, self.tokenizer.encode_whole("") if whole else [])
+            around = self.tokenizer.encode_whole("") if whole else []
+            tokens = compact(truncated(tokens, most, around))
         if len(tokens) > context:
             raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
-        return PreparedRequest(request, compact(tokens), max_tokens=1, stop_token_ids=())
+        return PreparedRequest(request, tokens, max_tokens=1, stop_token_ids=())
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
         """Whether the budget that `request` itself names can be enforced; True if it names none."""
         return self._thinking.keeps(request)
 
-    def tokenize(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of `prompt`, in any number. As slow as `prepare`.
+    def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
+        """Return the token ids of `prompt`, in any number. As slow as `prepare`. `salt`: the caller's, of
+        requests without a salt of their own.
 
         Raise TemplateFailed or InvalidRequest.
         """
         self._check_tools(prompt)
-        return self._token_ids(prompt, None)[0]
+        return self._token_ids(prompt, None, salt=salt)[0]
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """Return the text of these ids. Raise InvalidRequest for an id outside the vocabulary."""
@@ -241,12 +256,18 @@ class Preparation:
         return text.rstrip().endswith(reasoning.start)
 
     def _token_ids(
-        self, prompt: Prompt, most_tokens: int | None, field: str = "", *, whole: bool = False
-    ) -> tuple[list[int], bool]:
+        self,
+        prompt: Prompt,
+        most_tokens: int | None,
+        field: str = "",
+        *,
+        whole: bool = False,
+        salt: str = "",
+    ) -> tuple[TokenIds, bool]:
         """Return the token ids, and whether the answer begins inside reasoning. A prompt that certainly has
         more than `most_tokens` is rejected before tokenizing, which would take much memory. `field`: the
         request's, for error messages, if not that of its kind of prompt. `whole`: a text gets what the
-        tokenizer puts around it."""
+        tokenizer puts around it. `salt`: of the prompts with which it may share kept pieces."""
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
@@ -255,7 +276,7 @@ class Preparation:
                 pass
             case TokenPrompt(token_ids=token_ids):
                 self._check_vocabulary(token_ids, field)
-                return list(token_ids), False
+                return compact(token_ids), False
             case _:
                 assert_never(prompt)
         if not _is_unicode(text):
@@ -265,8 +286,8 @@ class Preparation:
             if fewest > most_tokens:
                 raise PromptTooLong(fewest, None, self._context_tokens, param=field, counted=False)
         if whole:
-            return self.tokenizer.encode_whole(text), False
-        return self.tokenizer.encode(text), self._opens_reasoning(prompt, text)
+            return compact(self.tokenizer.encode_whole(text)), False
+        return self.pieces.encode(text, salt), self._opens_reasoning(prompt, text)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self._context_tokens - prompt_tokens
@@ -342,11 +363,13 @@ def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, 
     Templates mark turns with special tokens, which differ between models, but in every model a run of them
     begins where a text ends. So no template is parsed and nothing is rendered twice.
     """
-    positions = [
-        position
-        for position in range(1, len(tokens))
-        if tokens[position] in special and tokens[position - 1] not in special
-    ]
+    if not special or not tokens:
+        return ()
+    ids = np.asarray(tokens)
+    table = np.zeros(1 + max(max(special), int(ids.max())), dtype=bool)
+    table[list(special)] = True
+    marked = table[ids]
+    positions: list[int] = (1 + np.flatnonzero(marked[1:] & ~marked[:-1])).tolist()
     if len(positions) > MOST_BOUNDARIES:
         positions = positions[: MOST_BOUNDARIES // 4] + positions[-3 * MOST_BOUNDARIES // 4 :]
     return tuple(positions)

@@ -91,6 +91,14 @@ class ModelMetrics:
             "penstock_malformed_tool_calls", "Tool calls that cannot be parsed, by their syntax.", "dialect"
         )
         self.prompt_tokens = declare.counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
+        self.tokenized = declare.counters(
+            "penstock_tokenized_tokens",
+            "Prompt tokens by whether the ids of their piece of text were kept, or had to be made.",
+            ids=label_values.PIECE_IDS,
+        )
+        self.pieces_bytes = declare.gauge(
+            "penstock_prompt_pieces_bytes", "Memory of the kept token ids of pieces of prompts."
+        )
         self.late_tokens = declare.counter(
             "penstock_late_tokens", "Tokens dropped because they arrived after the request's cancel was sent."
         )

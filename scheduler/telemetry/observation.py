@@ -18,7 +18,7 @@ from scheduler.errors import (
 from scheduler.events import FinishReason
 from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
-from scheduler.statistics import DeathCause, FlowStatistics
+from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
@@ -146,6 +146,14 @@ def rejection_reason(error: BaseException) -> str:
             return "draining"
         case _:
             return "unavailable"
+
+
+def observe_pieces(metrics: ModelMetrics, now: PieceStatistics, before: PieceStatistics) -> None:
+    """Sample what tokenizing cost since `before`."""
+    kept = now.kept_tokens - before.kept_tokens
+    metrics.tokenized["kept"].inc(kept)
+    metrics.tokenized["made"].inc(now.tokens - before.tokens - kept)
+    metrics.pieces_bytes.set(now.held_bytes)
 
 
 def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> None:

@@ -6,7 +6,7 @@ Ids from 256 are words (`w256 `), which the scripted engine generates.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
@@ -51,6 +51,13 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        return {"\n": ord("\n")}
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
 
     def encode_whole(self, text: str) -> list[int]:
         return [*self.encode(text), EOS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -15,6 +15,7 @@ from scheduler.link.messages import Submit, ToEngine
 from scheduler.prompt import prefix_blocks, preparation
 from scheduler.prompt.offload import Lane
 from scheduler.service import Scheduler
+from scheduler.token_ids import TokenIds
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
@@ -120,7 +121,7 @@ async def test_a_prompt_is_hashed_once_and_off_the_event_loop(
         finally:
             offloaded = False
 
-    def block_hashes(prompt: Sequence[int], salt: str) -> tuple[int, ...]:
+    def block_hashes(prompt: TokenIds, salt: str) -> tuple[int, ...]:
         hashed.append(offloaded)
         return real(prompt, salt)
 

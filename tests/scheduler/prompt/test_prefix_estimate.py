@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from scheduler.prompt import prefix_estimate
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
 from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.token_ids import compact
 
 
 def estimate_of(*prompts: list[int], salt: str = "") -> PrefixEstimate:
     estimate = PrefixEstimate()
     for prompt in prompts:
-        estimate.computed(block_hashes(prompt, salt))
+        estimate.computed(block_hashes(compact(prompt), salt))
     return estimate
 
 
 def cached(estimate: PrefixEstimate, prompt: list[int], salt: str = "") -> int:
-    return estimate.cached_tokens(block_hashes(prompt, salt), len(prompt))
+    return estimate.cached_tokens(block_hashes(compact(prompt), salt), len(prompt))
 
 
 @settings(deadline=None)
@@ -71,7 +72,7 @@ def test_what_was_cancelled_before_it_was_computed_is_not_expected() -> None:
     """Only whole blocks that were computed stay."""
     prompt = list(range(4 * BLOCK_TOKENS))
     estimate = estimate_of(prompt)
-    estimate.forget(block_hashes(prompt, ""), 2 * BLOCK_TOKENS - 1)
+    estimate.forget(block_hashes(compact(prompt), ""), 2 * BLOCK_TOKENS - 1)
     assert cached(estimate, [*prompt, 1]) == BLOCK_TOKENS
     estimate.clear()
     assert cached(estimate, [*prompt, 1]) == 0

@@ -1,0 +1,156 @@
+"""A prompt's ids from the kept ids of its pieces are those of the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
+from scheduler.prompt.token_pieces import TokenPieces
+from scheduler.prompt.tokenizer import HubTokenizer
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.scheduler.prompt.tokenizer_kinds import KINDS, MARKS, TEXT, Kind, kind
+
+_MEBIBYTE = 1 << 20
+
+texts = st.lists(
+    st.one_of(
+        st.sampled_from([*MARKS, "<tool_call>", " ", "  ", "\n", "<|", "|>", *TEXT[:4]]),
+        st.text(max_size=12),
+        st.characters(codec="utf-8"),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
+    """Marks that overlap or are cut, white space beside them, characters of several bytes; kept or not."""
+    tokenizer = kind(name)
+    pieces = TokenPieces(tokenizer, _MEBIBYTE)
+    assert pieces.works
+
+    @settings(deadline=None, derandomize=True, max_examples=200)
+    @given(st.lists(texts, min_size=1, max_size=3))
+    def check(several: list[str]) -> None:
+        for text in (*several, "".join(several)):
+            assert pieces.encode(text, "").tolist() == tokenizer.encode_all([text])[0]
+
+    check()
+
+
+def test_the_embedded_model_is_tokenized_in_pieces() -> None:
+    """With its template's marks: the second time nothing is tokenized."""
+    hub = HubTokenizer(TOKENIZER_FOLDER)
+    pieces = TokenPieces(hub, _MEBIBYTE)
+    text = "".join(f"<|im_start|>user\n{line}<|im_end|>\n" for line in TEXT)
+    assert pieces.encode(text, "").tolist() == hub.encode(text)
+    once = pieces.statistics()
+    assert pieces.encode(text, "").tolist() == hub.encode(text)
+    assert pieces.statistics().tokens - once.tokens == pieces.statistics().kept_tokens - once.kept_tokens
+
+
+class Counted:
+    """A tokenizer that counts the texts that it encodes."""
+
+    def __init__(self) -> None:
+        self._tokenizer = ByteTokenizer()
+        self.cuts = self._tokenizer.cuts
+        self.encoded: list[str] = []
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        self.encoded += texts
+        return self._tokenizer.encode_all(texts)
+
+
+def counted(limit_bytes: int = _MEBIBYTE) -> tuple[TokenPieces, list[str]]:
+    tokenizer = Counted()
+    pieces = TokenPieces(tokenizer, limit_bytes)
+    tokenizer.encoded.clear()
+    return pieces, tokenizer.encoded
+
+
+def test_a_turn_tokenizes_what_is_new_in_it() -> None:
+    """A history of which every piece is known, and one message more."""
+    pieces, encoded = counted()
+    history = "".join(f"<user>question {number}\n" for number in range(20))
+    pieces.encode(history, "")
+    encoded.clear()
+    assert (
+        pieces.encode(history + "<user>the last one\n", "").tobytes()
+        == pieces.encode(history + "<user>the last one\n", "").tobytes()
+    )
+    assert encoded == ["\n<user>the last one"]
+
+
+def test_a_piece_that_occurs_twice_is_encoded_once() -> None:
+    pieces, encoded = counted()
+    assert bytes(pieces.encode("a\nb\na\nb\na", "").tolist()) == b"a\nb\na\nb\na"
+    assert encoded == ["a", "\nb", "\na"]
+
+
+def test_salts_share_nothing() -> None:
+    """Nobody learns from the time that a prompt takes what another tenant has sent."""
+    pieces, encoded = counted()
+    pieces.encode("a secret\nof one tenant", "one\0")
+    encoded.clear()
+    pieces.encode("a secret\nof one tenant", "two\0")
+    assert encoded == ["a secret", "\nof one tenant"]
+
+
+def test_what_is_kept_is_bounded_and_the_least_recently_used_goes_first() -> None:
+    pieces, encoded = counted(limit_bytes=4 * 300)
+    for name in ("one", "two", "three", "one", "four", "five"):
+        pieces.encode(name, "")
+    assert 0 < pieces.statistics().held_bytes <= 4 * 300
+    encoded.clear()
+    pieces.encode("one", "")
+    pieces.encode("two", "")
+    assert encoded == ["two"]
+
+
+def test_a_piece_larger_than_the_bound_is_not_kept() -> None:
+    pieces, encoded = counted(limit_bytes=1000)
+    pieces.encode("x" * 1000, "")
+    pieces.encode("x" * 1000, "")
+    assert encoded == ["x" * 1000] * 2
+    assert pieces.statistics().held_bytes == 0
+
+
+def test_without_room_nothing_is_kept() -> None:
+    pieces, encoded = counted(limit_bytes=0)
+    assert not pieces.works
+    pieces.encode("a\nb", "")
+    assert encoded == ["a\nb"]
+
+
+class Merging(Counted):
+    """A tokenizer that merges across the marks that it names."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return super().encode_all([text.replace("d\nw", "*") for text in texts])
+
+
+def test_a_tokenizer_that_merges_across_its_marks_is_found_out() -> None:
+    pieces = TokenPieces(Merging(), _MEBIBYTE)
+    assert not pieces.works
+    assert bytes(pieces.encode("word\nword", "").tolist()) == b"wor*ord"
+
+
+def test_marks_that_take_what_is_before_them_are_no_cuts(tmp_path: object) -> None:
+    """`lstrip` strips the piece before the mark: the hub's tokenizer names no marks then."""
+    hub = HubTokenizer(TOKENIZER_FOLDER)
+    assert hub.cuts
+    hub._backend.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    assert not hub.cuts
+
+
+def test_stripping_marks_are_found_out_by_trying() -> None:
+    """Also where a tokenizer names them as cuts."""
+    library = Kind(type(kind("gpt-2").library).from_str(kind("gpt-2").library.to_str()))
+    library.library.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    assert not TokenPieces(library, _MEBIBYTE).works
