@@ -26,6 +26,7 @@ from loadtests.device.commands import device
 from loadtests.driver import Progress, default_client
 from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
+from loadtests.long_sessions import long_sessions
 from loadtests.measure import agents_sustained, measure
 from loadtests.pool.commands import affinity_command, scale_command
 from loadtests.presets import PRESETS
@@ -309,6 +310,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 bench.add_command(affinity_command)
 bench.add_command(beside_embeddings)
+bench.add_command(long_sessions)
 bench.add_command(chaos)
 bench.add_command(device)
 bench.add_command(fuzz)

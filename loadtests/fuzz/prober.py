@@ -36,6 +36,8 @@ class Silence:
     seconds: float = 0.0
     wall_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+    each_seconds: list[float] = field(default_factory=list)
+    """Of every probe, the machine's noise subtracted."""
 
 
 class Prober:
@@ -105,6 +107,7 @@ def _watch(port: int, pid: int) -> None:
         silence.probes += 1
         silence.failures += [failure] if failure else []
         noise = _noise_seconds(waits, _waits(pid, os.getpid()))
+        silence.each_seconds.append(max(0.0, wall - noise))
         silence.seconds = max(silence.seconds, wall - noise)
         silence.wall_seconds = max(silence.wall_seconds, wall)
 
