@@ -47,6 +47,7 @@ from scheduler.link.messages import (
     Retired,
     TokenOut,
 )
+from scheduler.token_ids import largest
 
 shared_attention.take_over()
 swiglu.take_over()
@@ -151,7 +152,7 @@ class MlxBackend:
         check_logprobs(submit)
         if submit.adapter and submit.adapter not in self._adapters:
             raise RequestRefused("its adapter is not loaded")
-        if max(sequence.tokens) >= vocabulary:
+        if largest(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         check_marks(submit.thinking, vocabulary)
         for token, _ in submit.sampling.logit_bias:

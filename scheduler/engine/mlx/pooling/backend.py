@@ -41,6 +41,7 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import AdapterSource, Load, PrefillOut, Ready, Retired
 from scheduler.link.pooling import Pooler
+from scheduler.token_ids import largest
 
 shared_attention.take_over()
 swiglu.take_over()
@@ -113,7 +114,7 @@ class PoolingBackend:
             raise RequestRefused("the prompt is empty")
         if not 0 <= submit.dimensions <= self._dimensions:
             raise RequestRefused(f"dimensions must be at most {self._dimensions}, not {submit.dimensions}")
-        if max(sequence.tokens) >= vocabulary:
+        if largest(sequence.tokens) >= vocabulary:
             raise RequestRefused(f"a token id is outside the vocabulary of {vocabulary}")
         needed, whole = self._row_bytes.held(len(sequence.tokens)), self._memory_limit.whole_kv_bytes(0)
         if len(sequence.tokens) > self._most_tokens and needed > whole:
