@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from scheduler.errors import LinkError
 from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -40,7 +41,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_token_ids)
 _Incoming = TypeVar("_Incoming")
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def encode(message: WireStruct) -> bytes:
     """Return one frame. Raise LinkError for a message above MAX_FRAME_BYTES."""
     frame = bytearray(_LENGTH_BYTES)
     _encoder.encode_into(message, frame, _LENGTH_BYTES)
@@ -87,11 +88,17 @@ class FrameReader(Generic[_Incoming]):
             raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 
+def message_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """For a FrameReader of messages of this type, which may hold token ids. `kind`: a WireStruct, or a union
+    of them."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_token_ids)
+
+
 def engine_inbound() -> FrameReader[ToEngine]:
     """A reader for what the engine receives."""
-    return FrameReader(msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids))
+    return FrameReader(message_decoder(ToEngine))
 
 
 def parent_inbound() -> FrameReader[FromEngine]:
     """A reader for what the parent receives."""
-    return FrameReader(msgspec.msgpack.Decoder(FromEngine, dec_hook=_decode_token_ids))
+    return FrameReader(message_decoder(FromEngine))

@@ -1,0 +1,161 @@
+"""Starts an engine of several ranks from rank 0: the other ranks' processes, and a Leader over them."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import NoReturn
+
+import msgspec
+
+from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.ranks.calls import Answer, Failed, Joined, Start, State, Told
+from scheduler.engine.ranks.leader import Leader
+from scheduler.engine.ranks.replay import ToldClock
+from scheduler.link.framing import FrameReader, encode, message_decoder
+from scheduler.link.messages import Load
+
+_READ_BYTES = 1 << 16
+_STATUS_SECONDS = 2.0
+"""Time for the system to say how a rank ended whose socket is closed."""
+
+Lost = Callable[[str], NoReturn]
+"""Ends this process, for this reason; called by any thread."""
+
+
+def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
+    """Start the other ranks, load the model together with them, and return the back end of all.
+
+    `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
+    collective, which on some networks never returns. Raises LoadRefused for what ranks cannot do, and what
+    loading raises.
+    """
+    _refuse(load)
+    shared = _of_every_rank(load)
+    assert shared.ranks is not None
+    report(f"starting {shared.ranks.ranks - 1} more ranks")
+    followers = LocalFollowers(shared, lost)
+    clock = ToldClock()
+    return Leader(make_backend(shared, report, 0, clock), followers, clock)
+
+
+def _refuse(load: Load) -> None:
+    if load.pooler is not None:
+        raise LoadRefused("a model that gives vectors runs on one rank only: serve it without --ranks")
+    if load.kv_disk:
+        raise LoadRefused("an engine of several ranks has no disk tier: serve it without --kv-disk")
+
+
+def _of_every_rank(load: Load) -> Load:
+    """What all ranks load. The check at load runs on all of them, in step, so none may know its verdict
+    already."""
+    assert load.ranks is not None
+    group, sharers = load.ranks, load.sharers
+    if not group.hosts:
+        sharers *= group.ranks
+        group = msgspec.structs.replace(group, hosts=_free_addresses(group.ranks))
+    shared: Load = msgspec.structs.replace(load, ranks=group, sharers=sharers, verdict_folder="")
+    return shared
+
+
+def _free_addresses(count: int) -> tuple[str, ...]:
+    """Ports of the loopback that nobody listens on now; all are held until the last is known."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+
+
+class LocalFollowers:
+    """Ranks on this machine, each a process of its own on a socket pair."""
+
+    def __init__(self, load: Load, lost: Lost) -> None:
+        assert load.ranks is not None
+        self._lost = lost
+        self._joined: list[queue.SimpleQueue[Joined]] = []
+        self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
+        self._links: list[socket.socket] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(1, load.ranks.ranks):
+            self._start(rank, load)
+
+    def _start(self, rank: int, load: Load) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._links.append(ours)
+        self._processes.append(process)
+        self._joined.append(queue.SimpleQueue())
+        ours.sendall(encode(Told(0.0, Start(load, rank))))
+        threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def tell(self, told: Told) -> None:
+        frame = encode(told)
+        for rank, link in enumerate(self._links, 1):
+            try:
+                link.sendall(frame)
+            except OSError as error:
+                # The thread that reads from it says how it ended.
+                time.sleep(_STATUS_SECONDS)
+                raise ConnectionError(f"rank {rank} is gone: {error}") from error
+
+    def joined(self) -> Sequence[Joined]:
+        return [each.get() for each in self._joined]
+
+    def states(self) -> Sequence[tuple[int, State]]:
+        found: list[tuple[int, State]] = []
+        while not self._states.empty():
+            found.append(self._states.get())
+        return found
+
+    def _read(self, rank: int) -> None:
+        link, reader = self._links[rank - 1], FrameReader[Answer](message_decoder(Answer))
+        try:
+            while data := link.recv(_READ_BYTES):
+                for answer in reader.feed(data):
+                    self._take(rank, answer)
+            reason = self._end_of(rank)
+        except Exception as error:
+            reason = f"rank {rank}: {type(error).__name__}: {error}"
+        self._end(reason)
+
+    def _take(self, rank: int, answer: Answer) -> None:
+        match answer:
+            case Joined():
+                self._joined[rank - 1].put(answer)
+            case State():
+                self._states.put((rank, answer))
+            case Failed(error=error, stack=stack):
+                print(stack, file=sys.stderr)
+                self._end(f"rank {rank}: {error}")
+
+    def _end_of(self, rank: int) -> str:
+        try:
+            status = self._processes[rank - 1].wait(_STATUS_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"rank {rank} closed its socket"
+        if status < 0:
+            return f"rank {rank} was killed by {signal.Signals(-status).name}"
+        return f"rank {rank} exited with status {status}"
+
+    def _end(self, reason: str) -> NoReturn:
+        for process in self._processes:
+            process.kill()
+        self._lost(reason)
