@@ -2,7 +2,8 @@
 
 MLX waits for its neighbours inside `init`, for ever and with Python's global lock: no thread of this process
 could see a deadline, or the end of the link, pass. So the ranks meet over sockets of ours first, on the same
-addresses, within a deadline and by name. If one is lost between that and `init`, a timer in C ends the process.
+addresses, within a deadline and by name. If one is lost between that and `init`, a timer in C ends the
+process.
 
 Read in MLX's `mlx/distributed` (846d176, of 2026-08): what each back end wants in the environment. The ring
 was run; JACCL wants macOS 26.2 and Thunderbolt 5, NCCL CUDA, and neither was.
@@ -53,7 +54,7 @@ def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.dis
             raise RanksUnusable(
                 f"rank {number} of {group.ranks} could not join by {group.backend}: {error}"
             ) from error
-    if (joined.size(), int(total.item())) != (group.ranks, group.ranks * (group.ranks + 1) // 2):
+    if (joined.size(), total.tolist()) != (group.ranks, group.ranks * (group.ranks + 1) // 2):
         raise RanksUnusable(f"MLX joined {joined.size()} of {group.ranks} ranks")
     return joined
 
@@ -69,7 +70,7 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
     after: socket.socket | None = None
     try:
         with _listener(group, number) as listener:
-            after = _dialled(group, number, right, listener, deadline)
+            after = _dialled(group, number, right, deadline)
             before = _accepted(group, number, left, listener, deadline)
         # MLX is to listen here now. Whoever dials it waits for this.
         before.sendall(b"!")
@@ -99,14 +100,13 @@ def _listener(group: RankGroup, number: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise RanksUnusable(
-            f"rank {number} cannot listen on {group.hosts[number]} ({error}): give it an address of its machine"
+            f"rank {number} cannot listen on {group.hosts[number]} ({error}):"
+            " give it an address of its machine"
         ) from error
     return listener
 
 
-def _dialled(
-    group: RankGroup, number: int, right: int, listener: socket.socket, deadline: float
-) -> socket.socket:
+def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> socket.socket:
     """A connection to the next rank, which may not be there yet."""
     name, reason = f"rank {right} at {group.hosts[right]}", "nothing listens there"
     while (left_seconds := deadline - time.monotonic()) > 0:
@@ -117,7 +117,9 @@ def _dialled(
         except OSError as error:
             reason = str(error)
             time.sleep(min(_RETRY_SECONDS, left_seconds))
-    raise RanksUnusable(f"{name} did not come in time ({reason}): is it running, and can rank {number} reach it?")
+    raise RanksUnusable(
+        f"{name} did not come in time ({reason}): is it running, and can rank {number} reach it?"
+    )
 
 
 def _accepted(
