@@ -59,6 +59,8 @@ class RankGroup(WireStruct, frozen=True):
     """IP:PORT of rank 0, where the processes of the other ranks dial it; empty: rank 0 starts them."""
     token: str = ""
     """What a process that dials `control` must know. Never logged."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
 
 
 class Load(WireStruct, frozen=True, tag="load"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
+from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
@@ -28,15 +30,19 @@ from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
-from scheduler.engine.mlx.group_cost import group_cost_tokens
+from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
+from scheduler.engine.mlx.sharding.join import join
+from scheduler.engine.mlx.sharding.rank import Facts, Rank
+from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
+_SOFTWARE = ", ".join(f"{name} {version(name)}" for name in ("mlx", "mlx-lm"))
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -58,18 +64,30 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
 
 
 def load_weights(
-    command: Load, report: Callable[[str], None], read: Callable[[Load], tuple[Any, dict[str, Any]]] = read
+    command: Load,
+    report: Callable[[str], None],
+    read: Callable[[Load], tuple[Any, dict[str, Any]]] = read,
+    rank: Rank | None = None,
 ) -> Loaded:
-    """Load the model of `command`, run one token through it, and describe it. Raises what `load` does."""
+    """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
+    Raises what `load` does."""
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    if rank is not None:
+        way_of(model)
+        report("joining the ranks")
+        split(model, join(rank.group, rank.number))
+        command = msgspec.structs.replace(command, sharers=command.sharers * rank.on_this_machine)
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)
+    if rank is not None:
+        limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
     device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)
-    _evaluate(_arrays(model), report)
+    # A rank's part needs its whole tensors for a moment.
+    _evaluate(_arrays(model), report, _SLICE_BYTES // (1 if rank is None else rank.group.ranks))
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
@@ -85,19 +103,29 @@ def load_weights(
         weights_dtype=_dtype_names(parameters),
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
+        ranks=1 if rank is None else rank.group.ranks,
     )
+    if rank is not None:
+        rank.compare(Facts(device().name, description.weights_dtype, description.vocabulary, held, _SOFTWARE))
     return Loaded(model, config, description, held, limit)
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it.
+def load(command: Load, report: Callable[[str], None], rank: Rank | None = None) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it. `rank`: this process's place in
+    an engine of several; all of them call this with the same command.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
-    loaded = load_weights(command, report)
+    # The batch's stream: collectives of two streams would meet the other rank's in any order.
+    with nullcontext() if rank is None else mx.stream(generation_stream):
+        return _load(command, report, rank)
+
+
+def _load(command: Load, report: Callable[[str], None], rank: Rank | None) -> MlxBackend:
+    loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
-    kept = _verdict(model, config, command, description, held)
+    kept = _verdict(model, config, command, description, held, rank)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
@@ -118,7 +146,14 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
 
 
-def _verdict(model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes) -> Kept:
+def _verdict(
+    model: Any,
+    config: dict[str, Any],
+    command: Load,
+    description: Ready,
+    held: RowBytes,
+    rank: Rank | None = None,
+) -> Kept:
     """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
     is printed to stderr."""
     if command.load_check == "off":
@@ -128,10 +163,17 @@ def _verdict(model: Any, config: dict[str, Any], command: Load, description: Rea
         _verdict_key(model, config, command, description),
     )
     kept = folder.read(key) if command.verdict_folder else None
+    if rank is not None:
+        # A check is model calls, which all ranks make, or none.
+        kept = rank.decided(kept, Kept | None)
     if kept is None:
         verdict = _checked(model, command, description, held)
-        cost = group_cost_tokens(model, held) if verdict.batching.in_place else None
+        cost = None
+        if verdict.batching.in_place:
+            cost = group_cost_tokens(model, held, rounds=None if rank is None else FIXED_ROUNDS)
         kept = Kept(verdict, cost)
+        if rank is not None:
+            kept = rank.decided(kept, Kept)
         if command.verdict_folder:
             folder.write(key, kept)
     verdict = kept.verdict
@@ -145,9 +187,11 @@ def _verdict(model: Any, config: dict[str, Any], command: Load, description: Rea
 def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:
     software = (version(name) for name in ("penstock", "mlx", "mlx-lm"))
     with_prefixes = str(command.kv_cache_bytes != 0)
+    ranks = () if description.ranks == 1 else (f"{description.ranks} ranks",)
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
+        *ranks,
     )
 
 
@@ -178,6 +222,9 @@ def _disk_tier(
     """Return None if it is not requested, or not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
+    if load.ranks is not None:
+        print("the disk tier is not available: a model over several ranks has none", file=sys.stderr)
+        return None
     report("scanning the disk tier")
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
@@ -196,12 +243,12 @@ _SLICE_BYTES = 1 << 30
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
 
 
-def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None]) -> None:
+def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None], slice_bytes: int) -> None:
     total, done, piece, piece_bytes = sum(array.nbytes for array in weights), 0, list[mx.array](), 0
     for array in weights:
         piece.append(array)
         piece_bytes += array.nbytes
-        if piece_bytes >= _SLICE_BYTES:
+        if piece_bytes >= slice_bytes:
             mx.eval(piece)
             done, piece, piece_bytes = done + piece_bytes, [], 0
             report(f"reading weights: {100 * done // total} %")
