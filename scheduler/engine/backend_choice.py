@@ -18,11 +18,13 @@ from scheduler.link.messages import Load
 def make_backend(
     command: Load,
     report: Callable[[str], None],
-    rank: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    number: int = 0,
+    exchange: Callable[[bytes], list[bytes]] | None = None,
 ) -> Backend:
-    """Load the model. `report`: gets the stages of loading; `clock`: seconds, by which the prefix cache ages.
-    Raises what the back end's loading raises."""
+    """Load the model. `report`: gets the stages of loading; `clock`: seconds, by which the prefix cache ages;
+    `number`, `exchange`: of this rank in an engine of several, as in `mlx/sharding/rank.py`. Raises what the
+    back end's loading raises."""
     match command.backend:
         case "scripted":
             return ScriptedBackend(
@@ -39,9 +41,13 @@ def make_backend(
             with _file_limits_kept():
                 from scheduler.engine.mlx import loading as model_loading
                 from scheduler.engine.mlx.pooling import loading as pooling_loading
+                from scheduler.engine.mlx.sharding.rank import Rank
 
             if command.pooler is not None:
                 return pooling_loading.load(command, report)
+            rank = None
+            if command.ranks is not None and exchange is not None:
+                rank = Rank(number, command.ranks, exchange)
             return model_loading.load(command, report, rank, clock)
 
 

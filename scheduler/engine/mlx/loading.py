@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -110,18 +111,26 @@ def load_weights(
     return Loaded(model, config, description, held, limit)
 
 
-def load(command: Load, report: Callable[[str], None], rank: Rank | None = None) -> MlxBackend:
+def load(
+    command: Load,
+    report: Callable[[str], None],
+    rank: Rank | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> MlxBackend:
     """Load the model of `command`, run one token through it, and describe it. `rank`: this process's place in
-    an engine of several; all of them call this with the same command.
+    an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
+    ages, in seconds.
 
     Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
     # The batch's stream: collectives of two streams would meet the other rank's in any order.
     with nullcontext() if rank is None else mx.stream(generation_stream):
-        return _load(command, report, rank)
+        return _load(command, report, rank, clock)
 
 
-def _load(command: Load, report: Callable[[str], None], rank: Rank | None) -> MlxBackend:
+def _load(
+    command: Load, report: Callable[[str], None], rank: Rank | None, clock: Callable[[], float]
+) -> MlxBackend:
     loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
@@ -138,7 +147,8 @@ def _load(command: Load, report: Callable[[str], None], rank: Rank | None) -> Ml
         command,
         description,
         held,
-        tier=tier,
+        clock,
+        tier,
         group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
         batching=batching,

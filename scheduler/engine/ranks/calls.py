@@ -23,6 +23,12 @@ class Start(WireStruct, frozen=True, tag="start"):
     rank: int
 
 
+class Heard(WireStruct, frozen=True, tag="heard"):
+    """The answer to a Said of every rank: what each said, by rank."""
+
+    said: tuple[bytes, ...]
+
+
 class Prepare(WireStruct, frozen=True, tag="prepare"):
     """A waiting request has a grammar to compile; without the ids of its prompt."""
 
@@ -141,6 +147,7 @@ class Compare(WireStruct, frozen=True, tag="compare"):
 
 Call: TypeAlias = (
     Start
+    | Heard
     | Prepare
     | Forget
     | Admit
@@ -167,12 +174,16 @@ class Told(WireStruct, frozen=True):
     call: Call
 
 
+class Said(WireStruct, frozen=True, tag="said"):
+    """While the model is loaded: what this rank has found. Answered by Heard, once all ranks have said it."""
+
+    mine: bytes
+
+
 class Joined(WireStruct, frozen=True, tag="joined"):
     """The model is loaded. `facts`: what must be the same on every rank, in words."""
 
     facts: dict[str, str]
-    limit_bytes: int
-    """Of this rank's memory; 0: none is known."""
 
 
 class Failed(WireStruct, frozen=True, tag="failed"):
@@ -193,4 +204,4 @@ class State(WireStruct, frozen=True, tag="state"):
     row_bytes: int
 
 
-Answer: TypeAlias = Joined | Failed | State
+Answer: TypeAlias = Said | Joined | Failed | State

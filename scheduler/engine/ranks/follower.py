@@ -13,13 +13,14 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.inbox import Inbox, link_of_process
 from scheduler.engine.load_failure import in_one_line
-from scheduler.engine.ranks.calls import Failed, Start, Told
+from scheduler.engine.ranks.calls import Failed, Heard, Said, Start, Told
 from scheduler.engine.ranks.replay import RanksDisagree, Replay, ToldClock, joined
 from scheduler.link.framing import FrameReader, message_decoder
 
@@ -51,9 +52,17 @@ def _load(inbox: Inbox[Told], clock: ToldClock) -> Backend:
     if not isinstance(first, Start):
         raise RanksDisagree(f"the first call must be Start, not {type(first).__name__}")
     try:
-        return make_backend(first.load, lambda stage: None, first.rank, clock)
+        return make_backend(first.load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
     except Exception as error:
         _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
+
+
+def _exchange(inbox: Inbox[Told], mine: bytes) -> list[bytes]:
+    inbox.send(Said(mine))
+    heard = inbox.wait().call
+    if not isinstance(heard, Heard):
+        raise RanksDisagree(f"{type(heard).__name__} while the model is loaded")
+    return list(heard.said)
 
 
 def _end(inbox: Inbox[Told], failed: Failed) -> NoReturn:

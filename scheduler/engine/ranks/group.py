@@ -11,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from secrets import token_hex
 from typing import NoReturn
 
 import msgspec
 
 from scheduler.engine.backend_choice import make_backend
-from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.ranks.calls import Answer, Failed, Joined, Start, State, Told
+from scheduler.engine.ranks.calls import Answer, Failed, Heard, Joined, Said, Start, State, Told
 from scheduler.engine.ranks.leader import Leader
 from scheduler.engine.ranks.replay import ToldClock
 from scheduler.link.framing import FrameReader, encode, message_decoder
@@ -35,35 +35,24 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
     """Start the other ranks, load the model together with them, and return the back end of all.
 
     `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
-    collective, which on some networks never returns. Raises LoadRefused for what ranks cannot do, and what
-    loading raises.
+    collective, which on some networks never returns. Raises LoadRefused where the ranks are not alike, and
+    what loading raises.
     """
-    _refuse(load)
-    shared = _of_every_rank(load)
+    shared = _with_addresses(load)
     assert shared.ranks is not None
     report(f"starting {shared.ranks.ranks - 1} more ranks")
     followers = LocalFollowers(shared, lost)
     clock = ToldClock()
-    return Leader(make_backend(shared, report, 0, clock), followers, clock)
+    return Leader(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
 
 
-def _refuse(load: Load) -> None:
-    if load.pooler is not None:
-        raise LoadRefused("a model that gives vectors runs on one rank only: serve it without --ranks")
-    if load.kv_disk:
-        raise LoadRefused("an engine of several ranks has no disk tier: serve it without --kv-disk")
-
-
-def _of_every_rank(load: Load) -> Load:
-    """What all ranks load. The check at load runs on all of them, in step, so none may know its verdict
-    already."""
+def _with_addresses(load: Load) -> Load:
     assert load.ranks is not None
-    group, sharers = load.ranks, load.sharers
-    if not group.hosts:
-        sharers *= group.ranks
-        group = msgspec.structs.replace(group, hosts=_free_addresses(group.ranks))
-    shared: Load = msgspec.structs.replace(load, ranks=group, sharers=sharers, verdict_folder="")
-    return shared
+    if load.ranks.hosts:
+        return load
+    group = msgspec.structs.replace(load.ranks, hosts=_free_addresses(load.ranks.ranks), token=token_hex(32))
+    filled: Load = msgspec.structs.replace(load, ranks=group)
+    return filled
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
@@ -81,6 +70,7 @@ class LocalFollowers:
     def __init__(self, load: Load, lost: Lost) -> None:
         assert load.ranks is not None
         self._lost = lost
+        self._said: list[queue.SimpleQueue[bytes]] = []
         self._joined: list[queue.SimpleQueue[Joined]] = []
         self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
         self._links: list[socket.socket] = []
@@ -98,6 +88,7 @@ class LocalFollowers:
             )
         self._links.append(ours)
         self._processes.append(process)
+        self._said.append(queue.SimpleQueue())
         self._joined.append(queue.SimpleQueue())
         ours.sendall(encode(Told(0.0, Start(load, rank))))
         threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
@@ -115,6 +106,12 @@ class LocalFollowers:
                 # The thread that reads from it says how it ended.
                 time.sleep(_STATUS_SECONDS)
                 raise ConnectionError(f"rank {rank} is gone: {error}") from error
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """While the model is loaded: tell every rank what all have said, by rank, and return it."""
+        said = [mine, *(each.get() for each in self._said)]
+        self.tell(Told(0.0, Heard(tuple(said))))
+        return said
 
     def joined(self) -> Sequence[Joined]:
         return [each.get() for each in self._joined]
@@ -138,6 +135,8 @@ class LocalFollowers:
 
     def _take(self, rank: int, answer: Answer) -> None:
         match answer:
+            case Said(mine=mine):
+                self._said[rank - 1].put(mine)
             case Joined():
                 self._joined[rank - 1].put(answer)
             case State():

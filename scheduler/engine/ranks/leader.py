@@ -84,7 +84,7 @@ class Leader:
         self._compared_steps = compared_steps
         others = followers.joined()
         self._ranks = 1 + len(others)
-        self._memory_limit = _least_limit(own, others)
+        _check_equal(own, others)
         self._rows: set[int] = set()
         self._prepared: set[int] = set()
         self._saving = False
@@ -98,20 +98,13 @@ class Leader:
         self._prefixes: Prefixes | None = None
         if own.prefixes is not None:
             self._prefixes = ToldPrefixes(own.prefixes, self._tell)
-            self._prefixes.set_budget(self._memory_limit.kv_budget_bytes(self._memory_limit.first_peak_bytes))
 
     def _tell(self, call: Call) -> None:
         self._clock.now = self._time_of()
         self._followers.tell(Told(self._clock.now, call))
 
     def describe(self) -> Ready:
-        own = self._own.describe()
-        limit = self._memory_limit
-        described: Ready = msgspec.structs.replace(
-            own,
-            ranks=self._ranks,
-            memory_limit_bytes=min(own.memory_limit_bytes, limit.limit_bytes),
-        )
+        described: Ready = msgspec.structs.replace(self._own.describe(), ranks=self._ranks)
         return described
 
     @property
@@ -242,16 +235,13 @@ class Leader:
 
     @property
     def memory_limit(self) -> MemoryLimit:
-        """With the bytes of the rank that has the least."""
-        return self._memory_limit
+        """Rank 0's, which is the least of all ranks'."""
+        return self._own.memory_limit
 
 
-def _least_limit(own: Backend, others: abc.Sequence[Joined]) -> MemoryLimit:
+def _check_equal(own: Backend, others: abc.Sequence[Joined]) -> None:
     """Raises LoadRefused where another rank has loaded something else."""
     mine = joined(own)
     for rank, other in enumerate(others, 1):
         if (found := disagreement(mine, other)) is not None:
             raise LoadRefused(f"rank {rank} cannot belong to this engine: {found}")
-    limit = own.memory_limit
-    known = [each.limit_bytes for each in (mine, *others) if each.limit_bytes]
-    return limit if not known or min(known) == limit.limit_bytes else limit.resized(min(known))

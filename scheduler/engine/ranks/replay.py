@@ -22,6 +22,7 @@ from scheduler.engine.ranks.calls import (
     EmitPending,
     Evict,
     Forget,
+    Heard,
     Joined,
     Keep,
     LimitPool,
@@ -73,8 +74,8 @@ class Digest:
 
 
 def joined(backend: Backend) -> Joined:
-    """Describe a rank's loaded back end. What differs in its facts would give other tokens, or other moments
-    at which memory is short."""
+    """Describe a rank's loaded back end. Where ranks differ in one of these they would compute other tokens,
+    or evict other prefixes."""
     ready = backend.describe()
     facts = {
         "device": ready.device,
@@ -86,8 +87,9 @@ def joined(backend: Backend) -> Joined:
         "bytes of a row": str(backend.row_bytes),
         "prefix cache": "none" if backend.prefixes is None else backend.restorable,
         "prefill limits": str(backend.limits),
+        "bytes of the KV budget": str(0 if backend.prefixes is None else backend.prefixes.budget_bytes),
     }
-    return Joined(facts, backend.memory_limit.limit_bytes)
+    return Joined(facts)
 
 
 def disagreement(own: Joined, other: Joined) -> str | None:
@@ -163,8 +165,8 @@ class Replay:
                 backend.device.clear_pool()
             case Compare(number=number):
                 self._answer(self._digest.state(number, backend))
-            case Start():
-                raise RanksDisagree("a second Start: a rank loads one model in its life")
+            case Start() | Heard():
+                raise RanksDisagree(f"{type(call).__name__} after the model was loaded")
             case _:
                 assert_never(call)
 
