@@ -202,6 +202,8 @@ def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | Non
         click.echo(f"task       {TASKS[embedder.kind]}")
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
+    if config.engine.ranks > 1:
+        click.echo(f"ranks      {config.engine.ranks} processes compute the model together (--ranks)")
     if config.engine.adapters:
         click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
@@ -232,9 +234,9 @@ def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Lau
     cores, gpus = sorted(cores_of_process()), gpus_of(environment)
 
     def launcher(number: int) -> ProcessLauncher:
-        share = share_of(number, config.engines, cores, gpus)
+        share = share_of(number, config.engines, cores, gpus, config.engine.ranks)
         own = {**share.environment, **environment}
-        if gpus and config.engines > 1:
+        if gpus and (config.engines > 1 or config.engine.ranks > 1):
             own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
         pinned = share.cores if alone else None
         return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)

@@ -36,7 +36,8 @@ def scheduler_config(
     models: int = 1,
 ) -> SchedulerConfig:
     """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
-    an adapter whose folder cannot be read."""
+    an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
+    _check_ranks(settings, pooler, models)
     return SchedulerConfig(
         engines=settings.engines,
         cache_sharing=_cache_sharing(settings, keys),
@@ -57,6 +58,8 @@ def scheduler_config(
             sharers=sharers_of(settings.engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
             pooler=pooler,
+            ranks=settings.ranks,
+            ranks_by="nccl" if gpus_of(os.environ) else "ring",
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -76,6 +79,19 @@ def scheduler_config(
             death_window_seconds=settings.death_window_seconds,
         ),
     )
+
+
+def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:
+    if settings.ranks == 1:
+        return
+    alone = {
+        "--kv-disk": settings.kv_disk is not None,
+        "--adapter": bool(settings.adapters()),
+        "an embedder or a reranker": pooler is not None,
+        "several models": models > 1,
+    }
+    if others := [name for name, asked in alone.items() if asked]:
+        raise StartupError(f"--ranks {settings.ranks} does not go with {' and '.join(others)}")
 
 
 def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:

@@ -23,7 +23,7 @@ from api.option_values import (
     scripted_plan,
 )
 from api.responses.response_ids import FRONT_NAME
-from scheduler.link.messages import ScriptedPlan
+from scheduler.link.messages import MOST_RANKS, ScriptedPlan
 from scheduler.pool.pool import MOST_ENGINES
 
 
@@ -98,6 +98,14 @@ class ServeSettings(ModelSettings):
         1,
         ge=1,
         le=MOST_ENGINES,
+    )
+    ranks: int = option(
+        "Scheduling",
+        "Processes that compute one model together, each with a part of its weights (mx.distributed): for a"
+        " model that one GPU cannot hold. With several engines each has this many.",
+        1,
+        ge=1,
+        le=MOST_RANKS,
     )
     max_slots: int = option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import PROTOCOL_VERSION, AdapterSource, Load, ScriptedPlan, SetMemoryLimit
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    AdapterSource,
+    Load,
+    RankGroup,
+    ScriptedPlan,
+    SetMemoryLimit,
+)
 from scheduler.link.pooling import Pooler
 
 
@@ -43,6 +50,10 @@ class EngineConfig:
     """LoRA adapters with which the engines start."""
     pooler: Pooler | None = None
     """Of an embedder or a reranker."""
+    ranks: int = 1
+    """Processes of one engine."""
+    ranks_by: Literal["ring", "nccl"] = "ring"
+    """How ranks on one machine reach each other."""
 
     def load_message(
         self,
@@ -81,6 +92,7 @@ class EngineConfig:
             memory_most_bytes=0 if given is None else given.most_bytes,
             adapters=self.adapters if adapters is None else adapters,
             pooler=self.pooler,
+            ranks=None if self.ranks == 1 else RankGroup(self.ranks, self.ranks_by, ()),
         )
 
     @property

@@ -29,6 +29,9 @@ MAX_GRAMMAR_BYTES = 256 << 10
 took the library 3 s."""
 
 
+MOST_RANKS = 64
+
+
 class ScriptedPlan(WireStruct, frozen=True):
     """How the scripted back end behaves; by default it takes no time and never stops an answer by itself."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from secrets import token_hex
 from typing import NoReturn
@@ -42,6 +43,7 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
     assert shared.ranks is not None
     report(f"starting {shared.ranks.ranks - 1} more ranks")
     followers = LocalFollowers(shared, lost)
+    os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
     clock = ToldClock()
     return Leader(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
 
@@ -62,6 +64,12 @@ def _free_addresses(count: int) -> tuple[str, ...]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+
+
+def gpu_of(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The one of this engine's CUDA cards that a rank on this machine uses, as variables to set."""
+    cards = [card.strip() for card in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()]
+    return {"CUDA_VISIBLE_DEVICES": cards[rank]} if rank < len(cards) else {}
 
 
 class LocalFollowers:
@@ -85,6 +93,7 @@ class LocalFollowers:
                 [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **gpu_of(rank, os.environ)},
             )
         self._links.append(ours)
         self._processes.append(process)

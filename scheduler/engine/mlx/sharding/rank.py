@@ -61,8 +61,9 @@ class Rank:
 
     @property
     def on_this_machine(self) -> int:
-        """How many ranks use the memory that this one does: all, where rank 0 starts the others."""
-        return 1 if self.group.control else self.group.ranks
+        """How many ranks use the memory that this one does: all, where rank 0 starts the others and they have
+        no GPU each."""
+        return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
     def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
         """What rank 0 says, of the type `kind`."""
