@@ -94,6 +94,8 @@ class Leader:
         """By number: this rank's states until all others have sent theirs."""
         self._missing: dict[int, int] = {}
         self._comparisons = 0
+        self.agreed: State | None = None
+        """The last state that all ranks had."""
         self._device = ToldDevice(own.device, self._tell)
         self._prefixes: Prefixes | None = None
         if own.prefixes is not None:
@@ -189,7 +191,7 @@ class Leader:
         return self._counted(self._own.emit_pending())
 
     def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
-        self._check_states()
+        self.check_states()
         self._tell(Step(tuple((chunk.request_id, chunk.tokens) for chunk in chunks), predicted_seconds))
         result = self._counted(self._own.step(chunks, predicted_seconds))
         self._steps += 1
@@ -203,19 +205,21 @@ class Leader:
         return result
 
     def compare(self) -> None:
-        """Ask the others for their states. A later step raises if one is not this rank's."""
+        """Ask the others for their states, for `check_states`."""
         self._comparisons += 1
         self._tell(Compare(self._comparisons))
         self._expected[self._comparisons] = self._digest.state(self._comparisons, self._own)
         self._missing[self._comparisons] = self._ranks - 1
 
-    def _check_states(self) -> None:
+    def check_states(self) -> None:
+        """Raises RanksDisagree if a state that has arrived is not this rank's. Each step calls it."""
         for rank, state in self._followers.states():
             own = self._expected[state.number]
             if state != own:
                 raise RanksDisagree(f"rank {rank} has computed {state}, rank 0 {own}")
             self._missing[state.number] -= 1
             if not self._missing[state.number]:
+                self.agreed = own
                 del self._missing[state.number], self._expected[state.number]
 
     def background(self, idle: bool) -> bool:
