@@ -15,7 +15,7 @@ MakeRank = Callable[[ToldClock], Backend]
 
 
 class MemoryFollowers:
-    """`calls`: all that were told. `change`: what a test makes of a call for the other ranks; None: it is
+    """`calls`: all that were sent. `change`: what a test makes of a call for the other ranks; None: it is
     lost."""
 
     def __init__(self, make: MakeRank, count: int) -> None:

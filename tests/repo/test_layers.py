@@ -19,6 +19,7 @@ ENGINE_MAY_SEE = {
     "scheduler.link.reports",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
+    "scheduler.link.wire_struct",
     "scheduler.token_ids",
     "scheduler.engine",
 }

@@ -1,6 +1,6 @@
 """What rank 0 tells the other ranks, and what they answer: frames over a socket, as on the link.
 
-A call is told before rank 0 makes it itself, with what the other ranks cannot know: its clock, and what the
+A call is sent before rank 0 makes it itself, with what the other ranks cannot know: its clock, and what the
 engine loop wrote into a sequence. All else they compute from equal weights and equal calls.
 """
 
@@ -36,7 +36,7 @@ class Prepare(WireStruct, frozen=True, tag="prepare"):
 
 
 class Forget(WireStruct, frozen=True, tag="forget"):
-    """Of a request for which Prepare was told: it was cancelled or refused."""
+    """Of a request for which there was a Prepare: it was cancelled or refused."""
 
     request_id: int
 
@@ -81,7 +81,7 @@ class Admit(WireStruct, frozen=True, tag="admit"):
 
 
 class Refused(WireStruct, frozen=True, tag="refused"):
-    """Rank 0 refused what the Admit before this told: so must every rank have done."""
+    """Rank 0 refused what the Admit before this says: so must every rank have done."""
 
     request_id: int
 

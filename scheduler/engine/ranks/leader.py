@@ -1,7 +1,7 @@
-"""Rank 0's back end: every call that changes it is told to the other ranks before it is made.
+"""Rank 0's back end: every call that changes it is sent to the other ranks before it is made.
 
 The engine loop, its plan, pace and memory watch run on rank 0 only, and call this back end as any other.
-Collectives are made by the model alone, within `step`; told are calls over sockets: a collective of our own
+Collectives are made by the model alone, within `step`; calls go over sockets: a collective of our own
 while a step was in flight came back full of that step's numbers.
 """
 

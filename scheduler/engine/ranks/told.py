@@ -1,4 +1,4 @@
-"""What the engine loop changes beside the back end itself, told to the other ranks: the prefix cache's size,
+"""What the engine loop changes beside the back end itself, sent to the other ranks: the prefix cache's size,
 and the device's pool of freed buffers.
 
 Readings are rank 0's own: the other ranks hold the same.

@@ -39,7 +39,7 @@ def load(ranks: int, plan: ScriptedPlan | None = None) -> Load:
 
 @dataclass
 class Engine:
-    """`tokens`: by request, all that were heard. `fault`: its last words; None while it has said none."""
+    """`tokens`: by request, all that were heard. `fault`: its last message; None before it."""
 
     process: subprocess.Popen[str]
     link: socket.socket

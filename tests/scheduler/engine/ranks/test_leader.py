@@ -54,8 +54,8 @@ def test_it_says_how_many_ranks_there_are() -> None:
     assert Ranks(_scripted, 3).leader.describe().ranks == 3
 
 
-def test_a_call_is_told_before_it_is_made() -> None:
-    """A rank that is told too late comes late to a collective, for which rank 0 would wait."""
+def test_a_call_is_sent_before_it_is_made() -> None:
+    """A rank that hears of it too late comes late to a collective, for which rank 0 would wait."""
     order: list[str] = []
 
     class Noted(ScriptedBackend):
@@ -133,7 +133,7 @@ def test_ranks_are_compared_every_64_steps() -> None:
     assert [at for at, kind in enumerate(kinds) if kind is Compare] == [64, 129, 194]
 
 
-def test_a_grammar_is_told_once_when_it_is_to_be_compiled() -> None:
+def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
     """Every turn asks whether it is done."""
     ranks = Ranks(_scripted)
     waiting = Sequence.of(msgspec.structs.replace(request(1, [1], 2), grammar="start: /a/"))
@@ -188,7 +188,7 @@ def _prefixes(backend: Backend) -> Prefixes:
     ids=["keep", "remove", "evict", "set_budget", "clear"],
 )
 def test_what_changes_rank_0s_prefixes_changes_all(change: Callable[[Backend], object]) -> None:
-    """Each of them changes them here, so that a call that is not told shows."""
+    """Each of them changes them here, so that a call that is not sent shows."""
     ranks, _ = _used()
     before = _prefixes(ranks.own).statistics()
     change(ranks.leader)

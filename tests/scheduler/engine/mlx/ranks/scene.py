@@ -52,7 +52,8 @@ _LETTERS = LLMatcher.grammar_from_regex(r'\{"name": "[a-z]{5,40}"\}')
 
 @dataclass
 class Seen:
-    """`tokens`: by request; `states`: of each rank in the order of comparisons, as agreed by all."""
+    """What requests got, by their ids, and what the run did. `agreed`: how many comparisons of the states of
+    all ranks had the same result."""
 
     tokens: dict[str, list[int]]
     retired: dict[str, str]
@@ -61,15 +62,14 @@ class Seen:
     evicted_tokens: int
     hit_tokens: int
     freed_bytes: int
-    prefix_bytes: int
-    row_bytes: int
+    token_bytes: int
     agreed: int
     step_seconds: float
 
 
-def submits(count: int, most: int) -> list[Submit]:
+def submits(count: int, most: int, end: int) -> list[Submit]:
     """Of all kinds: greedy, seeded, penalised, cut off; some with log-probabilities, some in a grammar; every
-    third one behind a common prefix."""
+    third one behind a common prefix. `end`: the token that ends a text in a grammar."""
     found = []
     for number in range(count):
         prompt = prompt_of(20 + 7 * (number % 9), number)
@@ -79,7 +79,7 @@ def submits(count: int, most: int) -> list[Submit]:
         if number % 5 == 1:
             one = msgspec.structs.replace(one, top_logprobs=2)
         if number % 7 == 2:
-            one = msgspec.structs.replace(one, grammar=_LETTERS, stop_token_ids=(1, 2))
+            one = msgspec.structs.replace(one, grammar=_LETTERS, stop_token_ids=(end,))
         if number % 6 == 5:
             one = msgspec.structs.replace(one, session=f"agent {number}", prompt_logprobs=0)
         found.append(one)
@@ -115,14 +115,13 @@ class _Run:
             self._retired[str(retired.request_id)] = retired.reason
 
     def play(self, first: list[Submit], second: list[Submit]) -> None:
-        """A burst, two cancels of rows and one of a waiting request, a cleared cache, a second burst of which
-        some prompts are cached."""
+        """A burst, two cancels of rows and one of a waiting request; then a second burst whose prompts are
+        partly cached."""
         self.turn(*first)
         for _ in range(6):
             self.turn()
         self.turn(Cancel(first[1].request_id), Cancel(first[4].request_id), Cancel(first[-1].request_id))
         self.finish()
-        self.turn(Inspect(1, clear=True))
         self.turn(*second)
         self.finish()
 
@@ -141,14 +140,13 @@ class _Run:
             sum(prefixes.evicted_tokens.values()),
             prefixes.hit_tokens,
             self._freed,
-            prefixes.nbytes,
             self._backend.row_bytes.token_bytes,
             agreed,
             sorted(self._seconds)[len(self._seconds) // 2],
         )
 
 
-def _compared(leader: Leader) -> None:
+def _compare(leader: Leader) -> None:
     """Wait for the others' states: raises where one is another."""
     leader.compare()
     before, deadline = leader.agreed, time.monotonic() + _SECONDS
@@ -158,25 +156,29 @@ def _compared(leader: Leader) -> None:
         time.sleep(0.001)
 
 
-def run(folder: Path, ranks: int, kv_tokens: int, count: int, most: int) -> Seen:
-    """`kv_tokens`: the KV budget in tokens of this number of ranks."""
-    probe = load_of(folder, max_slots=SLOTS, load_check="off")
-    token_bytes = make_backend(probe, lambda stage: None).row_bytes.token_bytes // ranks
-    load = load_of(
-        folder,
-        max_slots=SLOTS,
-        kv_cache_bytes=kv_tokens * (token_bytes + 4),
-        ranks=None if ranks == 1 else RankGroup(ranks, "ring", ()),
-    )
-    backend = make_backend(load, _silent) if ranks == 1 else lead(load, _silent, _lost)
-    played = _Run(backend)
-    played.play(submits(count, most), [_moved(one, 1000) for one in submits(count // 2, most)])
-    compared = 0
-    if isinstance(backend, Leader):
-        _compared(backend)
-        assert backend.agreed is not None
-        compared = backend.agreed.number
-    return played.seen(compared)
+def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int) -> Seen:
+    """Twice the same with a cleared cache between, in a roomy and in a tight KV budget: in tokens, of which
+    all numbers of ranks hold as many."""
+    load = load_of(folder, max_slots=SLOTS, kv_cache_bytes=1 << 30)
+    if ranks == 1:
+        backend = make_backend(load, _silent)
+    else:
+        backend = lead(msgspec.structs.replace(load, ranks=RankGroup(ranks, "ring", ())), _silent, _lost)
+    end = int(json.loads((folder / "config.json").read_text())["eos_token_id"])
+    played, prefixes = _Run(backend), backend.prefixes
+    assert prefixes is not None
+    for tokens, first_id in ((roomy, 0), (tight, 2000)):
+        prefixes.set_budget(tokens * (backend.row_bytes.token_bytes + 4))
+        first = [_moved(one, first_id) for one in submits(count, most, end)]
+        played.play(first, [_moved(one, 1000) for one in first[: count // 2]])
+        if isinstance(backend, Leader):
+            _compare(backend)
+        played.turn(Inspect(1, clear=True))
+    if not isinstance(backend, Leader):
+        return played.seen(0)
+    _compare(backend)
+    assert backend.agreed is not None
+    return played.seen(backend.agreed.number)
 
 
 def _moved(submit: Submit, by: int) -> Submit:
@@ -195,9 +197,9 @@ def _lost(reason: str) -> NoReturn:
     os._exit(1)
 
 
-def played(folder: Path, ranks: int, kv_tokens: int, count: int, most: int) -> Seen:
-    """In a process of its own. Raises AssertionError with its stderr where it fails."""
-    arguments = [str(folder), *map(str, (ranks, kv_tokens, count, most))]
+def played(folder: Path, ranks: int, *numbers: int) -> Seen:
+    """`run` in a process of its own. Raises AssertionError with its stderr where it fails."""
+    arguments = [str(folder), *map(str, (ranks, *numbers))]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", __name__, *arguments],
