@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,12 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.mlx.sharding.join import join
-from scheduler.engine.mlx.sharding.rank import Facts, Rank
+from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
 
-_SOFTWARE = ", ".join(f"{name} {version(name)}" for name in ("mlx", "mlx-lm"))
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 
@@ -77,6 +77,7 @@ def load_weights(
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
     if rank is not None:
         way_of(model)
+        rank.compare(_facts(model, config))
         report("joining the ranks")
         split(model, join(rank.group, rank.number))
         command = msgspec.structs.replace(command, sharers=command.sharers * rank.on_this_machine)
@@ -107,7 +108,7 @@ def load_weights(
         ranks=1 if rank is None else rank.group.ranks,
     )
     if rank is not None:
-        rank.compare(Facts(device().name, description.weights_dtype, description.vocabulary, held, _SOFTWARE))
+        rank.compare({"cache": str(held)})
     return Loaded(model, config, description, held, limit)
 
 
@@ -248,6 +249,19 @@ def _disk_tier(
     except DiskTierUnavailable as error:
         print(f"the disk tier is not available: {error}", file=sys.stderr)
         return None
+
+
+def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
+    """What must be equal on all ranks before they compute: collectives of other shapes would never end."""
+    parameters: Any = tree_flatten(model.parameters())
+    shapes = [(path, value.shape, str(value.dtype)) for path, value in parameters]
+    whole = json.dumps([config, shapes], sort_keys=True, default=str)
+    return {
+        "device": device().name,
+        "software": ", ".join(f"{name} {version(name)}" for name in ("penstock", "mlx", "mlx-lm")),
+        "weights' type": _dtype_names([value for _, value in parameters]),
+        "model": f"{config.get('model_type')} {blake2b(whole.encode(), digest_size=6).hexdigest()}",
+    }
 
 
 _SLICE_BYTES = 1 << 30

@@ -47,7 +47,7 @@ def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.dis
     with _environment(group, number), _ended_after(_INIT_SECONDS, group, number):
         try:
             joined = mx.distributed.init(strict=True, backend=group.backend)
-            # The first collective: whoever is in the group has said so.
+            # The first collective counts the ranks that are there.
             total = mx.distributed.all_sum(mx.array(number + 1), group=joined)
             mx.eval(total)
         except (RuntimeError, ValueError) as error:
@@ -72,7 +72,7 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
         with _listener(group, number) as listener:
             after = _dialled(group, number, right, deadline)
             before = _accepted(group, number, left, listener, deadline)
-        # MLX is to listen here now. Whoever dials it waits for this.
+        # MLX is to listen here now. The rank that dials it waits for this.
         before.sendall(b"!")
         _expect(after, 1, f"rank {right} at {group.hosts[right]}", deadline)
     except OSError as error:

@@ -9,7 +9,7 @@ collectives: one of these beside a step in flight came back full of that step's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import TypeAlias, TypeVar
@@ -18,7 +18,6 @@ import msgspec
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import RankGroup
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
@@ -30,25 +29,6 @@ _Said = TypeVar("_Said")
 
 class RanksUnusable(LoadRefused):
     """The ranks cannot compute this model together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Of one rank, as loaded: what must be equal for all to compute the same."""
-
-    device: str
-    weights_dtype: str
-    vocabulary: int
-    row_bytes: RowBytes
-    software: str
-
-    def difference(self, other: Facts) -> str | None:
-        """The first field that differs, in words."""
-        for name in self.__dataclass_fields__:
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                return f"{name.replace('_', ' ')} is {mine} here and {others} there"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +58,16 @@ class Rank:
 
         return min(self._all(mine, MemoryLimit), key=room)
 
-    def compare(self, mine: Facts) -> None:
-        """Raises RanksUnusable on all ranks if they differ."""
-        first, *rest = self._all(mine, Facts)
+    def compare(self, mine: Mapping[str, str]) -> None:
+        """What must be equal for all to compute the same, by its name in words. Raises RanksUnusable on all
+        ranks if any differs."""
+        first, *rest = self._all(dict(mine), dict[str, str])
         for number, facts in enumerate(rest, 1):
-            if (difference := first.difference(facts)) is not None:
-                raise RanksUnusable(f"rank {number} differs from rank 0, whose {difference}")
+            for name, value in facts.items():
+                if value != first[name]:
+                    raise RanksUnusable(
+                        f"rank {number} differs: its {name} is {value}, and {first[name]} on rank 0"
+                    )
 
     def _all(self, mine: _Said, kind: type[_Said] | UnionType) -> list[_Said]:
         said = self.exchange(msgspec.msgpack.encode(mine))

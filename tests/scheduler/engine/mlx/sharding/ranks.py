@@ -1,17 +1,20 @@
-"""Starts the processes of one group of ranks here, and collects what each of them says.
+"""Processes of one group of ranks here, which play what a test asks of them: the imports are paid once.
 
-Each runs `run(rank, ...)` of a module, with the sockets over which `engine/ranks` would connect them.
+Each calls `run(rank, ...)` of a module, with the sockets over which `engine/ranks` would connect them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -35,40 +38,76 @@ def ring(ranks: int = 2) -> RankGroup:
     return RankGroup(ranks, "ring", free_addresses(ranks), token="of these tests")
 
 
-def played(module: str, *arguments: str, ranks: int = 2, seconds: float = 240.0) -> list[Any]:
-    """What `module.run(rank, *arguments)` returned on each rank, from JSON. Raises AssertionError with what
-    was written to stderr if one failed."""
-    processes, links = _started(module, arguments, ring(ranks))
-    deadline = time.monotonic() + seconds
-    said: list[Any] = []
-    try:
-        for number, process in enumerate(processes):
-            out, error = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            assert process.returncode == 0, f"rank {number} ended with {process.returncode}: {error[-2000:]}"
-            said.append(json.loads(out.splitlines()[-1]))
-    finally:
-        for process in processes:
+class Ranks:
+    """They start with the first play, and again after one that failed. Close them."""
+
+    def __init__(self, ranks: int = 2) -> None:
+        self._ranks = ranks
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stack = ExitStack()
+
+    def play(self, module: str, *arguments: str, seconds: float = 240.0) -> list[Any]:
+        """What `module.run(rank, *arguments)` returned on each rank, from JSON. Raises AssertionError with
+        what was written to stderr if one failed, or was not done in time."""
+        if not self._processes:
+            self._start()
+        deadline = time.monotonic() + seconds
+        try:
+            for process in self._processes:
+                assert process.stdin is not None
+                process.stdin.write(json.dumps([module, *arguments]).encode() + b"\n")
+                process.stdin.flush()
+            return [self._heard(number, deadline) for number in range(self._ranks)]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for process in self._processes:
             process.kill()
-            process.wait()
-        for link in links:
-            link.close()
-    return said
+        self._processes = []
+        self._stack.close()
 
+    def _start(self) -> None:
+        group = ring(self._ranks)
+        links = [socket.socketpair() for _ in range(self._ranks - 1)]
+        ends = [[link[0] for link in links], *([link[1]] for link in links)]
+        self._errors = []
+        for _ in ends:
+            with ExitStack() as opened:
+                self._errors.append(opened.enter_context(tempfile.TemporaryFile()))
+                self._stack.push(opened.pop_all())
+        for number, own in enumerate(ends):
+            files = [one.fileno() for one in own]
+            told = json.dumps([number, msgspec.to_builtins(group), files])
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, told],
+                pass_fds=files,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors[number],
+            )
+            self._processes.append(self._stack.enter_context(process))
+        for one in (one for own in ends for one in own):
+            one.close()
 
-def _started(
-    module: str, arguments: Sequence[str], group: RankGroup
-) -> tuple[list[subprocess.Popen[str]], list[socket.socket]]:
-    links = [socket.socketpair() for _ in range(group.ranks - 1)]
-    hubs, ends = [link[0] for link in links], [link[1] for link in links]
-    processes = []
-    for number in range(group.ranks):
-        own = [one.fileno() for one in (hubs if number == 0 else ends[number - 1 : number])]
-        told = json.dumps([number, msgspec.to_builtins(group), own, module, *arguments])
-        command = [sys.executable, "-m", __name__, told]
-        processes.append(
-            subprocess.Popen(command, pass_fds=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    return processes, [*hubs, *ends]
+    def _heard(self, number: int, deadline: float) -> Any:
+        out = self._processes[number].stdout
+        assert out is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            more = os.read(out.fileno(), 1 << 16) if ready else b""
+            assert more, f"rank {number} {'ended' if ready else 'is not done'}: {self._stderr()}"
+            line += more
+        return json.loads(line)
+
+    def _stderr(self) -> str:
+        texts = []
+        for number, file in enumerate(self._errors):
+            file.seek(0)
+            texts.append(f"rank {number}: {file.read()[-1500:].decode()}")
+        return "\n".join(texts)
 
 
 def exchange_over(number: int, links: Sequence[socket.socket]) -> Exchange:
@@ -105,14 +144,19 @@ def _exactly(link: socket.socket, count: int) -> bytes:
 
 
 def main() -> None:
-    number, group, own, module, *arguments = json.loads(sys.argv[1])
-    links = [socket.socket(fileno=one) for one in own]
+    number, group, files = json.loads(sys.argv[1])
+    out, sys.stdout = sys.stdout, sys.stderr
+    links = [socket.socket(fileno=one) for one in files]
     rank = Rank(number, msgspec.convert(group, RankGroup), exchange_over(number, links))
-    said = import_module(module).run(rank, *arguments)
-    print(json.dumps(said), flush=True)
-    # Every rank is done: MLX's ring threads would wait for the others at the end of the process.
-    rank.exchange(b"")
-    os._exit(0)
+    for line in sys.stdin:
+        module, *arguments = json.loads(line)
+        try:
+            print(json.dumps(import_module(module).run(rank, *arguments)), file=out, flush=True)
+        except BaseException:
+            traceback.print_exc()
+            break
+    # MLX's ring threads would wait for the other ranks at the end of the process.
+    os._exit(1)
 
 
 if __name__ == "__main__":
