@@ -54,6 +54,10 @@ class EngineConfig:
     """Processes of one engine."""
     ranks_by: Literal["ring", "nccl"] = "ring"
     """How ranks on one machine reach each other."""
+    model: str = ""
+    """What the operator named, for engines on other machines."""
+    fingerprint: str = ""
+    """Of the model, for engines on other machines, which find it for themselves; empty: all are here."""
 
     def load_message(
         self,
@@ -93,6 +97,8 @@ class EngineConfig:
             adapters=self.adapters if adapters is None else adapters,
             pooler=self.pooler,
             ranks=None if self.ranks == 1 else RankGroup(self.ranks, self.ranks_by, ()),
+            model=self.model,
+            fingerprint=self.fingerprint,
         )
 
     @property

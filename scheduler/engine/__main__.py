@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec import structs
 
 from scheduler.engine.backend import Backend, started
 from scheduler.engine.backend_choice import make_backend
@@ -19,6 +22,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.inbox import Inbox, link_of_process
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.ranks.group import lead
 from scheduler.link.framing import engine_inbound
@@ -31,8 +35,11 @@ def main() -> NoReturn:
     try:
         command = _expect_load(inbox.wait())
         try:
+            command = located(command)
             backend = _make_backend(command, inbox)
-            ready = started(backend, command)
+            ready = structs.replace(
+                started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
+            )
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
             # it helps.

@@ -107,6 +107,10 @@ class Load(WireStruct, frozen=True, tag="load"):
     """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
     ranks: RankGroup | None = None
     """None: one process computes the model."""
+    model: str = ""
+    """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
+    fingerprint: str = ""
+    """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -263,6 +267,10 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
     ranks: int = 1
     """Processes that compute the model together."""
+    fingerprint: str = ""
+    """That of Load: this model is loaded."""
+    host: str = ""
+    """The engine's machine, as it names itself."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
