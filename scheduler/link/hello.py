@@ -21,6 +21,11 @@ MOST_HELLO_BYTES = 1024
 _TOKEN_BYTES = 32
 
 
+def rank_role(rank: int) -> str:
+    """The role of a connection to rank 0 of an engine over several machines."""
+    return f"rank {rank}"
+
+
 class Hello(WireStruct, frozen=True, tag="hello"):
     """The dialer's first frame. These fields and their order are the same in every version, so that another
     version can be refused by name. Answered by one HelloReply, or by the end of the connection."""

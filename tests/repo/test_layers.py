@@ -20,6 +20,8 @@ ENGINE_MAY_SEE = {
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
     "scheduler.link.wire_struct",
+    "scheduler.link.hello",
+    "scheduler.link.keep_alive",
     "scheduler.token_ids",
     "scheduler.engine",
 }

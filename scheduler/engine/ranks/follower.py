@@ -20,6 +20,7 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.inbox import Inbox, link_of_process
 from scheduler.engine.load_failure import in_one_line
+from scheduler.engine.model_source import located
 from scheduler.engine.ranks.calls import Failed, Heard, Said, Start, Told
 from scheduler.engine.ranks.replay import RanksDisagree, Replay, ToldClock, joined
 from scheduler.link.framing import FrameReader, message_decoder
@@ -52,7 +53,8 @@ def _load(inbox: Inbox[Told], clock: ToldClock) -> Backend:
     if not isinstance(first, Start):
         raise RanksDisagree(f"the first call must be Start, not {type(first).__name__}")
     try:
-        return make_backend(first.load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
+        load = located(first.load)
+        return make_backend(load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
     except Exception as error:
         _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
 
