@@ -44,6 +44,11 @@ class Rank:
         """How many ranks use the memory that this one does: all, where rank 0 starts the others."""
         return 1 if self.group.control else self.group.ranks
 
+    def wait(self) -> None:
+        """Until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer (mlx#3830), and
+        disks differ by more."""
+        self.exchange(b"")
+
     def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
         """What rank 0 says, of the type `kind`."""
         return self._all(mine, kind)[0]
