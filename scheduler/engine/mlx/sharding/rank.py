@@ -45,6 +45,11 @@ class Rank:
         no GPU each."""
         return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
+    def wait(self) -> None:
+        """Until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer (mlx#3830), and
+        disks differ by more."""
+        self.exchange(b"")
+
     def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
         """What rank 0 says, of the type `kind`."""
         return self._all(mine, kind)[0]

@@ -1,14 +1,16 @@
 """Gives a rank its part of a model, before any weight is read.
 
-By mlx-lm's own `shard` where the module has it (each rank has a part of every layer's heads, experts and
-feed-forward), else by its `pipeline` (each rank has some of the layers). Both are written on weights that are
-not evaluated, so a rank reads one whole tensor at a time and keeps its part. What does not divide is refused
-by name: some modules would compute wrong numbers with it.
+By mlx-lm's own `shard` where the module has it and divides (each rank has a part of every layer's heads,
+experts and feed-forward), else by its `pipeline` (each rank has some of the layers). Both work on weights
+that are not evaluated, so a rank reads a few whole tensors at a time and keeps its part. What does not divide
+is refused by name: some modules would compute wrong numbers with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import mlx.core as mx
@@ -22,41 +24,56 @@ Way: TypeAlias = Literal["tensor", "pipeline"]
 _HEADS = ("heads", "o_groups")
 """Ends of the names of counts that `shard` divides."""
 
-WRONG: dict[str, str] = {}
-"""By module of mlx-lm 0.32.2: why its ranks compute other numbers than one process does."""
-
 _INSTEAD = "serve it without --ranks, or a smaller or quantised form of it"
 
 
-def way_of(model: Any) -> Way:
-    """Raises RanksUnusable for a module that cannot be split, or is known to be wrong."""
-    module = type(model).__module__.rpartition(".")[2]
-    if reason := WRONG.get(module):
-        raise RanksUnusable(f"mlx-lm's {module} is wrong over ranks: {reason}; {_INSTEAD}")
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What `shard` and `pipeline` ask of a group: on weights that are not evaluated they compute nothing."""
+
+    ranks: int
+
+    def size(self) -> int:
+        return self.ranks
+
+    def rank(self) -> int:
+        return 0
+
+
+def way_of(model: Any, ranks: int) -> Way:
+    """How this model divides into that many ranks: by heads, or by layers where that cannot be. Tried on a
+    copy, which shares the weights. Raises RanksUnusable for what cannot be split."""
+    module = _module_of(model)
+    ways: list[Way] = []
     if hasattr(model, "shard"):
-        return "tensor"
+        ways.append("tensor")
     if hasattr(_body(model), "pipeline"):
-        return "pipeline"
-    raise RanksUnusable(f"mlx-lm cannot split {module} over ranks: {_INSTEAD}")
-
-
-def split(model: Any, group: mx.distributed.Group) -> Way:
-    """Leave this rank's part of the model, unevaluated. Raises RanksUnusable, with the model half split."""
-    way = way_of(model)
-    try:
-        if way == "tensor":
-            _shard(model, group)
+        ways.append("pipeline")
+    if not ways:
+        raise RanksUnusable(f"mlx-lm cannot split {module} over ranks: {_INSTEAD}")
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            _SPLITS[way](copy.deepcopy(model), _Trial(ranks))
+        except Exception as error:  # Modules raise many types for sizes that do not divide.
+            reasons.append(str(error))
         else:
-            _pipeline(model, group)
-    except (ValueError, AssertionError, RuntimeError, TypeError, AttributeError, IndexError) as error:
-        module = type(model).__module__.rpartition(".")[2]
-        raise RanksUnusable(
-            f"{module} does not divide into {group.size()} ranks ({error}): another number of them may do,"
-            f" or {_INSTEAD}"
-        ) from error
+            return way
+    raise RanksUnusable(
+        f"{module} does not divide into {ranks} ranks ({'; '.join(reasons)}):"
+        f" another number of them may do, or {_INSTEAD}"
+    )
+
+
+def split(model: Any, group: mx.distributed.Group, way: Way) -> None:
+    """Leave this rank's part of the model, unevaluated. `way`: as `way_of` returned it."""
+    _SPLITS[way](model, group)
     # A slice of whole rows would keep the whole tensor in memory.
     model.update(tree_map(_own, model.parameters()))
-    return way
+
+
+def _module_of(model: Any) -> str:
+    return type(model).__module__.rpartition(".")[2]
 
 
 def _own(value: Any) -> Any:
@@ -67,7 +84,7 @@ def _body(model: Any) -> Any:
     return getattr(model, "model", None)
 
 
-def _shard(model: Any, group: mx.distributed.Group) -> None:
+def _shard(model: Any, group: Any) -> None:
     before = _counts(model)
     model.shard(group)
     ranks = group.size()
@@ -91,7 +108,7 @@ def _counts(model: Any) -> Mapping[str, int]:
     }
 
 
-def _pipeline(model: Any, group: mx.distributed.Group) -> None:
+def _pipeline(model: Any, group: Any) -> None:
     """Each rank's layers have caches of the same kinds: the prefix cache counts bytes, and must evict the
     same on all."""
     kinds = [type(cache).__name__ for cache in make_prompt_cache(model)]
@@ -103,3 +120,6 @@ def _pipeline(model: Any, group: mx.distributed.Group) -> None:
     body.pipeline(group)
     if body.end_idx - body.start_idx != each:
         raise ValueError(f"mlx-lm gives a rank {body.end_idx - body.start_idx} of {len(kinds)} layers")
+
+
+_SPLITS: dict[Way, Callable[[Any, Any], None]] = {"tensor": _shard, "pipeline": _pipeline}

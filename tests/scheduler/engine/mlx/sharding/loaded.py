@@ -5,6 +5,7 @@ A file of its own because it runs in the rank's process, not in the test's.
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,22 @@ def load_over(folder: str, rank: Rank | None, changes: dict[str, Any]) -> dict[s
     adapters = tuple(AdapterSource(*each) for each in changes.get("adapters", ()))
     group = None if rank is None else rank.group
     command = load_of(Path(folder), **(changes | {"adapters": adapters, "ranks": group}))
+    gc.collect()
+    mx.clear_cache()
     mx.reset_peak_memory()
+    before = mx.get_active_memory()
     try:
         backend = loading.load(command, lambda stage: None, rank)
     except LoadRefused as refused:
         return {"refused": str(refused)}
+    peak_bytes = mx.get_peak_memory() - before
     ready = started(backend, command)
     prefixes = backend.prefixes
     said: dict[str, Any] = {
         "ready": {field: getattr(ready, field) for field in ready.__struct_fields__},
         "budget_bytes": None if prefixes is None else prefixes.budget_bytes,
         "disk": backend.disk is not None,
+        "peak_bytes": peak_bytes,
         "group_cost_tokens": backend.group_cost_tokens,
     }
     return said | _answers(EngineLoop(backend, 8, PrefillPace(64), clock=lambda: 0.0))

@@ -41,8 +41,7 @@ _WIDE: dict[str, Any] = {
 """Sizes that two ranks divide, instead of the zoo's own."""
 
 
-REFUSED = {"prism_hadamard_qwen35": "its `shard` is another module's, and does not know its signs"}
-"""Modules that have `shard`, which raises."""
+_HERE = "tests.scheduler.engine.mlx.sharding.split_zoo"
 
 
 @contextmanager
@@ -57,16 +56,18 @@ def wide() -> Iterator[None]:
         SIZES.update(before)
 
 
-def run(rank: Rank, name: str, scenes: str = "") -> dict[str, Any]:
+def run(rank: Rank, name: str, scenes: str = "", forced: str = "") -> dict[str, Any]:
     """Of one rank: what the scenes show (all of them, or those named, with commas), how far the logits of one
-    prompt are from the unsplit model's, as a fraction of the largest, and its bytes of a token."""
+    prompt are from the unsplit model's, as a fraction of the largest, and its bytes of a token. `forced`: a
+    way to split, whatever would be chosen."""
     with mx.stream(generation_stream), wide():
         model, model_type = build(name)
         part = mend(copy.deepcopy(model))
         try:
-            way = split(part, join(rank.group, rank.number))
+            way: Any = forced or way_of(part, rank.group.ranks)
         except RanksUnusable as refused:
             return {"refused": str(refused)}
+        split(part, join(rank.group, rank.number), way)
         prompt = mx.array([words(70, 3)])
         whole_cache, part_cache = make_prompt_cache(model), make_prompt_cache(part)
         whole, found = model(prompt, cache=whole_cache), part(prompt, cache=part_cache)
@@ -91,7 +92,7 @@ def candidates() -> list[str]:
     found = []
     for name in names():
         try:
-            way_of(build(name)[0])
+            way_of(build(name)[0], 1)
         except RanksUnusable:
             continue
         found.append(name)
@@ -101,19 +102,17 @@ def candidates() -> list[str]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--way", choices=("tensor", "pipeline"), default="", help="whatever would be chosen")
     parser.add_argument("--seconds", type=float, default=900)
     options = parser.parse_args(arguments)
     ranks, surprises = Ranks(), list[str]()
-    print(
-        "| module | way | outcome | logits | log-probabilities | a row's bytes | fallbacks |\n"
-        + "|---" * 7
-        + "|"
-    )
+    print("| module | way | outcome | logits | log-probabilities | bytes of a token | fallbacks |")
+    print("|---" * 7 + "|")
     try:
         for name in options.names or candidates():
-            row = _row(ranks, name, options.seconds)
+            row = _row(ranks, name, options.way, options.seconds)
             print(f"| {name} | {row} |", flush=True)
-            if "| right |" not in row and name not in REFUSED:
+            if "| right |" not in row:
                 surprises.append(name)
     finally:
         ranks.close()
@@ -122,10 +121,10 @@ def main(arguments: list[str]) -> int:
     return 1 if surprises else 0
 
 
-def _row(ranks: Ranks, name: str, seconds: float) -> str:
+def _row(ranks: Ranks, name: str, way: str, seconds: float) -> str:
     """Of the table, behind the name."""
     try:
-        first, second = ranks.play("tests.scheduler.engine.mlx.sharding.split_zoo", name, seconds=seconds)
+        first, second = ranks.play(_HERE, name, "", way, seconds=seconds)
     except AssertionError as error:
         return f"fails | {' '.join(str(error)[-300:].split())}"
     if first != second:

@@ -10,9 +10,8 @@ import pytest
 from mlx.nn.layers.quantized import quantize
 from mlx.utils import tree_flatten
 
-from scheduler.engine.mlx.sharding import split as splitting
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
-from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.sharding.split import Way, split, way_of
 from tests.scheduler.engine.mlx.zoo import tiny
 from tests.scheduler.engine.mlx.zoo.census import build
 
@@ -31,9 +30,11 @@ class _Group:
         return self.number
 
 
-def _split(model: Any, ranks: int = 2, number: int = 0) -> str:
+def _split(model: Any, ranks: int = 2, number: int = 0) -> Way:
     group: Any = _Group(ranks, number)
-    return split(model, group)
+    way = way_of(model, ranks)
+    split(model, group, way)
+    return way
 
 
 def _model(name: str, **sizes: Any) -> Any:
@@ -44,7 +45,7 @@ def _model(name: str, **sizes: Any) -> Any:
 def test_a_module_that_mlx_lm_cannot_split_is_named() -> None:
     model, _ = build("gemma3_text")
     with pytest.raises(RanksUnusable, match=r"cannot split gemma3_text.*without --ranks"):
-        way_of(model)
+        way_of(model, 2)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +70,21 @@ def test_a_group_of_quantised_weights_is_not_cut() -> None:
         _split(model)
 
 
-def test_a_module_that_is_wrong_upstream_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(splitting.WRONG, "qwen3", "it forgets a head")
-    model, _ = build("qwen3")
-    with pytest.raises(RanksUnusable, match="qwen3 is wrong over ranks: it forgets a head"):
-        _split(model)
+def test_layers_go_to_ranks_where_heads_do_not_divide() -> None:
+    """Three machines and four heads: mlx-lm has both ways for this module."""
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 6}
+    model = _model("qwen3_moe", **sizes)
+    assert way_of(model, 2) == "tensor"
+    assert _split(model, ranks=3, number=1) == "pipeline"
+    assert len(model.layers) == 2
+
+
+def test_a_trial_leaves_the_model_whole() -> None:
+    model, _ = build("qwen3_moe")
+    with pytest.raises(RanksUnusable):
+        way_of(model, 7)
+    assert way_of(model, 1) == "tensor"
+    assert len(model.layers) == tiny.LAYERS
 
 
 def test_layers_that_do_not_give_each_rank_the_same_caches_are_refused() -> None:
