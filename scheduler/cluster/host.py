@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
@@ -35,10 +36,12 @@ from scheduler.cluster.order import HostOrder
 from scheduler.errors import LinkError
 from scheduler.link.dial import DialFailed, dial
 from scheduler.link.framing import encode
-from scheduler.link.hello import HelloRefused
+from scheduler.link.hello import HelloRefused, rank_role
 from scheduler.user_cache import user_cache_folder
 
 DIAL_SECONDS = 10.0
+RANK_SECONDS = 120.0
+"""For rank 0, whose machine may have to wait for its device."""
 DEVICE_SECONDS = 15.0
 """For a predecessor whose front is gone without a word: its link's 9 seconds, and its end."""
 DEVICE_VARIABLE = "PENSTOCK_DEVICE"
@@ -123,21 +126,14 @@ class Host:
             DEVICE_SECONDS,
             self._pause,
         )
-        link = dial(
-            order.addresses,
-            order.port,
-            order.engine_token,
-            ENGINE_ROLE,
-            host=self._name,
-            seconds=DIAL_SECONDS,
-        )
+        program, link = self._dial_engines_link()
         environment = {
             name: value for name, value in self._environment.items() if not name.startswith(_PRIVATE)
         }
         try:
             with link:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "scheduler.engine", "--fd", str(link.fileno())],
+                    [sys.executable, "-m", program, "--fd", str(link.fileno())],
                     # The engine has the device for as long as it lives, also without this process.
                     pass_fds=[link.fileno(), lock],
                     stdin=subprocess.DEVNULL,
@@ -147,6 +143,31 @@ class Host:
                 )
         finally:
             os.close(lock)
+
+    def _dial_engines_link(self) -> tuple[str, socket.socket]:
+        """Return what to run, and its link: to the front, or of a rank to rank 0, which listens once it has
+        got its Load."""
+        order, rank = self._order, self._order.rank
+        if rank is None:
+            link = dial(
+                order.addresses,
+                order.port,
+                order.engine_token,
+                ENGINE_ROLE,
+                host=self._name,
+                seconds=DIAL_SECONDS,
+            )
+            return "scheduler.engine", link
+        deadline = time.monotonic() + RANK_SECONDS
+        while True:
+            try:
+                role = rank_role(rank.rank)
+                link = dial(rank.addresses, rank.port, rank.token, role, host=self._name, seconds=1.0)
+                return "scheduler.engine.ranks.follower", link
+            except DialFailed as error:
+                if time.monotonic() > deadline:
+                    raise DialFailed(f"rank {rank.rank}: {error}") from error
+                self._pause(0.0)
 
     def _pause(self, seconds: float) -> None:
         """Raise _FrontGone if nobody waits for the engine any more."""

@@ -13,6 +13,20 @@ import msgspec
 from scheduler.link.wire_struct import WireStruct
 
 
+class RankOrder(WireStruct, frozen=True):
+    """Which rank of an engine over several machines to run: not 0, which is an engine of its own."""
+
+    rank: int
+    addresses: tuple[str, ...]
+    """Of rank 0's machine, as the others reach it."""
+    port: int
+    token: str
+    """The group's, for one connection of this rank."""
+
+    def __repr__(self) -> str:
+        return f"RankOrder(rank={self.rank}, addresses={self.addresses!r}, port={self.port})"
+
+
 class HostOrder(WireStruct, frozen=True):
     """Its tokens are secrets: it reaches the host process by stdin, never by an argument or the environment,
     and its `repr` leaves them out."""
@@ -26,9 +40,11 @@ class HostOrder(WireStruct, frozen=True):
     """64 hex digits, for one connection: the engine's."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the engine gets beside those of its machine."""
+    rank: RankOrder | None = None
+    """None: the engine, or its rank 0. Else there is no `engine_token`."""
 
     def __repr__(self) -> str:
-        return f"HostOrder(addresses={self.addresses!r}, port={self.port})"
+        return f"HostOrder(addresses={self.addresses!r}, port={self.port}, rank={self.rank})"
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)

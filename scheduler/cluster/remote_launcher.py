@@ -73,14 +73,7 @@ class RemoteLauncher:
         async with self._listener.expect(HOST_ROLE) as host, self._listener.expect(ENGINE_ROLE) as engine:
             where = self._starter.describe()
             order = HostOrder(self._addresses, self._port, host.token, engine.token, self._environment)
-            try:
-                await self._start(order, where)
-            except LaunchFailed:
-                if host.refusal:
-                    # The listener knows better why it came to nothing.
-                    raise LaunchRefused(host.refusal) from None
-                raise
-            link = HostLink(*await _connected(host, where))
+            link = await host_link(self._starter, order, host)
             try:
                 started: int | str = f"no engine was started on {where} within {_ENGINE_SECONDS:g} s"
                 with trio.move_on_after(_ENGINE_SECONDS):
@@ -94,12 +87,6 @@ class RemoteLauncher:
                 raise
         _log.info("engine_started", host=link.host, pid=started)
         return link, Channel(stream)
-
-    async def _start(self, order: HostOrder, where: str) -> None:
-        with trio.move_on_after(_START_SECONDS) as limit:
-            await self._starter.start(order)
-        if limit.cancelled_caught:
-            raise LaunchFailed(f"no host process was started on {where} within {_START_SECONDS:g} s")
 
     async def _end(self, host: HostLink, channel: Channel) -> None:
         """Close the engine's link, which ends it even in the middle of a step; have it killed if it does not
@@ -115,6 +102,23 @@ class RemoteLauncher:
             await host.ended.wait()
         if not host.ended.is_set():
             await _order(host, KillEngine(), self._stop_seconds)
+
+
+async def host_link(starter: HostStarter, order: HostOrder, host: Awaited) -> HostLink:
+    """Start a host process, and return its connection, which is then the caller's to close. Raise
+    LaunchFailed or LaunchRefused."""
+    where = starter.describe()
+    try:
+        with trio.move_on_after(_START_SECONDS) as limit:
+            await starter.start(order)
+        if limit.cancelled_caught:
+            raise LaunchFailed(f"no host process was started on {where} within {_START_SECONDS:g} s")
+    except LaunchFailed:
+        if host.refusal:
+            # The listener knows better why it came to nothing.
+            raise LaunchRefused(host.refusal) from None
+        raise
+    return HostLink(*await _connected(host, where))
 
 
 async def _connected(awaited: Awaited, where: str) -> tuple[trio.abc.Stream, str]:
