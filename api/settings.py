@@ -24,7 +24,7 @@ from api.option_values import (
 )
 from api.responses.response_ids import FRONT_NAME
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool.pool import MOST_ENGINES
+from scheduler.pool.boundary import MOST_ENGINES
 
 
 class ServeSettings(ModelSettings):

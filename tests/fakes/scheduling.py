@@ -15,7 +15,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
 from scheduler.pool.owner import MemoryShare, WholeMemory
-from scheduler.pool.pool import Launchers
+from scheduler.pool.boundary import Launchers
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
