@@ -1,7 +1,7 @@
 """What a host process needs to start one engine for a front, and who starts host processes.
 
-A file of its own because it is the seam between those who place engines (Ray, or a test) and the launcher that
-talks to them: neither imports the other.
+A file of its own because it is the seam between those who place engines (Ray, or a test) and the launcher
+that talks to them: neither imports the other.
 """
 
 from __future__ import annotations
