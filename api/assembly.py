@@ -39,9 +39,9 @@ from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.pool.boundary import Launchers
 from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sharers_of
 from scheduler.pool.owner import WholeMemory
-from scheduler.pool.boundary import Launchers
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder

@@ -8,6 +8,7 @@ host processes on them. The front starts it again when it ends.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import socket
 import subprocess
@@ -124,26 +125,26 @@ class RayNodes:
     def __init__(self, address: str) -> None:
         """Raise Refused."""
         try:
-            import ray
+            import ray.util
         except ImportError as error:
             raise Refused(f"--engines ray needs pip install 'penstock[cluster]' ({error})") from error
         self._ray: Any = ray
         _check_reachable(address)
         try:
             # An address is always given: Ray never starts a cluster of its own here.
-            ray.init(
+            self._ray.init(
                 address=address,
                 namespace="penstock",
                 log_to_driver=False,
                 configure_logging=False,
-                logging_level="error",
+                logging_level=logging.ERROR,
             )
         except Exception as error:
             raise Refused(f"Ray at {address} cannot be joined: {_cause(error)}") from error
-        head = ray.get_runtime_context().gcs_address
+        head = self._ray.get_runtime_context().gcs_address
         if _answers_without_token(head):
             raise Refused(f"Ray at {head} answers without a token: {_NO_TOKENS}")
-        self.address: str = ray.util.get_node_ip_address()
+        self.address: str = self._ray.util.get_node_ip_address()
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living ones that have places for engines."""

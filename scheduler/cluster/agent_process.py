@@ -71,11 +71,12 @@ class AgentProcess:
             raise LaunchFailed(f"the agent could not be started: {error}") from error
         try:
             with theirs:
-                fd = theirs.fileno()
                 process = await trio.lowlevel.open_process(
-                    [sys.executable, "-m", "scheduler.cluster.agent"]
-                    + ["--fd", str(fd), "--ray", self._ray_address],
-                    pass_fds=[fd],
+                    [
+                        *(sys.executable, "-m", "scheduler.cluster.agent"),
+                        *("--fd", str(theirs.fileno()), "--ray", self._ray_address),
+                    ],
+                    pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

@@ -194,7 +194,7 @@ class Cluster:
         reader = front_inbound()
         try:
             while True:
-                data = b""
+                data: bytes | bytearray = b""
                 with trio.move_on_after(SILENCE_SECONDS) as limit:
                     data = await stream.receive_some(_READ_BYTES)
                 if limit.cancelled_caught:
@@ -253,7 +253,10 @@ class Cluster:
         with trio.move_on_after(AGENT_SECONDS):
             await self._connected.wait()
         if (stream := self._stream) is None or self._address is None:
-            raise LaunchFailed(f"no engine can be started on {seat.machine}: {self._reason or 'no agent yet'}")
+            reason = self._reason or "the agent is not connected to Ray yet"
+            raise LaunchFailed(
+                f"no engine can be started on {seat.machine}: {reason}"
+            )
         order = _with_place(order, self._addresses or (self._address,), seat)
         start_id, pending = next(self._start_ids), _Pending()
         self._pending[start_id] = pending
@@ -311,8 +314,8 @@ class Cluster:
 
 
 def _with_place(order: HostOrder, addresses: tuple[str, ...], seat: Seat) -> HostOrder:
-    """Return the order with this machine's addresses, and of several places of a node with the device of each:
-    its card, with CUDA."""
+    """Return the order with this machine's addresses and, of several places of a node, with the device of
+    each: its card, with CUDA."""
     environment = order.environment
     if seat.of > 1:
         unit = str(seat.unit)

@@ -219,7 +219,9 @@ class Pool:
         LastEngine if no other one is left; NodesDecide."""
         member = self[name]
         if self._config.nodes_decide:
-            raise NodesDecide("there is an engine for each place of a node: let a machine leave to drain its own")
+            raise NodesDecide(
+                "there is an engine for each place of a node: let a machine leave to drain its own"
+            )
         if not any(one is not member and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
         self._drain(member)

@@ -14,8 +14,8 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
-from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.boundary import Launchers
+from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
