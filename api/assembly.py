@@ -165,7 +165,7 @@ def _memory(
     models: Sequence[ModelOptions], found: Sequence[_Found], names: Sequence[Sequence[str]]
 ) -> SharedMemory:
     """Return the one budget of all models, which the first one's engines find out."""
-    sharers = sharers_of(models[0].settings.engines, gpus_of(os.environ))
+    sharers = sharers_of(models[0].settings.local_engines, gpus_of(os.environ))
     needs = {
         of_model[0]: partial(_need_bytes, one.folder.path, options.settings)
         for options, one, of_model in zip(models, found, names, strict=True)
