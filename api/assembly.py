@@ -53,6 +53,7 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
+    from api.cluster import RayEngines
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
@@ -80,6 +81,8 @@ class Assembly:
     metrics: Metrics
     tracers: Sequence[RequestSpans]
     """Of each model that is traced."""
+    cluster: RayEngines | None = None
+    """Where engines are on other machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class _Made:
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
+    if len(several) > 1 and any(options.settings.engines == "ray" for options in several):
+        raise OptionError("--engines ray: there may be one model, which all machines have, not several")
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
@@ -121,7 +126,17 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
         [one.tracer for one in made if one.tracer is not None],
+        _cluster(several[0].settings, fleet, metrics),
     )
+
+
+def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RayEngines | None:
+    if settings.engines != "ray":
+        return None
+    # Imported here: a server whose engines are all on this machine loads nothing of it.
+    from api.cluster import RayEngines
+
+    return RayEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
@@ -188,7 +203,9 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
         shared.models,
     )
     # One model that cannot be loaded does not end the others.
-    config = replace(config, load_at_start=number == 0, must_start=shared.models == 1)
+    config = replace(
+        config, load_at_start=number == 0, must_start=shared.models == 1 and not config.nodes_decide
+    )
     if (folder := config.engine.kv_disk) is None or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])

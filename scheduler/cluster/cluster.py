@@ -254,9 +254,7 @@ class Cluster:
             await self._connected.wait()
         if (stream := self._stream) is None or self._address is None:
             reason = self._reason or "the agent is not connected to Ray yet"
-            raise LaunchFailed(
-                f"no engine can be started on {seat.machine}: {reason}"
-            )
+            raise LaunchFailed(f"no engine can be started on {seat.machine}: {reason}")
         order = _with_place(order, self._addresses or (self._address,), seat)
         start_id, pending = next(self._start_ids), _Pending()
         self._pending[start_id] = pending

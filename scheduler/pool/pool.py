@@ -68,6 +68,7 @@ class Pool:
         self.adapters = Adapters(config.engine.adapters)
         self._numbers = count()
         self.loaded = config.load_at_start
+        self.nodes_decide = config.nodes_decide
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(queue, self._members, self.awaiting, place, self._session_moved)
@@ -191,7 +192,7 @@ class Pool:
     def add(self, launcher: EngineLauncher | None = None) -> Member:
         """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
         no engine is started without a launcher of its own."""
-        if launcher is None and self._config.nodes_decide:
+        if launcher is None and self.nodes_decide:
             raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
         if len(self._members) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
@@ -218,7 +219,7 @@ class Pool:
         """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
         LastEngine if no other one is left; NodesDecide."""
         member = self[name]
-        if self._config.nodes_decide:
+        if self.nodes_decide:
             raise NodesDecide(
                 "there is an engine for each place of a node: let a machine leave to drain its own"
             )
