@@ -43,6 +43,10 @@ class EngineConfig:
     """LoRA adapters with which the engines start."""
     pooler: Pooler | None = None
     """Of an embedder or a reranker."""
+    model: str = ""
+    """What the operator named, for engines on other machines."""
+    fingerprint: str = ""
+    """Of the model, for engines on other machines, which find it for themselves; empty: all are here."""
 
     def load_message(
         self,
@@ -81,6 +85,8 @@ class EngineConfig:
             memory_most_bytes=0 if given is None else given.most_bytes,
             adapters=self.adapters if adapters is None else adapters,
             pooler=self.pooler,
+            model=self.model,
+            fingerprint=self.fingerprint,
         )
 
     @property

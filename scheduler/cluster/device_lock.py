@@ -1,7 +1,7 @@
 """One engine on one device: a lock that the system releases when the last process that has it is gone.
 
 The engine inherits it from its host process, so that it holds for as long as the model may be in memory,
-whoever dies first.
+whichever process dies first.
 """
 
 from __future__ import annotations

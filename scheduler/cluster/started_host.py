@@ -1,4 +1,4 @@
-"""Start a host process on this machine, for whoever places engines. Blocking, without trio and Ray."""
+"""Start a host process on this machine, for those who place engines. Blocking, without trio and Ray."""
 
 from __future__ import annotations
 

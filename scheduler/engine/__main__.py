@@ -19,11 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec import structs
+
 from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
@@ -46,8 +49,11 @@ def main() -> NoReturn:
     try:
         command = _expect_load(inbox.wait())
         try:
+            command = located(command)
             backend = _make_backend(command, inbox)
-            ready = started(backend, command)
+            ready = structs.replace(
+                started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
+            )
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
             # it helps.

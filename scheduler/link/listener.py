@@ -1,4 +1,4 @@
-"""The front's port: other machines dial it, say who they are, and are handed to whoever waits for them.
+"""The front's port: other machines dial it, say who they are, and are handed to those who wait for them.
 
 Until it is identified a connection costs a descriptor, a kilobyte and a second, and 64 of them at most.
 """
@@ -191,7 +191,7 @@ class Listener:
 
 
 async def _read_exactly(stream: trio.abc.Stream, count: int) -> bytes:
-    """Not a byte more: what follows belongs to whoever gets the connection. Raise LinkError at end of
+    """Not a byte more: what follows belongs to the one who gets the connection. Raise LinkError at end of
     file."""
     data = b""
     while len(data) < count:

@@ -82,7 +82,7 @@ class Member:
             lambda cause: self.supervisor.declare_hung(cause),
             replaceable=lambda: owner.others_ready(self),
         )
-        self.supervisor = Supervisor(launcher, self._load, self, config.supervision)
+        self.supervisor = Supervisor(launcher, self._load, self, config.supervision, owner.kinship.refusal)
         self.budget_inspected = False
         """Whether this process's KV budget was inspected."""
         self._config = config

@@ -26,6 +26,7 @@ from scheduler.link.process import EngineLauncher
 from scheduler.pool.adapters import Adapters
 from scheduler.pool.boundary import MOST_ENGINES, EngineTraits, Launchers, PoolListener
 from scheduler.pool.dispatcher import Dispatcher
+from scheduler.pool.kinship import Kinship
 from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
 from scheduler.pool.owner import Lost
 from scheduler.pool.placement import Place, least_seconds
@@ -66,6 +67,7 @@ class Pool:
         self._telemetry = Containment(metrics.server)
         self._members: dict[str, Member] = {}
         self.adapters = Adapters(config.engine.adapters)
+        self.kinship = Kinship()
         self._numbers = count()
         self.loaded = config.load_at_start
         self.nodes_decide = config.nodes_decide
