@@ -28,7 +28,8 @@ from api.served_model import ServedModel
 from api.served_models import ServedModels
 from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
-from scheduler.config import SchedulerConfig
+from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
@@ -203,13 +204,19 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
         shared.models,
     )
     # One model that cannot be loaded does not end the others.
-    config = replace(
-        config, load_at_start=number == 0, must_start=shared.models == 1 and not config.nodes_decide
-    )
+    must_start = shared.models == 1 and not config.nodes_decide
+    config = replace(config, load_at_start=number == 0, must_start=must_start)
+    if config.nodes_decide and config.engine.backend == "mlx":
+        config = replace(config, engine=_found_elsewhere(config.engine, found))
     if (folder := config.engine.kv_disk) is None or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
     return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
+
+
+def _found_elsewhere(engine: EngineConfig, found: _Found) -> EngineConfig:
+    """Return what other machines find the same model by."""
+    return replace(engine, model=found.name, fingerprint=portable_fingerprint(found.folder.path))
 
 
 def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | None) -> None:

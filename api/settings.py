@@ -107,8 +107,8 @@ class ServeSettings(ModelSettings):
     )
     engine_address: str | None = option(
         "Scheduling",
-        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If not"
-        " given: listens on all, and they connect to the one that Ray has.",
+        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
+        " not given: listens on all, and they connect to the one that Ray has.",
         None,
     )
     ray_address: str = option(
