@@ -69,7 +69,7 @@ class RayEngines:
     def report(self) -> dict[str, Any]:
         """Return the part `cluster` of `/v1/scheduler`."""
         body: dict[str, Any] = rounded(asdict(self._cluster.statistics()))
-        return body
+        return {**body, "port": self._port}
 
     def _launcher(self, starter: HostStarter) -> EngineLauncher:
         # The cluster adds the addresses, of which Ray may have to tell the first.

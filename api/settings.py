@@ -98,22 +98,6 @@ class ServeSettings(ModelSettings):
         " each machine of a Ray cluster with the resource mlx.",
         1,
     )
-    engine_port: int = option(
-        "Scheduling",
-        "Port to which engines on other machines connect (--engines ray); 0 takes a free one.",
-        0,
-        ge=0,
-        le=65535,
-    )
-    engine_address: str | None = option(
-        "Scheduling",
-        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
-        " not given: listens on all, and they connect to the one that Ray has.",
-        None,
-    )
-    ray_address: str = option(
-        "Scheduling", "Ray's head, as host:port; auto: the cluster that this machine has joined.", "auto"
-    )
     max_slots: int = option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
     )
@@ -190,6 +174,23 @@ class ServeSettings(ModelSettings):
     )
     kv_disk_bytes: Bytes = option(
         "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
+    )
+
+    engine_port: int = option(
+        "Cluster",
+        "Port to which engines on other machines connect (--engines ray); 0 takes a free one.",
+        0,
+        ge=0,
+        le=65535,
+    )
+    engine_address: str | None = option(
+        "Cluster",
+        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
+        " not given: listens on all, and they connect to the one that Ray has.",
+        None,
+    )
+    ray_address: str = option(
+        "Cluster", "Ray's head, as host:port; auto: the cluster that this machine has joined.", "auto"
     )
 
     engine: Literal["mlx", "scripted"] = option(

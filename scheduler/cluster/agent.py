@@ -1,8 +1,8 @@
 """The agent: `python -m scheduler.cluster.agent --fd N --ray ADDRESS`. The only process that imports Ray.
 
-Ray puts threads and signal handlers into whoever imports it, and ends a driver when its head is gone: so it
-may have this process, which nothing hangs on. It knows no engine: it says which nodes there are, and starts
-host processes on them. The front starts it again when it ends.
+Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is gone:
+so it may have this process, which nothing hangs on. It knows no engine: it says which nodes there are, and
+starts host processes on them. The front starts it again when it ends.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RayNodes:
         except ImportError as error:
             raise Refused(f"--engines ray needs pip install 'penstock[cluster]' ({error})") from error
         self._ray: Any = ray
-        _check_reachable(address)
+        check_reachable(address)
         try:
             # An address is always given: Ray never starts a cluster of its own here.
             self._ray.init(
@@ -189,7 +189,7 @@ class RayNodes:
             raise Refused(f"Ray cannot start it there: {_cause(error)}") from error
 
 
-def _check_reachable(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Ray tries for a minute; a port on which nobody listens says so at once. Raise Refused."""
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdecimal()):

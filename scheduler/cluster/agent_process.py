@@ -94,7 +94,7 @@ class AgentProcess:
 
 
 async def _read_stderr(stream: trio.abc.ReceiveStream, lines: deque[str], read: trio.Event) -> None:
-    """Ray's own log lines are for whoever looks for them; the last ones may say why the agent ended."""
+    """Ray's own log lines are for debugging; the last ones may say why the agent ended."""
     pending = b""
     try:
         async for data in stream:

@@ -177,7 +177,7 @@ class Cluster:
             backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
 
     def _lost(self, last_words: str, backoff: float) -> None:
-        """Engines go on; whoever waits for a start learns that there is none."""
+        """Engines go on; those that wait for a start learn that there is none."""
         reason = self._refusal or last_words
         if reason != self._reason:
             _log.error("cluster_lost", reason=reason, restart_in_seconds=backoff)
@@ -198,7 +198,7 @@ class Cluster:
                 with trio.move_on_after(SILENCE_SECONDS) as limit:
                     data = await stream.receive_some(_READ_BYTES)
                 if limit.cancelled_caught:
-                    self._refusal = f"the agent has said nothing for {SILENCE_SECONDS:g} s"
+                    self._refusal = f"the agent has sent nothing for {SILENCE_SECONDS:g} s"
                 if not data:
                     return
                 for message in reader.feed(data):
@@ -255,6 +255,8 @@ class Cluster:
         if (stream := self._stream) is None or self._address is None:
             reason = self._reason or "the agent is not connected to Ray yet"
             raise LaunchFailed(f"no engine can be started on {seat.machine}: {reason}")
+        if seat.node_id not in self._nodes:
+            raise LaunchFailed(f"{seat.machine} has left the cluster")
         order = _with_place(order, self._addresses or (self._address,), seat)
         start_id, pending = next(self._start_ids), _Pending()
         self._pending[start_id] = pending

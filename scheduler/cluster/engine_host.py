@@ -2,6 +2,8 @@
 
 It starts one host process, and ends when that ends. Nothing hangs on the actor: if Ray kills it, the host
 process and its engine go on, and only the resource looks free, which the lock on the device makes good.
+
+A file of its own because a Ray worker loads it, and needs nothing of the agent.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Machines:
     def __init__(self, nodes: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self._nodes = nodes
         self.environment = environment
-        """For whoever uses this cluster."""
+        """For those that use this cluster."""
         first = self._answer()
         self.address: str = first["address"]
         self._head: int = first["head"]

@@ -10,8 +10,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
