@@ -109,6 +109,8 @@ class Host:
         returncode = engine.wait()
         relay.join(_LAST_WORDS_SECONDS)
         self._send(EngineExited(returncode))
+        if not relay.is_alive():
+            engine.stdout.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         order = self._order

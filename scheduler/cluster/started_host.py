@@ -35,18 +35,17 @@ class StartedHost:
 
     @property
     def lives(self) -> bool:
-        if self._stdout.closed:
-            return False
-        ended, _, _ = select.select([self._stdout], [], [], 0)
-        if ended:
-            self._stdout.close()
-        return not ended
+        return not self.wait(0)
 
-    def wait(self) -> None:
-        """Return when it has ended."""
-        if not self._stdout.closed:
-            self._stdout.read()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Return whether it has ended within this time; None: when it has ended."""
+        if not self._stdout.closed and select.select([self._stdout], [], [], seconds)[0]:
             self._stdout.close()
+        return self._stdout.closed
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._stdout.close()
 
 
 def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -> StartedHost:
