@@ -27,7 +27,7 @@ from loadtests.driver import Progress, default_client
 from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
 from loadtests.measure import agents_sustained, measure
-from loadtests.pool.commands import affinity_command, scale_command
+from loadtests.pool.commands import affinity_command, links_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
@@ -308,6 +308,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 
 bench.add_command(affinity_command)
+bench.add_command(links_command)
 bench.add_command(beside_embeddings)
 bench.add_command(chaos)
 bench.add_command(device)
