@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
+.PHONY: serve test cluster zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -33,10 +33,15 @@ fuzz: $(VENV)/test
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
 
+# Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
+cluster: $(VENV)/cluster
+	$(VENV)/bin/pytest tests/cluster $(ARGS)
+
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
-# Without names also many random schedules and a kill -9 for each kind of cache.
+# Without names also all that split over two ranks, many random schedules and a kill -9 for each kind of cache.
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
+	@$(if $(ARGS),,$(VENV)/bin/python -m tests.scheduler.engine.mlx.sharding.split_zoo)
 	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q tests/scheduler/engine/mlx/zoo/test_meetings.py \
 	  tests/failures/test_deaths_of_models.py)
 
@@ -61,6 +66,11 @@ $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
 $(VENV)/test: $(INPUTS) | $(VENV)/bin/pip
 	@echo "installing Penstock and what its tests need"
 	@$(PIP) -e '.[$(BACKEND),test]'
+	@touch $@
+
+$(VENV)/cluster: $(VENV)/test
+	@echo "installing Ray"
+	@$(PIP) -e '.[$(BACKEND),test,cluster]'
 	@touch $@
 
 # Frameworks of clients, in an environment of their own: tests/clients.
@@ -88,7 +98,7 @@ $(VENV)/bin/pip:
 
 constraints:
 	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
-	@$(VENV)-new/bin/python -m pip install --quiet '.[$(BACKEND),test]' hatchling editables
+	@$(VENV)-new/bin/python -m pip install --quiet '.[$(BACKEND),test,cluster]' hatchling editables
 	@{ head -2 constraints.txt; \
 	   $(VENV)-new/bin/python -m pip freeze --exclude penstock | grep -v ' @ '; } > constraints.new
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-new

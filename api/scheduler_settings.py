@@ -36,9 +36,11 @@ def scheduler_config(
     models: int = 1,
 ) -> SchedulerConfig:
     """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
-    an adapter whose folder cannot be read."""
+    an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
+    _check_ranks(settings, pooler, models)
     return SchedulerConfig(
-        engines=settings.engines,
+        engines=0 if settings.engines == "ray" else settings.engines,
+        nodes_decide=settings.engines == "ray",
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(
             backend=settings.engine,
@@ -50,13 +52,15 @@ def scheduler_config(
             scripted=settings.scripted,
             kv_cache_bytes=settings.kv_cache_bytes,
             kv_disk=settings.kv_disk,
-            kv_disk_bytes=settings.kv_disk_bytes // (settings.engines * models),
+            kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
-            sharers=sharers_of(settings.engines, gpus_of(os.environ)),
+            sharers=1 if settings.engines == "ray" else sharers_of(settings.engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
             pooler=pooler,
+            ranks=settings.ranks,
+            ranks_by="nccl" if gpus_of(os.environ) else "ring",
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -76,6 +80,19 @@ def scheduler_config(
             death_window_seconds=settings.death_window_seconds,
         ),
     )
+
+
+def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:
+    if settings.ranks == 1:
+        return
+    alone = {
+        "--kv-disk": settings.kv_disk is not None,
+        "--adapter": bool(settings.adapters()),
+        "an embedder or a reranker": pooler is not None,
+        "several models": models > 1,
+    }
+    if others := [name for name, asked in alone.items() if asked]:
+        raise StartupError(f"--ranks {settings.ranks} does not go with {' and '.join(others)}")
 
 
 def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:

@@ -28,7 +28,7 @@ from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
 from loadtests.long_sessions import long_sessions
 from loadtests.measure import agents_sustained, measure
-from loadtests.pool.commands import affinity_command, scale_command
+from loadtests.pool.commands import affinity_command, links_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
@@ -309,6 +309,7 @@ def ceiling(arguments: tuple[str, ...]) -> None:
 
 
 bench.add_command(affinity_command)
+bench.add_command(links_command)
 bench.add_command(beside_embeddings)
 bench.add_command(long_sessions)
 bench.add_command(chaos)

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import PROTOCOL_VERSION, AdapterSource, Load, ScriptedPlan, SetMemoryLimit
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    AdapterSource,
+    Load,
+    RankGroup,
+    ScriptedPlan,
+    SetMemoryLimit,
+)
 from scheduler.link.pooling import Pooler
 
 
@@ -43,6 +50,14 @@ class EngineConfig:
     """LoRA adapters with which the engines start."""
     pooler: Pooler | None = None
     """Of an embedder or a reranker."""
+    ranks: int = 1
+    """Processes of one engine."""
+    ranks_by: Literal["ring", "nccl"] = "ring"
+    """How ranks on one machine reach each other."""
+    model: str = ""
+    """What the operator named, for engines on other machines."""
+    fingerprint: str = ""
+    """Of the model, for engines on other machines, which find it for themselves; empty: all are here."""
 
     def load_message(
         self,
@@ -81,6 +96,9 @@ class EngineConfig:
             memory_most_bytes=0 if given is None else given.most_bytes,
             adapters=self.adapters if adapters is None else adapters,
             pooler=self.pooler,
+            ranks=None if self.ranks == 1 else RankGroup(self.ranks, self.ranks_by, ()),
+            model=self.model,
+            fingerprint=self.fingerprint,
         )
 
     @property
@@ -171,6 +189,8 @@ class SchedulerConfig:
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     engines: int = 1
     """How many engines to start."""
+    nodes_decide: bool = False
+    """Whether the engines follow the machines of a cluster: there may be none."""
     load_at_start: bool = True
     """Whether they start at once, or when the model is loaded."""
     must_start: bool = True

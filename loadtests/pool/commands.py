@@ -1,4 +1,4 @@
-"""`penstock bench scale` and `penstock bench affinity`: exit 1 if several engines give too little."""
+"""`penstock bench scale`, `affinity` and `links`: the first two exit 1 if several engines give too little."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 import trio
 
 from loadtests.chaos import report
-from loadtests.pool import affinity, front, scale
+from loadtests.pool import affinity, front, links, scale
 from scheduler.telemetry import logging
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
@@ -73,6 +73,39 @@ def affinity_command(engines: int, sessions: int, turns: int, seed: int, out: Pa
     plan = affinity.AffinityPlan(engines=engines, sessions=sessions, turns=turns, seed=seed)
     found = affinity.run(plan, _note)
     _tell(out, "Affinity", list(affinity.complaints(found)), list(of_affinity(found)), found)
+
+
+@click.command("links")
+@click.option("--delays-ms", callback=numbers, default="1,10,50", show_default=True, help="One way.")
+@click.option("--step-ms", default=20.0, show_default=True, help="A step of the scripted engine.")
+@click.option("--slots", default=16, show_default=True)
+@click.option("--seconds", default=8.0, show_default=True, help="Of each measurement.")
+@click.option("--rounds", default=3, show_default=True, help="How often each link is measured, in turn.")
+@_OUT
+def links_command(
+    delays_ms: tuple[int, ...], step_ms: float, slots: int, seconds: float, rounds: int, out: Path
+) -> None:
+    """Measure what an engine's link costs the front, and what its delay costs the clients."""
+    logging.configure("console", "error")
+    plan = links.LinksPlan((0, *delays_ms), step_ms / 1000, slots, seconds, rounds)
+    found = links.run(plan, _note)
+    _tell(out, "Links", [], list(of_links(found)), found)
+
+
+def of_links(found: Sequence[links.LinkCost]) -> Iterator[report.Section]:
+    one = found[0]
+    yield (
+        f"Tokens/s, of a {one.link}'s; processor time of the front a token, of a {one.link}'s",
+        [
+            (
+                each.link,
+                f"{each.tokens_per_second:.1f}, {each.tokens_per_second / one.tokens_per_second:.3f};"
+                f" {1e6 * each.cpu_seconds_per_token:.0f} µs,"
+                f" {each.cpu_seconds_per_token / one.cpu_seconds_per_token:.2f}",
+            )
+            for each in found
+        ],
+    )
 
 
 def of_scale(found: Sequence[scale.Scaled], alone: Sequence[front.FrontCost]) -> Iterator[report.Section]:

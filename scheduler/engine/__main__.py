@@ -5,49 +5,41 @@ Only `scheduler/link/process.py` starts it.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import gc
 import os
-import resource
-import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec import structs
+
 from scheduler.engine.backend import Backend, started
+from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.inbox import Inbox
+from scheduler.engine.inbox import Inbox, link_of_process
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engine.ranks.group import lead
+from scheduler.link.framing import engine_inbound
 from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
 
 
 def main() -> NoReturn:
-    faulthandler.enable()
-    # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arguments = argparse.ArgumentParser(prog="python -m scheduler.engine")
-    arguments.add_argument("--fd", type=int, required=True)
-    link = socket.socket(fileno=arguments.parse_args().fd)
-    # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
-    # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
-    # that C code writes to.
-    parents, sys.stdout = sys.stdout, sys.stderr
-    os.dup2(sys.stderr.fileno(), parents.fileno())
-    inbox = Inbox(link)
+    inbox = Inbox(link_of_process("python -m scheduler.engine"), engine_inbound())
     inbox.start()
     try:
         command = _expect_load(inbox.wait())
         try:
+            command = located(command)
             backend = _make_backend(command, inbox)
-            ready = started(backend, command)
+            ready = structs.replace(
+                started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
+            )
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
             # it helps.
@@ -68,7 +60,7 @@ def main() -> NoReturn:
         _exit_with(inbox, Fault(f"{type(error).__name__}: {error}"))
 
 
-def _exit_with(inbox: Inbox, fault: Fault) -> NoReturn:
+def _exit_with(inbox: Inbox[ToEngine], fault: Fault) -> NoReturn:
     inbox.send(fault)
     sys.stderr.flush()
     # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
@@ -107,41 +99,23 @@ def _pace(command: Load) -> PrefillPace:
     return PrefillPace(command.prefill_chunk_tokens, target)
 
 
-def _make_backend(command: Load, inbox: Inbox) -> Backend:
-    match command.backend:
-        case "scripted":
-            return ScriptedBackend(
-                command.scripted,
-                kv_cache_bytes=command.kv_cache_bytes,
-                kv_cache_share=command.kv_cache_share,
-                memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
-                memory_most_bytes=command.memory_most_bytes,
-            )
-        case "mlx":
-            inbox.send(Loading("importing mlx"))
-            # Imported here: a scripted engine starts without the 2 seconds of this import.
-            with _file_limits_kept():
-                from scheduler.engine.mlx import loading as model_loading
-                from scheduler.engine.mlx.pooling import loading as pooling_loading
+def _make_backend(command: Load, inbox: Inbox[ToEngine]) -> Backend:
+    def report(stage: str) -> None:
+        inbox.send(Loading(stage))
 
-            load = model_loading.load if command.pooler is None else pooling_loading.load
-            return load(command, lambda stage: inbox.send(Loading(stage)))
+    if command.ranks is None:
+        return make_backend(command, report)
+
+    def lost(reason: str) -> NoReturn:
+        # The main thread may wait for that rank in a collective, for ever.
+        print(reason, file=sys.stderr, flush=True)
+        inbox.send_last(Fault(reason))
+        os._exit(1)
+
+    return lead(command, report, lost)
 
 
-@contextmanager
-def _file_limits_kept() -> Iterator[None]:
-    """Restore the limits: mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises
-    ValueError where the hard limit is lower. The engine needs a dozen files, and the parent has raised the
-    soft limit already."""
-    set_limit = resource.setrlimit
-    resource.setrlimit = lambda *limits: None
-    try:
-        yield
-    finally:
-        resource.setrlimit = set_limit
-
-
-def _run(loop: EngineLoop, inbox: Inbox) -> NoReturn:
+def _run(loop: EngineLoop, inbox: Inbox[ToEngine]) -> NoReturn:
     """Run until the process ends: when the parent closes the link, the inbox thread exits the process."""
     while True:
         if loop.resting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
-from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
@@ -105,8 +105,8 @@ class Backend(Protocol):
         ...
 
     @property
-    def prefixes(self) -> PrefixCache[Any, Any] | None:
-        """The prefix cache, or None. Only the back end changes it, except for `clear`."""
+    def prefixes(self) -> Prefixes | None:
+        """The prefix cache, or None. Besides the back end only its budget is changed, and it is evicted."""
         ...
 
     @property

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from scheduler.engine.backend import DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
-from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.link.messages import CacheCounters, Inspect, Inspection
 from scheduler.link.reports import CacheReport, DiskReport, PrefixReport
 
@@ -20,9 +19,7 @@ _MAX_REPORTED_COMPLAINTS = 20
 class CacheWatch:
     """Counts, and checks the tree periodically: a violated invariant raises an alarm, never a crash."""
 
-    def __init__(
-        self, prefixes: PrefixCache[Any, Any] | None, disk: DiskWatch | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, prefixes: Prefixes | None, disk: DiskWatch | None, clock: Callable[[], float]) -> None:
         self._prefixes = prefixes
         self._disk = disk
         self._clock = clock

@@ -6,41 +6,68 @@ orphan would hold the model's memory. The thread uses no MLX; only the main thre
 
 from __future__ import annotations
 
+import argparse
+import faulthandler
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
+from typing import Generic, TypeVar
 
-from scheduler.link.framing import encode, engine_inbound
-from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.link.framing import FrameReader, encode
+from scheduler.link.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002
 """Twice the time that the parent takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
+_LAST_SECONDS = 1.0
 PARENT_GONE = 3
 """The exit code of an engine whose parent died or sent an invalid message."""
 
 
-class Inbox:
+_Incoming = TypeVar("_Incoming")
+
+
+def link_of_process(program: str) -> socket.socket:
+    """Prepare a process that its parent started, and return its end of the link: the argument `--fd`."""
+    faulthandler.enable()
+    # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments = argparse.ArgumentParser(prog=program)
+    arguments.add_argument("--fd", type=int, required=True)
+    link = socket.socket(fileno=arguments.parse_args().fd)
+    # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
+    # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
+    # that C code writes to.
+    parents, sys.stdout = sys.stdout, sys.stderr
+    os.dup2(sys.stderr.fileno(), parents.fileno())
+    return link
+
+
+class Inbox(Generic[_Incoming]):
     """Commands that have arrived, in order."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, reader: FrameReader[_Incoming]) -> None:
         self._link = link
-        self._commands: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._reader = reader
+        self._commands: queue.SimpleQueue[_Incoming] = queue.SimpleQueue()
+        self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="inbox", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def wait(self) -> ToEngine:
+    def wait(self) -> _Incoming:
         """Return the next command, without a time limit; if the parent dies, so does the process."""
         return self._commands.get()
 
-    def wait_burst(self) -> list[ToEngine]:
+    def wait_burst(self) -> list[_Incoming]:
         """Return the next command, and those that follow within 2 ms of each other.
 
         For an idle engine: agents send bursts. If the first step had one row of thirty-two, the others would
@@ -56,7 +83,7 @@ class Inbox:
                 break
         return commands
 
-    def wait_briefly(self) -> list[ToEngine]:
+    def wait_briefly(self) -> list[_Incoming]:
         """Return commands that arrive within 2 ms: for an engine without rows that has background work."""
         try:
             first = self._commands.get(timeout=_SILENCE_SECONDS)
@@ -64,24 +91,32 @@ class Inbox:
             return []
         return [first, *self.drain_nowait()]
 
-    def drain_nowait(self) -> list[ToEngine]:
+    def drain_nowait(self) -> list[_Incoming]:
         """Return all commands that have arrived."""
-        commands: list[ToEngine] = []
+        commands: list[_Incoming] = []
         while True:
             try:
                 commands.append(self._commands.get_nowait())
             except queue.Empty:
                 return commands
 
-    def send(self, message: FromEngine) -> None:
+    def send(self, message: WireStruct) -> None:
         """Send a message. Blocks while the parent is behind: 93 step frames fit the socket's buffer."""
-        self._link.sendall(encode(message))
+        with self._sending:
+            self._link.sendall(encode(message))
+
+    def send_last(self, message: WireStruct) -> None:
+        """Send a message before this process exits, from any thread. Not sent where another thread is in the
+        middle of one that the parent does not take."""
+        if self._sending.acquire(timeout=_LAST_SECONDS):
+            self._link.settimeout(_LAST_SECONDS)
+            with suppress(OSError):
+                self._link.sendall(encode(message))
 
     def _read(self) -> None:
-        reader = engine_inbound()
         try:
             while data := self._link.recv(_READ_BYTES):
-                for command in reader.feed(data):
+                for command in self._reader.feed(data):
                     self._commands.put(command)
         except Exception:
             # The parent reads the cause of death from stderr.

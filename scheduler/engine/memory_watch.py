@@ -45,8 +45,8 @@ _GROWTH_PART = 8
 class Prefixes(Protocol):
     """The prefix cache, as far as its budget is concerned."""
 
-    budget_bytes: int
-
+    @property
+    def budget_bytes(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     def pinned_bytes(self) -> int: ...

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from scheduler.errors import LinkError
 from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """A prompt of ten million tokens is 40 MB; a length above this is garbage, not a message."""
 
-_LENGTH_BYTES = 4
+LENGTH_BYTES = 4
 
 
 def _encode_token_ids(value: object) -> memoryview:
@@ -40,14 +41,14 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_token_ids)
 _Incoming = TypeVar("_Incoming")
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def encode(message: WireStruct) -> bytes:
     """Return one frame. Raise LinkError for a message above MAX_FRAME_BYTES."""
-    frame = bytearray(_LENGTH_BYTES)
-    _encoder.encode_into(message, frame, _LENGTH_BYTES)
-    length = len(frame) - _LENGTH_BYTES
+    frame = bytearray(LENGTH_BYTES)
+    _encoder.encode_into(message, frame, LENGTH_BYTES)
+    length = len(frame) - LENGTH_BYTES
     if length > MAX_FRAME_BYTES:
         raise LinkError(f"a message of {length} bytes is above the frame bound of {MAX_FRAME_BYTES}")
-    frame[:_LENGTH_BYTES] = length.to_bytes(_LENGTH_BYTES, "big")
+    frame[:LENGTH_BYTES] = length.to_bytes(LENGTH_BYTES, "big")
     return bytes(frame)
 
 
@@ -63,18 +64,18 @@ class FrameReader(Generic[_Incoming]):
         self._buffer += data
         start = 0
         try:
-            while len(self._buffer) - start >= _LENGTH_BYTES:
-                end = start + _LENGTH_BYTES + self._length_at(start)
+            while len(self._buffer) - start >= LENGTH_BYTES:
+                end = start + LENGTH_BYTES + self._length_at(start)
                 if len(self._buffer) < end:
                     break
-                body = bytes(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
+                body = bytes(memoryview(self._buffer)[start + LENGTH_BYTES : end])
                 start = end
                 yield self._decode(body)
         finally:
             del self._buffer[:start]
 
     def _length_at(self, start: int) -> int:
-        length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
+        length = int.from_bytes(self._buffer[start : start + LENGTH_BYTES], "big")
         if length > MAX_FRAME_BYTES:
             raise LinkError(f"a frame announces {length} bytes, above the bound of {MAX_FRAME_BYTES}")
         return length
@@ -87,11 +88,17 @@ class FrameReader(Generic[_Incoming]):
             raise LinkError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 
+def message_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """For a FrameReader of messages of this type, which may hold token ids. `kind`: a WireStruct, or a union
+    of them."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_token_ids)
+
+
 def engine_inbound() -> FrameReader[ToEngine]:
     """A reader for what the engine receives."""
-    return FrameReader(msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_token_ids))
+    return FrameReader(message_decoder(ToEngine))
 
 
 def parent_inbound() -> FrameReader[FromEngine]:
     """A reader for what the parent receives."""
-    return FrameReader(msgspec.msgpack.Decoder(FromEngine, dec_hook=_decode_token_ids))
+    return FrameReader(message_decoder(FromEngine))

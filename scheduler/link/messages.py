@@ -21,12 +21,15 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
 """Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
 took the library 3 s."""
+
+
+MOST_RANKS = 64
 
 
 class ScriptedPlan(WireStruct, frozen=True):
@@ -45,6 +48,22 @@ class AdapterSource(WireStruct, frozen=True):
     name: str
     folder: str
     key: str
+
+
+class RankGroup(WireStruct, frozen=True):
+    """One engine of several `mx.distributed` ranks. The parent knows rank 0 only, which gets the Load."""
+
+    ranks: int
+    backend: Literal["ring", "jaccl", "nccl"]
+    hosts: tuple[str, ...]
+    """Of each rank, IP:PORT on which its neighbours in the ring reach it. Empty: all ranks are on this
+    machine, and rank 0 chooses the ports."""
+    control: str = ""
+    """IP:PORT of rank 0, where the processes of the other ranks dial it; empty: rank 0 starts them."""
+    token: str = ""
+    """What a process that dials `control` must know. Never logged."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
 
 
 class Load(WireStruct, frozen=True, tag="load"):
@@ -86,6 +105,12 @@ class Load(WireStruct, frozen=True, tag="load"):
     """LoRA adapters to load with the model."""
     pooler: Pooler | None = None
     """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
+    ranks: RankGroup | None = None
+    """None: one process computes the model."""
+    model: str = ""
+    """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
+    fingerprint: str = ""
+    """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -240,6 +265,12 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """The least limit with which it runs, without a row; 0: none is known."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
     """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
+    ranks: int = 1
+    """Processes that compute the model together."""
+    fingerprint: str = ""
+    """That of Load: this model is loaded."""
+    host: str = ""
+    """The engine's machine, as it names itself."""
 
 
 class LogprobsOut(WireStruct, frozen=True):

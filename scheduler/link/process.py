@@ -12,21 +12,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
 import trio
 
 from scheduler.link.channel import Channel
+from scheduler.link.stderr_tail import StderrTail
 
-_log = structlog.get_logger("engine")
-_STDERR_LINES_KEPT = 400
-"""Enough for a deep traceback with its header, which is needed to find the exception line, and for the stacks
-of all threads that faulthandler writes behind a device's last words: six lines for one that waits."""
 _DUMP_SECONDS = 1.0
 """Time for a hung engine to write its stacks."""
 _LAST_WORDS_SECONDS = 1.0
@@ -58,14 +53,19 @@ class LaunchFailed(Exception):
     """No engine process could be started, for lack of descriptors, processes or memory. It may work later."""
 
 
+class LaunchRefused(Exception):
+    """The machine and this server cannot work together, as one of them is: a sentence for the operator. No
+    further attempt is made by itself."""
+
+
 class EngineLauncher(Protocol):
     """Starts an engine: a process, or in tests the engine's loop over memory."""
 
     async def run(self, session: Session) -> Exit:
         """Start an engine, run `session` with its channel, and return when the engine has ended.
 
-        Ends the engine when the session returns, raises or is cancelled. Raises LaunchFailed before the
-        session has begun.
+        Ends the engine when the session returns, raises or is cancelled. Raises LaunchFailed or
+        LaunchRefused before the session has begun.
         """
         ...
 
@@ -84,13 +84,13 @@ class ProcessLauncher:
     async def run(self, session: Session) -> Exit:
         process, ours = await self._launch()
         channel = Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
-        last_stderr: deque[str] = deque(maxlen=_STDERR_LINES_KEPT)
+        tail = StderrTail()
         relayed = trio.Event()
         assert process.stderr is not None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.write_forever)
-                nursery.start_soon(_relay_stderr, process.stderr, last_stderr, relayed)
+                nursery.start_soon(_relay_stderr, process.stderr, tail, relayed)
                 try:
                     await session(channel)
                 finally:
@@ -101,7 +101,7 @@ class ProcessLauncher:
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await process.stderr.aclose()
-        return Exit(process.returncode, tuple(last_stderr))
+        return Exit(process.returncode, tail.lines)
 
     async def _launch(self) -> tuple[trio.Process, socket.socket]:
         """Start the process. Return it and the parent's end of its link."""
@@ -156,23 +156,10 @@ class ProcessLauncher:
                 await process.wait()
 
 
-async def _relay_stderr(stream: trio.abc.ReceiveStream, kept: deque[str], relayed: trio.Event) -> None:
-    """Copy the engine's stderr to our log, line by line; keep the last lines for the cause of death."""
-
-    def relay(line: bytes) -> None:
-        text = line.decode("utf-8", "replace").rstrip()
-        if text:
-            kept.append(text)
-            _log.info("engine_stderr", line=text)
-
-    pending = b""
+async def _relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
     try:
         async for data in stream:
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                relay(line)
-            # Bound a line that never ends.
-            pending = pending[-8192:]
-        relay(pending)
+            tail.feed(data)
+        tail.end()
     finally:
         relayed.set()

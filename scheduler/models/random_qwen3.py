@@ -17,8 +17,7 @@ import json
 import os
 import secrets
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
+
+from scheduler.user_cache import user_cache_folder as user_cache_folder
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
@@ -84,16 +85,6 @@ class Shape:
 
 TINY: Final = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=32, feed_forward=192, seed=20)
 BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, feed_forward=1152, seed=13)
-
-
-def user_cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for this user's caches on this platform. Creates nothing."""
-    if xdg := environment.get("XDG_CACHE_HOME"):
-        return Path(xdg) / "penstock"
-    home = Path(environment.get("HOME") or os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "penstock"
-    return home / ".cache" / "penstock"
 
 
 def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:

@@ -82,7 +82,7 @@ class Member:
             lambda cause: self.supervisor.declare_hung(cause),
             replaceable=lambda: owner.others_ready(self),
         )
-        self.supervisor = Supervisor(launcher, self._load, self, config.supervision)
+        self.supervisor = Supervisor(launcher, self._load, self, config.supervision, owner.kinship.refusal)
         self.budget_inspected = False
         """Whether this process's KV budget was inspected."""
         self._config = config
@@ -107,6 +107,16 @@ class Member:
     @property
     def ready(self) -> bool:
         return self.sender.connected
+
+    @property
+    def linked(self) -> bool:
+        """Whether a process of it runs, which may still be loading."""
+        return self.supervisor.linked
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be started, and nobody tries."""
+        return self.never_ready is not None
 
     @property
     def requests(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scheduler.link.messages import Counters, Ready, SetMemoryLimit
 from scheduler.pool.adapters import Adapters
+from scheduler.pool.kinship import Kinship
 from scheduler.recovery.death import Death
 from scheduler.requests.record import StreamRecord
 
@@ -28,6 +29,7 @@ class Owner(Protocol):
     """The pool, to its members."""
 
     adapters: Adapters
+    kinship: Kinship
 
     def engine_ready(self, member: Member) -> None: ...
     def engine_stepped(self, member: Member) -> None:

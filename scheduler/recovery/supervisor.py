@@ -30,7 +30,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher, Exit, LaunchFailed
+from scheduler.link.process import EngineLauncher, Exit, LaunchFailed, LaunchRefused
 from scheduler.recovery.deadlines import load_limit_seconds
 from scheduler.recovery.death import Death, conclude
 from scheduler.statistics import DeathCause, EngineCondition, EngineStatistics
@@ -86,6 +86,8 @@ class EngineLife:
     """Why its life ended."""
     death: DeathCause = DeathCause.EXIT
     reported_fault: bool = False
+    refused: bool = False
+    """Whether no further one should be tried."""
     stack: str = ""
     """The traceback of a load that failed."""
 
@@ -103,12 +105,15 @@ class Supervisor:
         load: Callable[[], Load],
         listener: EngineListener,
         config: SupervisionConfig,
+        refusal: Callable[[Ready], str] = lambda ready: "",
     ) -> None:
-        """`load` is called once for each engine."""
+        """`load` is called once for each engine. `refusal`: why an engine that says this of itself must not
+        serve, and no further one be tried; empty: it may."""
         self._launcher = launcher
         self._load = load
         self._listener = listener
         self._config = config
+        self._refusal = refusal
         self._life: EngineLife | None = None
         """The engine that is loading or ready; None before its process runs and after its end."""
         self._restarts = 0
@@ -126,6 +131,11 @@ class Supervisor:
             None if self._life is None else self._life.ready,
             self._death_cause,
         )
+
+    @property
+    def linked(self) -> bool:
+        """Whether an engine's process runs: it loads, or is ready."""
+        return self._life is not None
 
     @property
     def was_ready(self) -> bool:
@@ -147,7 +157,8 @@ class Supervisor:
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engine.
 
-        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail.
+        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
+        and if any engine, or the machine that it should run on, is refused.
         """
         backoff = self._config.backoff_first_seconds
         # A load that was stopped did not fail.
@@ -160,6 +171,9 @@ class Supervisor:
                 exit_ = await self._launcher.run(partial(self._session, life))
             except LaunchFailed as error:
                 exit_ = self._not_launched(life, str(error))
+            except LaunchRefused as error:
+                self._not_launched(life, str(error))
+                raise EngineNeverReady(str(error)) from error
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
             last_words = (*exit_.last_stderr, *life.stack.splitlines(), life.cause)
             death = conclude(life.death, last_words, exit_.returncode)
@@ -167,6 +181,8 @@ class Supervisor:
             detail = "" if death.detail is None or death.detail in life.cause else f": {death.detail}"
             self._last_death = f"{life.cause}; the engine {exit_}{detail}"
             self._report(self._listener.engine_died, death)
+            if life.refused:
+                raise EngineNeverReady(life.cause)
             if self._slowest_load_seconds is None and (
                 life.reported_fault or self._failed_starts >= _FIRST_STARTS
             ):
@@ -252,6 +268,9 @@ class Supervisor:
         if ready.refused_adapters and not self.was_ready:
             # An operator who starts a server with an adapter wants to know, not to find it missing.
             raise EngineFault(ready.refused_adapters[0][1])
+        if refusal := self._refusal(ready):
+            life.refused = True
+            raise EngineFault(refusal)
         life.ready, life.became_ready_at = ready, trio.current_time()
         self._slowest_load_seconds = max(life.became_ready_at - started_at, self._slowest_load_seconds or 0.0)
         self._failed_starts = 0

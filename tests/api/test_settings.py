@@ -18,6 +18,7 @@ from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
 from api.settings import ServeSettings
 from scheduler.errors import OptionError, StartupError
+from scheduler.link.messages import RankGroup
 from scheduler.link.pooling import Pooler
 from tests.api import option_table
 from tests.api.field_table import README
@@ -214,6 +215,31 @@ def test_adapters_are_given_several_times_or_with_commas(
 def test_an_adapter_has_a_name_of_its_own_and_a_folder(text: str) -> None:
     with pytest.raises(OptionError, match="--adapter"):
         load({"adapter": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "named"),
+    [
+        ({"kv_disk": "/tmp"}, 1, "--kv-disk"),
+        ({"adapter": "red=/none"}, 1, "--adapter"),
+        ({}, 2, "several models"),
+        ({"kv_disk": "/tmp", "adapter": "red=/none"}, 1, "--kv-disk and --adapter"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_at_start(options: dict[str, str], models: int, named: str) -> None:
+    """Before a process is started, by the name of the option."""
+    settings = load({"ranks": "2", **options})
+    with pytest.raises(StartupError, match=f"--ranks 2 does not go with {named}$"):
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), models=models)
+
+
+def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
+    one, two = (
+        scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
+        for given in ({}, {"ranks": "2"})
+    )
+    assert one.load_message().ranks is None
+    assert two.load_message().ranks == RankGroup(2, "ring", ())
 
 
 def test_more_adapters_than_there_may_be_are_refused() -> None:

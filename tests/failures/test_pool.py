@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
-from scheduler.errors import PoisonousRequest, Unavailable
+from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.link.process import Exit, Session
@@ -36,6 +37,16 @@ class Broken:
             raise ValueError("this GPU is broken")
 
         return await LoopbackLauncher(refuse).run(session)
+
+
+class OnceBroken(LoopbackLauncher):
+    """Its first engine says why it cannot start."""
+
+    async def run(self, session: Session) -> Exit:
+        if self.starts == 0:
+            self.starts += 1
+            return await Broken().run(session)
+        return await super().run(session)
 
 
 class Engines:
@@ -169,6 +180,31 @@ async def test_an_engine_that_never_starts_leaves_the_others_serving(autojump_cl
 
 
 @trio_test
+async def test_an_engine_of_another_model_never_joins(autojump_clock: MockClock) -> None:
+    """What others have begun would go on with other tokens there. It is shown as failed, by name, gets no
+    request and is not started again; adding another one is another attempt."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        for number, vocabulary in ((1, 9), (2, PLAN.vocabulary)):
+            plan = msgspec.structs.replace(PLAN, vocabulary=vocabulary)
+            engines.launchers[number] = LoopbackLauncher(
+                lambda load, plan=plan: scripted(msgspec.structs.replace(load, scripted=plan))  # type: ignore[misc]
+            )
+            engines.scheduler.pool.add()
+        await engines.until(lambda: engines.conditions() == {"0": "ready", "1": "failed", "2": "ready"})
+        last_death = engines.scheduler.operations.report().engines[1].last_death
+        assert last_death is not None
+        assert "unlike this pool's" in last_death
+        assert f"vocabulary 9, not {PLAN.vocabulary}" in last_death
+        clients = await engines.come(nursery, 8)
+        assert {engines.engine_of(client) for client in clients} == {"0", "2"}
+        await engines.scheduler.wait_idle()
+        assert engines.launchers[1].starts == 1
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
 async def test_admission_closes_only_when_no_engine_is_left_to_count_on(autojump_clock: MockClock) -> None:
     """One in a crash loop, then both."""
     recovery = RecoveryConfig(max_engine_deaths=2, death_window_seconds=60)
@@ -276,3 +312,44 @@ async def test_all_at_once(autojump_clock: MockClock) -> None:
     for client in clients:
         assert isinstance(client.finals[0], Finished)
         await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_where_nodes_decide_there_may_be_no_engine(autojump_clock: MockClock) -> None:
+    """Requests wait, operators add and drain none, and reports are empty."""
+    engines = Engines(0, nodes_decide=True, must_start=False)
+    pool = engines.scheduler.pool
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engines.scheduler.run)
+        client = Client(ask("early", max_tokens=LONG))
+        nursery.start_soon(client.follow, engines.scheduler)
+        await engines.until(lambda: engines.scheduler.operations.statistics().queued == 1)
+        assert engines.scheduler.operations.report().engines == ()
+        with pytest.raises(NodesDecide):
+            pool.add()
+        added = pool.add(LoopbackLauncher(lambda load: scripted(load)))
+        await engines.scheduler.wait_idle()
+        with pytest.raises(NodesDecide):
+            pool.drain(added.name)
+        pool.remove(added.name)
+        await engines.until(lambda: engines.conditions() == {})
+        assert engines.scheduler.operations.statistics().blocked is None
+        nursery.cancel_scope.cancel()
+    await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_clock: MockClock) -> None:
+    """Under its own name; others are left alone."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        engines.launchers[1] = once_broken = OnceBroken()
+        engines.scheduler.pool.add()
+        await engines.until(lambda: engines.conditions()["1"] == "failed")
+        engines.scheduler.pool.retry("0")
+        engines.scheduler.pool.retry("1")
+        await engines.all_ready()
+        assert (engines.launchers[0].starts, once_broken.starts) == (1, 2)
+        (client,) = await engines.come(nursery, 1)
+        await engines.scheduler.wait_idle()
+    await check_undisturbed(client, PLAN)

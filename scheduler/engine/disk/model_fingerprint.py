@@ -1,6 +1,7 @@
 """The fingerprint of a model: a digest over everything that the same tokens' state depends on.
 
-Called once at load, in a thread beside the loading of the weights, which reads the same bytes. A wrong "same"
+Called once at load, in a thread beside the loading of the weights, which reads the same bytes. (For copies on
+several machines there is another, `portable_fingerprint`.) A wrong "same"
 gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, and times only
 if there is too much content to read.
 """
@@ -46,6 +47,25 @@ def fingerprint(
     if adapter is not None:
         parts = sorted(adapter.iterdir()) if adapter.is_dir() else [adapter]
         _add_files(digest, (part for part in parts if part.is_file()), whole=True)
+    return digest.hexdigest()
+
+
+def portable_fingerprint(folder: Path) -> str:
+    """Return 64 hex digits for the model in `folder`, the same on every machine that has a copy of it, in
+    less than a second: config.json, the model's own code, the tokenizer, and of each weights file its header
+    and 64 KiB of every 16 MiB. Raise OSError if a file cannot be read.
+
+    For machines that should have the same model: it finds another one, not an edit between the samples.
+    """
+    digest = blake2b(digest_size=32)
+    model = sorted(file for pattern in ("*.json", "*.py") for file in folder.glob(pattern))
+    kept = (file for file in model if _shapes_the_model(file) or file.name == "tokenizer.json")
+    _add_files(digest, kept, whole=True)
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            for part in (path.name.encode(), f"{size}".encode(), _samples(file, size)):
+                _add(digest, part)
     return digest.hexdigest()
 
 

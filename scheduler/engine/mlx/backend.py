@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
@@ -160,6 +161,9 @@ class MlxBackend:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
 
     def load_adapter(self, source: AdapterSource) -> None:
+        if self._description.ranks > 1:
+            with named(source.name):
+                raise AdapterRefused("a model over several ranks takes no adapters: serve it without --ranks")
         self._adapters.load(source)
 
     def unload_adapter(self, key: str) -> None:

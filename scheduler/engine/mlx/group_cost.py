@@ -30,6 +30,8 @@ _MOST_BYTES = 512 << 20
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
 """Within it, more rounds than the least are made."""
+FIXED_ROUNDS = 9
+"""Where several ranks make the same model calls, whatever their clocks say."""
 _LEAST_COST, _MOST_COST = 64, 8192
 _AGREEMENT = 2.0
 """How many times the lesser of two measurements the other may be. On a busy machine they differ by more, and
@@ -47,17 +49,18 @@ class Times(NamedTuple):
 
 
 def group_cost_tokens(
-    model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter
+    model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
 ) -> int | None:
     """Return it, within 64 to 8,192. None where nothing can be said: no layer can be shared, rows are too
-    large, the model raises, copies of a long run cost nothing, or two measurements disagree."""
+    large, the model raises, copies of a long run cost nothing, or two measurements disagree. `rounds` None:
+    as many as there is time for."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))
     if tokens < _LEAST_LONG_TOKENS:
         return None
     try:
-        return agreed_cost(step_times(model, tokens, clock), tokens)
+        return agreed_cost(step_times(model, tokens, clock, rounds), tokens)
     except Exception:  # Models raise many types for a cache that they do not expect.
         return None
 
@@ -80,7 +83,7 @@ def cost_in_tokens(times: Times, tokens: int) -> int | None:
 
 
 def step_times(
-    model: Any, tokens: int, clock: Callable[[], float] = time.perf_counter
+    model: Any, tokens: int, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
 ) -> tuple[Times, Times]:
     """Time steps in turn, in two measurements that alternate. The fastest of each counts, for other work on
     the machine can only slow a step; the first warms up."""
@@ -94,8 +97,8 @@ def step_times(
     ]
     seconds: list[list[float]] = [[] for _ in steps]
     begun = clock()
-    for done in range(_MOST_ROUNDS):
-        if done >= _LEAST_ROUNDS and clock() - begun > _SECONDS:
+    for done in range(rounds or _MOST_ROUNDS):
+        if rounds is None and done >= _LEAST_ROUNDS and clock() - begun > _SECONDS:
             break
         for own, step in zip(seconds, steps, strict=True):
             started = clock()

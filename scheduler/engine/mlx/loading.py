@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
+from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
@@ -28,11 +32,14 @@ from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
-from scheduler.engine.mlx.group_cost import group_cost_tokens
+from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
+from scheduler.engine.mlx.sharding.join import join
+from scheduler.engine.mlx.sharding.rank import Rank
+from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
@@ -58,18 +65,33 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
 
 
 def load_weights(
-    command: Load, report: Callable[[str], None], read: Callable[[Load], tuple[Any, dict[str, Any]]] = read
+    command: Load,
+    report: Callable[[str], None],
+    read: Callable[[Load], tuple[Any, dict[str, Any]]] = read,
+    rank: Rank | None = None,
 ) -> Loaded:
-    """Load the model of `command`, run one token through it, and describe it. Raises what `load` does."""
+    """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
+    Raises what `load` does."""
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    if rank is not None:
+        way = way_of(model, rank.group.ranks)
+        rank.compare(_facts(model, config))
+        report("joining the ranks")
+        split(model, join(rank.group, rank.number), way)
+        command = msgspec.structs.replace(command, sharers=command.sharers * rank.on_this_machine)
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)
+    if rank is not None:
+        limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
     device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)
-    _evaluate(_arrays(model), report)
+    _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
+    if rank is not None:
+        report("waiting for the other ranks")
+        rank.wait()
     report("running one token")
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
@@ -85,23 +107,41 @@ def load_weights(
         weights_dtype=_dtype_names(parameters),
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
+        ranks=1 if rank is None else rank.group.ranks,
     )
+    if rank is not None:
+        rank.compare({"cache": str(held)})
     return Loaded(model, config, description, held, limit)
 
 
-def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
-    """Load the model of `command`, run one token through it, and describe it.
+def load(
+    command: Load,
+    report: Callable[[str], None],
+    rank: Rank | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> MlxBackend:
+    """Load the model of `command`, run one token through it, and describe it. `rank`: this process's place in
+    an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
+    ages, in seconds.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, and ModelUnusable.
+    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
-    loaded = load_weights(command, report)
+    # The batch's stream: collectives of two streams would meet the other rank's in any order.
+    with nullcontext() if rank is None else mx.stream(generation_stream):
+        return _load(command, report, rank, clock)
+
+
+def _load(
+    command: Load, report: Callable[[str], None], rank: Rank | None, clock: Callable[[], float]
+) -> MlxBackend:
+    loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
-    kept = _verdict(model, config, command, description, held)
+    kept = _verdict(model, config, command, description, held, rank)
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
-    grammars = _grammars(Path(command.model_folder), description.vocabulary, config)
+    grammars = _grammars(Path(command.model_folder), description.vocabulary, config, timed=rank is None)
     limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
@@ -110,7 +150,8 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
         command,
         description,
         held,
-        tier=tier,
+        clock,
+        tier,
         group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
         batching=batching,
@@ -118,7 +159,14 @@ def load(command: Load, report: Callable[[str], None]) -> MlxBackend:
     )
 
 
-def _verdict(model: Any, config: dict[str, Any], command: Load, description: Ready, held: RowBytes) -> Kept:
+def _verdict(
+    model: Any,
+    config: dict[str, Any],
+    command: Load,
+    description: Ready,
+    held: RowBytes,
+    rank: Rank | None = None,
+) -> Kept:
     """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
     is printed to stderr."""
     if command.load_check == "off":
@@ -128,10 +176,17 @@ def _verdict(model: Any, config: dict[str, Any], command: Load, description: Rea
         _verdict_key(model, config, command, description),
     )
     kept = folder.read(key) if command.verdict_folder else None
+    if rank is not None:
+        # A check is model calls, which all ranks make, or none.
+        kept = rank.decided(kept, Kept | None)
     if kept is None:
         verdict = _checked(model, command, description, held)
-        cost = group_cost_tokens(model, held) if verdict.batching.in_place else None
+        cost = None
+        if verdict.batching.in_place:
+            cost = group_cost_tokens(model, held, rounds=None if rank is None else FIXED_ROUNDS)
         kept = Kept(verdict, cost)
+        if rank is not None:
+            kept = rank.decided(kept, Kept)
         if command.verdict_folder:
             folder.write(key, kept)
     verdict = kept.verdict
@@ -145,9 +200,11 @@ def _verdict(model: Any, config: dict[str, Any], command: Load, description: Rea
 def _verdict_key(model: Any, config: dict[str, Any], command: Load, description: Ready) -> str:
     software = (version(name) for name in ("penstock", "mlx", "mlx-lm"))
     with_prefixes = str(command.kv_cache_bytes != 0)
+    ranks = () if description.ranks == 1 else (f"{description.ranks} ranks",)
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
+        *ranks,
     )
 
 
@@ -162,11 +219,13 @@ def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> V
     return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0)
 
 
-def _grammars(folder: Path, vocabulary: int, config: dict[str, Any]) -> Grammars:
+def _grammars(folder: Path, vocabulary: int, config: dict[str, Any], timed: bool) -> Grammars:
     """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
-    to stderr."""
+    to stderr. `timed`: slow masks end their row. Not on ranks: they measure other times, and a row that ended
+    on one of them only would be the end of all."""
     try:
-        return Grammars(grammar_tokenizer(folder, vocabulary, config))
+        tokenizer = grammar_tokenizer(folder, vocabulary, config)
+        return Grammars(tokenizer) if timed else Grammars(tokenizer, clock=lambda: 0.0)
     except Exception as error:  # transformers' parsers raise many types.
         print(f"structured output is not available: {error}", file=sys.stderr)
         return Grammars(None)
@@ -177,6 +236,9 @@ def _disk_tier(
 ) -> DiskTier | None:
     """Return None if it is not requested, or not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
+        return None
+    if load.ranks is not None:
+        print("the disk tier is not available: a model over several ranks has none", file=sys.stderr)
         return None
     report("scanning the disk tier")
     layout = CacheLayout(model)
@@ -191,20 +253,39 @@ def _disk_tier(
         return None
 
 
+def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
+    """What must be equal on all ranks before they compute: collectives of other shapes would never end."""
+    parameters: Any = tree_flatten(model.parameters())
+    shapes = [(path, value.shape, str(value.dtype)) for path, value in parameters]
+    whole = json.dumps([config, shapes], sort_keys=True, default=str)
+    return {
+        "device": device().name,
+        "software": ", ".join(f"{name} {version(name)}" for name in ("penstock", "mlx", "mlx-lm")),
+        "weights' type": _dtype_names([value for _, value in parameters]),
+        "model": f"{config.get('model_type')} {blake2b(whole.encode(), digest_size=6).hexdigest()}",
+    }
+
+
 _SLICE_BYTES = 1 << 30
 """Of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
+_PART_BYTES = 8 << 20
+"""The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it
+on a rank, the peak was 1.03 times the part with 4 MiB, 1.06 with 32 MiB and 1.36 with 1 GiB."""
 
 
-def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None]) -> None:
+def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None], slice_bytes: int) -> None:
     total, done, piece, piece_bytes = sum(array.nbytes for array in weights), 0, list[mx.array](), 0
+    percent = 0
     for array in weights:
         piece.append(array)
         piece_bytes += array.nbytes
-        if piece_bytes >= _SLICE_BYTES:
+        if piece_bytes >= slice_bytes:
             mx.eval(piece)
             done, piece, piece_bytes = done + piece_bytes, [], 0
-            report(f"reading weights: {100 * done // total} %")
+            if 100 * done // total > percent:
+                percent = 100 * done // total
+                report(f"reading weights: {percent} %")
     mx.eval(piece)
 
 

@@ -13,7 +13,8 @@ from scheduler.engine.inbox import PARENT_GONE
 _PROGRAM = """
 import socket, sys
 from scheduler.engine.inbox import Inbox
-inbox = Inbox(socket.socket(fileno=int(sys.argv[1])))
+from scheduler.link.framing import engine_inbound
+inbox = Inbox(socket.socket(fileno=int(sys.argv[1])), engine_inbound())
 inbox.start()
 inbox.wait()
 """

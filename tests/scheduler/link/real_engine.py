@@ -18,7 +18,8 @@ import trio
 import scheduler
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.messages import PROTOCOL_VERSION, FromEngine, Load, Ready, ScriptedPlan
-from scheduler.link.process import Exit, ProcessLauncher
+from scheduler.link.process import EngineLauncher, Exit, ProcessLauncher
+from tests.fakes.local_hosts import LocalStarter, OverTcp
 
 _LIMIT_SECONDS = 20.0
 """Far above any duration here: it only keeps a broken test from waiting forever."""
@@ -35,7 +36,9 @@ _held.flush()
 class RealEngine:
     """The launcher under test, and a check with the system whether its engine lives."""
 
-    def __init__(self, folder: Path, on_start: str = "", stop_seconds: float = 10.0) -> None:
+    def __init__(
+        self, folder: Path, on_start: str = "", stop_seconds: float = 10.0, *, over_tcp: bool = False
+    ) -> None:
         (folder / "sitecustomize.py").write_text(_ON_START + on_start)
         self._file = folder / "engine"
         # Buffered even if the tests are not: some faults show only then.
@@ -45,7 +48,10 @@ class RealEngine:
             "PYTHONPATH": os.pathsep.join([str(folder), str(Path(scheduler.__file__).parents[1])]),
             "TEST_ENGINE_FILE": str(self._file),
         }
-        self.launcher = ProcessLauncher(self.environment, stop_seconds)
+        self.launcher: EngineLauncher = ProcessLauncher(self.environment, stop_seconds)
+        if over_tcp:
+            own = {name: self.environment[name] for name in ("PYTHONPATH", "TEST_ENGINE_FILE")}
+            self.launcher = OverTcp(LocalStarter(folder), stop_seconds, own)
         self.exit: Exit | None = None
 
     @property

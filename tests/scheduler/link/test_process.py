@@ -188,7 +188,7 @@ def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_sec
         assert engine.exit.returncode == 3, "an engine that obeys the end of the link leaves with status 3"
 
 
-def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: RealEngine) -> None:
+def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(child: RealEngine) -> None:
     """The start always has an owner: cancelled at any of these moments, the engine is gone, and no socket is
     left open (a ResourceWarning would fail this test)."""
     for seconds in (0.0, 0.001, 0.01, 0.03, 0.1):
@@ -199,15 +199,15 @@ def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(engine: Real
 
         async def main(seconds: float = seconds) -> None:
             with trio.move_on_after(seconds):
-                await engine.launcher.run(session)
+                await child.launcher.run(session)
 
         trio.run(main)
-        if engine.started:
-            engine.assert_gone()
+        if child.started:
+            child.assert_gone()
 
 
 def test_an_engine_that_cannot_be_started_leaves_no_socket(
-    engine: RealEngine, monkeypatch: pytest.MonkeyPatch
+    child: RealEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's error reaches the caller, and both ends of the link are closed."""
 
@@ -217,7 +217,7 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     before = len(os.listdir("/dev/fd"))
     with pytest.raises(LaunchFailed, match="No such file"):
-        trio.run(engine.run, session)
+        trio.run(child.run, session)
     assert len(os.listdir("/dev/fd")) == before
 
 
@@ -240,11 +240,11 @@ def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngi
 
 
 def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
-    make_engine: Callable[..., RealEngine],
+    make_child: Callable[..., RealEngine],
 ) -> None:
     """An engine stopped by a signal cannot notice that its link is closed: it gets `stop_seconds`, then it is
     killed and reaped."""
-    engine = make_engine(stop_seconds=0.3)
+    engine = make_child(stop_seconds=0.3)
     stopped_at: list[float] = []
 
     async def session(channel: Channel) -> None:
@@ -292,8 +292,9 @@ def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., Re
     with capture_logs() as logs:
         ended = trio.run(engine.run, session)
     assert ended.last_stderr == (*(f"line {n}" for n in range(101, 500)), "the very last words")
-    assert [entry["line"] for entry in logs][-1] == "the very last words"
-    assert len(logs) == 501
+    lines = [entry["line"] for entry in logs if entry["event"] == "engine_stderr"]
+    assert lines[-1] == "the very last words"
+    assert len(lines) == 501
 
 
 _PARENT = """
@@ -321,11 +322,11 @@ trio.run(ProcessLauncher(environment, stop_seconds=60).run, session)
     ("step_seconds", "hang_at_step"), [(0.001, 0), (30.0, 0), (0.0, 1)], ids=["busy", "long step", "hanging"]
 )
 def test_a_killed_parent_leaves_no_orphan(
-    make_engine: Callable[..., RealEngine], step_seconds: float, hang_at_step: int
+    make_child: Callable[..., RealEngine], step_seconds: float, hang_at_step: int
 ) -> None:
     """SIGKILL of the parent, which cannot react: the engine is gone within a second, also from the middle of
     a long step and from one that never ends."""
-    engine = make_engine(in_engine_process(Faults(hang_at_step=hang_at_step)))
+    engine = make_child(in_engine_process(Faults(hang_at_step=hang_at_step)))
     root = str(Path(scheduler.__file__).parents[1])
     environment = {
         **engine.environment,
@@ -351,7 +352,7 @@ def test_a_killed_parent_leaves_no_orphan(
 
 @pytest.mark.parametrize("free", range(6))
 def test_without_descriptors_there_is_no_engine_and_nothing_is_left_open(
-    engine: RealEngine, free: int
+    child: RealEngine, free: int
 ) -> None:
     """At any point of the start; with descriptors again the next engine starts."""
     seen: list[str] = []
@@ -369,13 +370,13 @@ def test_without_descriptors_there_is_no_engine_and_nothing_is_left_open(
         resource.setrlimit(resource.RLIMIT_NOFILE, (first, limits[1]))
         try:
             with pytest.raises(LaunchFailed, match="Too many open files"):
-                await engine.launcher.run(session)
+                await child.launcher.run(session)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         again = os.dup(0)
         os.close(again)
         assert again == first - free
-        await engine.launcher.run(session)
+        await child.launcher.run(session)
 
     trio.run(run)
     assert seen == ["scripted"]

@@ -21,7 +21,7 @@ from scheduler.link.messages import (
     Ready,
     StepOutput,
 )
-from scheduler.link.process import Exit, LaunchFailed, Session
+from scheduler.link.process import Exit, LaunchFailed, LaunchRefused, Session
 from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.statistics import DeathCause, EngineCondition
@@ -272,3 +272,44 @@ async def test_a_first_engine_that_cannot_be_launched_is_given_up(autojump_clock
     supervisor, _ = supervise(Starved(range(0, 99)))
     with pytest.raises(EngineNeverReady, match="Too many open files"):
         await supervisor.run()
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["the first", "a later one"])
+@trio_test
+async def test_an_engine_that_is_refused_is_not_tried_again(earlier: int, autojump_clock: MockClock) -> None:
+    """For what it says of itself, also after engines that were not refused."""
+    launcher = LivesLauncher(*[says(READY, then_lives=5)] * earlier, healthy)
+    heard = Heard()
+    asked: list[Ready] = []
+
+    def refusal(ready: Ready) -> str:
+        asked.append(ready)
+        return "it is another model" if len(asked) > earlier else ""
+
+    with pytest.raises(EngineNeverReady, match=r"^it is another model$"):
+        await Supervisor(launcher, lambda: LOAD, heard, CONFIG, refusal).run()
+    assert asked == [READY] * (earlier + 1)
+    assert heard.calls == [*["ready", "lost"] * earlier, "lost"]
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["the first", "a later one"])
+@trio_test
+async def test_a_machine_that_is_refused_is_not_tried_again(earlier: int, autojump_clock: MockClock) -> None:
+    """It was updated, say, and speaks another protocol."""
+
+    class Refused:
+        def __init__(self) -> None:
+            self.attempts = 0
+
+        async def run(self, session: Session) -> Exit:
+            self.attempts += 1
+            if self.attempts <= earlier:
+                return await LivesLauncher(says(READY, then_lives=5)).run(session)
+            raise LaunchRefused("host mac-2 speaks protocol 99")
+
+    launcher = Refused()
+    supervisor, heard = supervise(launcher)
+    with pytest.raises(EngineNeverReady, match=r"^host mac-2 speaks protocol 99$"):
+        await supervisor.run()
+    assert launcher.attempts == earlier + 1
+    assert heard.calls == [*["ready", "lost"] * earlier, "lost"]

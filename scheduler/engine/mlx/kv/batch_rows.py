@@ -100,6 +100,15 @@ class BatchRows:
         """The position of each row's next token."""
         return self._geometry.offsets(self._private.end)
 
+    @property
+    def keys(self) -> mx.array | None:
+        """The rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
+        return self._private.keys
+
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        self._private.keys = keys
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         return self._private.append(keys, values)
 

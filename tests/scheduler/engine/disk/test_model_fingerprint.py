@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint, portable_fingerprint
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 
@@ -123,3 +123,41 @@ def test_a_file_that_cannot_be_read_is_an_error(model: Path) -> None:
     (model / "model-x.safetensors").symlink_to(model / "nowhere")
     with pytest.raises(OSError, match=r"nowhere|model-x"):
         printed(model)
+
+
+def test_a_copy_has_the_same_portable_fingerprint(tmp_path: Path) -> None:
+    """Whatever its times, its owner, and files that no token depends on."""
+    first = _model(tmp_path / "first")
+    copy = _model(tmp_path / "second")
+    for path in copy.iterdir():
+        os.utime(path, (1, 1))
+    (copy / "README.md").write_text("another")
+    (copy / "tokenizer_config.json").write_text('{"chat_template": "another"}')
+    assert portable_fingerprint(copy) == portable_fingerprint(first)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "code.py", "model.safetensors"])
+@pytest.mark.parametrize("change", ["byte", "longer", "gone", "renamed"])
+def test_another_model_has_another_portable_fingerprint(tmp_path: Path, name: str, change: str) -> None:
+    folder = _model(tmp_path / "model")
+    before = portable_fingerprint(folder)
+    path = folder / name
+    content = path.read_bytes()
+    match change:
+        case "byte":
+            path.write_bytes(content[:-1] + b"#")
+        case "longer":
+            path.write_bytes(content + b"#")
+        case "gone":
+            path.unlink()
+        case _:
+            path.rename(folder / f"another-{name}")
+    assert portable_fingerprint(folder) != before
+
+
+def _model(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "code.py"):
+        (folder / name).write_text(f"{{{name}}}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(100))
+    return folder

@@ -1,0 +1,168 @@
+"""What engines on other machines cost the front, and what their distance costs the clients.
+
+The front alone, without HTTP, on a real scripted engine: by the socket pair of a child process, over TCP, and
+over TCP through a relay that delays each piece. Engines and relays are other processes, so that the processor
+time of this one is the front's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from os import environ
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import trio
+
+from loadtests.pool.local_starter import LOOPBACK, LocalStarter
+from loadtests.pool.simulation import prepared
+from scheduler.cluster.remote_launcher import RemoteLauncher
+from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.events import Finished
+from scheduler.link.listener import Listener
+from scheduler.link.messages import ScriptedPlan
+from scheduler.link.process import EngineLauncher, ProcessLauncher
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.prompt.model_folder import inspect
+from scheduler.prompt.offload import Lane
+from scheduler.prompt.preparation import Preparation
+from scheduler.request import GenerationRequest, TokenPrompt
+from scheduler.service import Scheduler
+
+_T = TypeVar("_T")
+SOCKET_PAIR = -1.0
+"""In place of a delay: no TCP."""
+_STOP_SECONDS = 5.0
+_WARM_UP_SECONDS = 2.0
+_PROMPT_TOKENS = 32
+_OUTPUT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LinksPlan:
+    """`delays_ms`: one way. Each link is measured for `seconds`, in each of `rounds` turns."""
+
+    delays_ms: tuple[float, ...] = (0, 1, 10, 50)
+    step_seconds: float = 0.02
+    slots: int = 16
+    seconds: float = 8.0
+    rounds: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """`delay_ms` is SOCKET_PAIR for a child process."""
+
+    delay_ms: float
+    tokens_per_second: float
+    cpu_seconds_per_token: float
+
+    @property
+    def link(self) -> str:
+        if self.delay_ms == SOCKET_PAIR:
+            return "socket pair"
+        return f"TCP, {self.delay_ms:g} ms one way" if self.delay_ms else "TCP"
+
+
+@dataclass(slots=True)
+class _Tally:
+    tokens: int = 0
+
+
+def run(plan: LinksPlan, note: Callable[[str], None]) -> list[LinkCost]:
+    """Measure in turns: socket pair, TCP by delay, and again. Return the medians over the rounds."""
+    preparation = prepared()
+    found: dict[float, list[LinkCost]] = {}
+    for _ in range(plan.rounds):
+        for delay_ms in (SOCKET_PAIR, *plan.delays_ms):
+            one = trio.run(partial(_measure, plan, preparation, delay_ms))
+            found.setdefault(delay_ms, []).append(one)
+            cost = 1e6 * one.cpu_seconds_per_token
+            note(f"{one.link}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token")
+    return [
+        LinkCost(
+            delay_ms,
+            median(one.tokens_per_second for one in rounds),
+            median(one.cpu_seconds_per_token for one in rounds),
+        )
+        for delay_ms, rounds in found.items()
+    ]
+
+
+async def _measure(plan: LinksPlan, preparation: Preparation, delay_ms: float) -> LinkCost:
+    async with _launcher(delay_ms) as launcher, trio.open_nursery() as nursery:
+        scripted = ScriptedPlan(plan.step_seconds, vocabulary=inspect(EMBEDDED_FOLDER).vocabulary)
+        engine = EngineConfig("scripted", EMBEDDED_FOLDER, max_slots=plan.slots, scripted=scripted)
+        scheduler = Scheduler(SchedulerConfig(engine), preparation, lambda number: launcher, _in_place)
+        nursery.start_soon(scheduler.run)
+        await scheduler.wait_ready()
+        tally = _Tally()
+        # Two more than slots: the next step fills a freed one without a round trip.
+        for number in range(plan.slots + 2):
+            nursery.start_soon(_client, scheduler, number, tally)
+        await trio.sleep(_WARM_UP_SECONDS)
+        before = (tally.tokens, time.process_time(), trio.current_time())
+        await trio.sleep(plan.seconds)
+        after = (tally.tokens, time.process_time(), trio.current_time())
+        nursery.cancel_scope.cancel()
+    tokens, cpu, seconds = (late - early for early, late in zip(before, after, strict=True))
+    return LinkCost(delay_ms, tokens / seconds, cpu / max(1, tokens))
+
+
+async def _client(scheduler: Scheduler, number: int, tally: _Tally) -> None:
+    """One prompt after another, of another length each, so that rows end at different steps."""
+    for turn in count():
+        request = GenerationRequest(
+            f"client-{number}-{turn}",
+            TokenPrompt((300 + number, 300 + turn % 1000) * (_PROMPT_TOKENS // 2)),
+            max_tokens=_OUTPUT_TOKENS // 2 + (7 * number + 11 * turn) % _OUTPUT_TOKENS,
+            ignore_eos=True,
+        )
+        async with scheduler.stream(request) as stream:
+            async for event in stream:
+                if isinstance(event, Finished):
+                    tally.tokens += event.usage.output_tokens
+
+
+@asynccontextmanager
+async def _launcher(delay_ms: float) -> AsyncIterator[EngineLauncher]:
+    if delay_ms == SOCKET_PAIR:
+        yield ProcessLauncher(environ, _STOP_SECONDS)
+        return
+    listener = Listener()
+    with tempfile.TemporaryDirectory() as caches:
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(listener.serve, LOOPBACK, 0)
+            with _relayed(port, delay_ms / 1000) as via:
+                starter = LocalStarter(Path(caches), via=via)
+                yield RemoteLauncher(starter, listener, [LOOPBACK], port, _STOP_SECONDS)
+            nursery.cancel_scope.cancel()
+        starter.close()
+
+
+@contextmanager
+def _relayed(port: int, delay_seconds: float) -> Iterator[int]:
+    """Yield a port by which to reach `port` that much later; without a delay, itself."""
+    if not delay_seconds:
+        yield port
+        return
+    command = [sys.executable, "-m", "loadtests.pool.relay", str(port), str(delay_seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
+        assert relay.stdin is not None
+        assert relay.stdout is not None
+        yield int(relay.stdout.readline())
+        relay.stdin.close()
+
+
+async def _in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
+    await trio.lowlevel.checkpoint()
+    return work()

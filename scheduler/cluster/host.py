@@ -1,0 +1,220 @@
+"""The host process: `python -m scheduler.cluster.host`, which runs one engine for a front on another machine.
+
+Its order comes by stdin (`order.py`). It connects to the front, detaches itself from its parent, and hangs on
+that connection alone: what started it may die, and at the connection's end it ends its engine and itself.
+Standard library and `scheduler/link` only: it lives beside every engine.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+from scheduler.cluster.device_lock import DeviceBusy, lock_device
+from scheduler.cluster.host_messages import (
+    ENGINE_ROLE,
+    HOST_ROLE,
+    AbortEngine,
+    EngineExited,
+    EngineStarted,
+    FromHost,
+    KillEngine,
+    NotStarted,
+    StderrOutput,
+    host_inbound,
+)
+from scheduler.cluster.order import HostOrder
+from scheduler.errors import LinkError
+from scheduler.link.dial import DialFailed, dial
+from scheduler.link.framing import encode
+from scheduler.link.hello import HelloRefused, rank_role
+from scheduler.user_cache import user_cache_folder
+
+DIAL_SECONDS = 10.0
+RANK_SECONDS = 120.0
+"""For rank 0, whose machine may have to wait for its device."""
+DEVICE_SECONDS = 15.0
+"""For a predecessor whose front is gone without a word: its link's 9 seconds, and its end."""
+DEVICE_VARIABLE = "PENSTOCK_DEVICE"
+STARTED, FAILED = "started", "failed"
+"""The first word of its one line on stdout; then its process id, or why it ends."""
+_PRIVATE = ("PENSTOCK_", "RAY_")
+"""Beginnings of variables that no engine needs, and that may be secrets."""
+_DUMP_SECONDS = 1.0
+"""Time for a hung engine to write its stacks."""
+_GRACE_SECONDS = 2.0
+"""Time for an engine whose link has ended, too, to leave by itself."""
+_LAST_WORDS_SECONDS = 1.0
+"""Time to read a dead engine's stderr; end of file may never come if it left a child process."""
+_READ_BYTES = 1 << 16
+
+
+class _FrontGone(Exception):
+    """The front is gone, or does not want this engine any more."""
+
+
+def main() -> NoReturn:
+    order = HostOrder.decode(sys.stdin.buffer.read())
+    environment = {**os.environ, **dict(order.environment)}
+    host = socket.gethostname()
+    try:
+        control = dial(
+            order.addresses, order.port, order.host_token, HOST_ROLE, host=host, seconds=DIAL_SECONDS
+        )
+    except (DialFailed, HelloRefused) as error:
+        print(FAILED, error, flush=True)
+        sys.exit(1)
+    if process_id := os.fork():
+        # The child has no parent from now on that could end it, or wait for it.
+        print(STARTED, process_id, flush=True)
+        os._exit(0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    Host(order, control, host, environment).run()
+    os._exit(0)
+
+
+class Host:
+    """One engine's life beside the front's connection."""
+
+    def __init__(
+        self, order: HostOrder, control: socket.socket, name: str, environment: Mapping[str, str]
+    ) -> None:
+        self._order = order
+        self._control = control
+        self._name = name
+        self._environment = environment
+        self._sending = threading.Lock()
+
+    def run(self) -> None:
+        """Return when the engine is gone, and the front knows of it if it is there."""
+        try:
+            engine = self._start()
+        except _FrontGone:
+            return
+        except (DeviceBusy, DialFailed, HelloRefused, OSError) as error:
+            self._send(NotStarted(str(error)))
+            return
+        assert engine.stdout is not None
+        self._send(EngineStarted(engine.pid))
+        relay = threading.Thread(target=self._relay, args=(engine.stdout.fileno(),), daemon=True)
+        relay.start()
+        threading.Thread(target=self._obey, args=(engine,), daemon=True).start()
+        returncode = engine.wait()
+        relay.join(_LAST_WORDS_SECONDS)
+        self._send(EngineExited(returncode))
+        if not relay.is_alive():
+            engine.stdout.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        order = self._order
+        device = self._environment.get(DEVICE_VARIABLE, "0")
+        lock = lock_device(
+            device,
+            self._name,
+            user_cache_folder(self._environment),
+            f"process {os.getpid()}, an engine of the server at {order.addresses[0]}:{order.port}",
+            DEVICE_SECONDS,
+            self._pause,
+        )
+        program, link = self._dial_engines_link()
+        environment = {
+            name: value for name, value in self._environment.items() if not name.startswith(_PRIVATE)
+        }
+        try:
+            with link:
+                return subprocess.Popen(
+                    [sys.executable, "-m", program, "--fd", str(link.fileno())],
+                    # The engine has the device for as long as it lives, also without this process.
+                    pass_fds=[link.fileno(), lock],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                )
+        finally:
+            os.close(lock)
+
+    def _dial_engines_link(self) -> tuple[str, socket.socket]:
+        """Return what to run, and its link: to the front, or of a rank to rank 0, which listens once it has
+        got its Load."""
+        order, rank = self._order, self._order.rank
+        if rank is None:
+            link = dial(
+                order.addresses,
+                order.port,
+                order.engine_token,
+                ENGINE_ROLE,
+                host=self._name,
+                seconds=DIAL_SECONDS,
+            )
+            return "scheduler.engine", link
+        deadline = time.monotonic() + RANK_SECONDS
+        while True:
+            try:
+                role = rank_role(rank.rank)
+                link = dial(rank.addresses, rank.port, rank.token, role, host=self._name, seconds=1.0)
+                return "scheduler.engine.ranks.follower", link
+            except DialFailed as error:
+                if time.monotonic() > deadline:
+                    raise DialFailed(f"rank {rank.rank}: {error}") from error
+                self._pause(0.0)
+
+    def _pause(self, seconds: float) -> None:
+        """Raise _FrontGone if nobody waits for the engine any more."""
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        if readable and not self._peek():
+            raise _FrontGone
+
+    def _peek(self) -> bytes:
+        try:
+            return self._control.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return b""
+
+    def _relay(self, stderr: int) -> None:
+        """Send the engine's stderr on. When the front is slow, the engine waits as for any reader."""
+        while data := os.read(stderr, _READ_BYTES):
+            self._send(StderrOutput(data))
+
+    def _obey(self, engine: subprocess.Popen[bytes]) -> None:
+        """Carry the front's orders out until it is gone; then end the engine."""
+        reader = host_inbound()
+        with suppress(OSError, LinkError):
+            while data := self._control.recv(_READ_BYTES):
+                for order in reader.feed(data):
+                    match order:
+                        case AbortEngine():
+                            # On SIGABRT its faulthandler writes the stacks of all threads, and the process
+                            # ends. A stopped process handles no signal but SIGKILL until it continues.
+                            engine.send_signal(signal.SIGABRT)
+                            engine.send_signal(signal.SIGCONT)
+                            _end(engine, _DUMP_SECONDS)
+                        case KillEngine():
+                            engine.kill()
+        _end(engine, _GRACE_SECONDS)
+
+    def _send(self, message: FromHost) -> None:
+        with self._sending, suppress(OSError):
+            self._control.sendall(encode(message))
+
+
+def _end(engine: subprocess.Popen[bytes], seconds: float) -> None:
+    """Kill it if it does not end by itself within this time."""
+    try:
+        engine.wait(seconds)
+    except subprocess.TimeoutExpired:
+        engine.kill()
+
+
+if __name__ == "__main__":
+    main()

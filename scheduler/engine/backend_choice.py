@@ -1,0 +1,64 @@
+"""Makes the back end that a Load asks for.
+
+A file of its own because two programs start one: the engine, and the other ranks of an engine of several.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from scheduler.engine.backend import Backend
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.link.messages import Load
+
+
+def make_backend(
+    command: Load,
+    report: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    number: int = 0,
+    exchange: Callable[[bytes], list[bytes]] | None = None,
+) -> Backend:
+    """Load the model. `report`: gets the stages of loading; `clock`: seconds, by which the prefix cache ages;
+    `number`, `exchange`: of this rank in an engine of several, as in `mlx/sharding/rank.py`. Raises what the
+    back end's loading raises."""
+    match command.backend:
+        case "scripted":
+            return ScriptedBackend(
+                command.scripted,
+                kv_cache_bytes=command.kv_cache_bytes,
+                clock=clock,
+                kv_cache_share=command.kv_cache_share,
+                memory_limit_bytes=int(command.memory_limit) if command.memory_limit > 1 else 0,
+                memory_most_bytes=command.memory_most_bytes,
+            )
+        case "mlx":
+            report("importing mlx")
+            # Imported here: a scripted engine starts without the 2 seconds of this import.
+            with _file_limits_kept():
+                from scheduler.engine.mlx import loading as model_loading
+                from scheduler.engine.mlx.pooling import loading as pooling_loading
+                from scheduler.engine.mlx.sharding.rank import Rank
+
+            if command.pooler is not None:
+                return pooling_loading.load(command, report)
+            rank = None
+            if command.ranks is not None and exchange is not None:
+                rank = Rank(number, command.ranks, exchange)
+            return model_loading.load(command, report, rank, clock)
+
+
+@contextmanager
+def _file_limits_kept() -> Iterator[None]:
+    """Restore the limits: mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises
+    ValueError where the hard limit is lower. The engine needs a dozen files, and the parent has raised the
+    soft limit already."""
+    set_limit = resource.setrlimit
+    resource.setrlimit = lambda *limits: None
+    try:
+        yield
+    finally:
+        resource.setrlimit = set_limit

@@ -1,0 +1,125 @@
+"""Gives a rank its part of a model, before any weight is read.
+
+By mlx-lm's own `shard` where the module has it and divides (each rank has a part of every layer's heads,
+experts and feed-forward), else by its `pipeline` (each rank has some of the layers). Both work on weights
+that are not evaluated, so a rank reads a few whole tensors at a time and keeps its part. What does not divide
+is refused by name: some modules would compute wrong numbers with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models.cache import make_prompt_cache
+
+from scheduler.engine.mlx.sharding.rank import RanksUnusable
+
+Way: TypeAlias = Literal["tensor", "pipeline"]
+
+_HEADS = ("heads", "o_groups")
+"""Ends of the names of counts that `shard` divides."""
+
+_INSTEAD = "serve it without --ranks, or a smaller or quantised form of it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What `shard` and `pipeline` ask of a group: on weights that are not evaluated they compute nothing."""
+
+    ranks: int
+
+    def size(self) -> int:
+        return self.ranks
+
+    def rank(self) -> int:
+        return 0
+
+
+def way_of(model: Any, ranks: int) -> Way:
+    """How this model divides into that many ranks: by heads, or by layers where that cannot be. Tried on a
+    copy, which shares the weights. Raises RanksUnusable for what cannot be split."""
+    module = _module_of(model)
+    ways: list[Way] = []
+    if hasattr(model, "shard"):
+        ways.append("tensor")
+    if hasattr(_body(model), "pipeline"):
+        ways.append("pipeline")
+    if not ways:
+        raise RanksUnusable(f"mlx-lm cannot split {module} over ranks: {_INSTEAD}")
+    reasons: list[str] = []
+    for way in ways:
+        try:
+            _SPLITS[way](copy.deepcopy(model), _Trial(ranks))
+        except Exception as error:  # Modules raise many types for sizes that do not divide.
+            reasons.append(str(error))
+        else:
+            return way
+    raise RanksUnusable(
+        f"{module} does not divide into {ranks} ranks ({'; '.join(reasons)}):"
+        f" another number of them may do, or {_INSTEAD}"
+    )
+
+
+def split(model: Any, group: mx.distributed.Group, way: Way) -> None:
+    """Leave this rank's part of the model, unevaluated. `way`: as `way_of` returned it."""
+    _SPLITS[way](model, group)
+    # A slice of whole rows would keep the whole tensor in memory.
+    model.update(tree_map(_own, model.parameters()))
+
+
+def _module_of(model: Any) -> str:
+    return type(model).__module__.rpartition(".")[2]
+
+
+def _own(value: Any) -> Any:
+    return mx.contiguous(value) if isinstance(value, mx.array) else value
+
+
+def _body(model: Any) -> Any:
+    return getattr(model, "model", None)
+
+
+def _shard(model: Any, group: Any) -> None:
+    before = _counts(model)
+    model.shard(group)
+    ranks = group.size()
+    for name, count in _counts(model).items():
+        if (whole := before.get(name, count)) != count and not _divided(whole, count, ranks):
+            raise ValueError(f"{name} is {whole}")
+
+
+def _divided(whole: int, part: int, ranks: int) -> bool:
+    """Where there are fewer heads than ranks, a module may give some ranks the same one."""
+    return part * ranks == whole or (part == 1 and whole < ranks and ranks % whole == 0)
+
+
+def _counts(model: Any) -> Mapping[str, int]:
+    """By path: how many heads each part says it has."""
+    return {
+        f"{path}.{name}": value
+        for path, part in model.named_modules()
+        for name, value in vars(part).items()
+        if name.endswith(_HEADS) and type(value) is int
+    }
+
+
+def _pipeline(model: Any, group: Any) -> None:
+    """Each rank's layers have caches of the same kinds: the prefix cache counts bytes, and must evict the
+    same on all."""
+    kinds = [type(cache).__name__ for cache in make_prompt_cache(model)]
+    ranks = group.size()
+    each, rest = divmod(len(kinds), ranks)
+    if rest or len({tuple(kinds[at : at + each]) for at in range(0, len(kinds), each)}) != 1:
+        raise ValueError(f"{len(kinds)} layers with caches of {', '.join(sorted(set(kinds)))}")
+    body = _body(model)
+    body.pipeline(group)
+    if body.end_idx - body.start_idx != each:
+        raise ValueError(f"mlx-lm gives a rank {body.end_idx - body.start_idx} of {len(kinds)} layers")
+
+
+_SPLITS: dict[Way, Callable[[Any, Any], None]] = {"tensor": _shard, "pipeline": _pipeline}

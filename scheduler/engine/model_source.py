@@ -1,0 +1,70 @@
+"""Find on this machine the model that an engine for another machine's server should load.
+
+The server names a folder of its own, what the operator called the model, and the fingerprint of the files. A
+copy may be in the same place, or in this machine's cache of the Hugging Face hub; nothing is downloaded, and
+no weights are loaded before it is known that they are the right ones.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import structs
+
+from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.link.messages import Load
+
+EMBEDDED = "penstock-embedded"
+"""What the operator has named who has named none: it comes with this package."""
+_EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
+
+
+def located(command: Load) -> Load:
+    """Return `command` with a folder of this machine. Raise LoadRefused, which says what to do; OSError if
+    the folder cannot be read."""
+    if not command.fingerprint:
+        return command
+    found: dict[Path, str] = {}
+    for folder in _candidates(command, os.environ):
+        if folder not in found and (folder / "config.json").is_file():
+            found[folder] = portable_fingerprint(folder)
+            if found[folder] == command.fingerprint:
+                return structs.replace(command, model_folder=str(folder))
+    host, name = socket.gethostname(), command.model or command.model_folder
+    if not found:
+        raise LoadRefused(
+            f"host {host} does not have the model {name}: copy its folder to {command.model_folder} there"
+            f"{f', or run: hf download {name}' if _is_hub_id(name) else ''}"
+        )
+    others = ", ".join(f"{folder} ({digest[:12]})" for folder, digest in found.items())
+    raise LoadRefused(
+        f"host {host} has another model {name} than the server, whose fingerprint is"
+        f" {command.fingerprint[:12]}: {others}; copy the server's folder there"
+    )
+
+
+def _candidates(command: Load, environment: Mapping[str, str]) -> Iterator[Path]:
+    yield Path(command.model_folder)
+    if command.model == EMBEDDED:
+        yield _EMBEDDED_FOLDER
+    elif _is_hub_id(command.model):
+        snapshots = _hub_cache(environment) / f"models--{command.model.replace('/', '--')}" / "snapshots"
+        yield from sorted(snapshots.glob("*"))
+    elif command.model:
+        yield Path(command.model).expanduser()
+
+
+def _is_hub_id(model: str) -> bool:
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
+def _hub_cache(environment: Mapping[str, str]) -> Path:
+    """As huggingface_hub has it, whose import takes longer than all of this."""
+    if cache := environment.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache")
+    return (Path(environment.get("HF_HOME") or caches / "huggingface") / "hub").expanduser()

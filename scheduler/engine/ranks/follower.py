@@ -1,0 +1,86 @@
+"""A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket.
+
+It replays what rank 0 tells it. A thread reads the socket, so that the end of rank 0 ends this process
+immediately, also while the main thread waits for rank 0 in a collective.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from scheduler.engine.backend import Backend
+from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.inbox import Inbox, link_of_process
+from scheduler.engine.load_failure import in_one_line
+from scheduler.engine.model_source import located
+from scheduler.engine.ranks.calls import Failed, Heard, Said, Start, Told
+from scheduler.engine.ranks.replay import RanksDisagree, Replay, ToldClock, joined
+from scheduler.link.framing import FrameReader, message_decoder
+
+_SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of <sys/prctl.h>."""
+
+
+def main() -> NoReturn:
+    inbox = Inbox[Told](
+        link_of_process("python -m scheduler.engine.ranks.follower"), FrameReader(message_decoder(Told))
+    )
+    _die_with_parent()
+    inbox.start()
+    try:
+        clock = ToldClock()
+        backend = _load(inbox, clock)
+        gc.collect()
+        gc.freeze()
+        inbox.send(joined(backend))
+        replay = Replay(backend, clock, inbox.send)
+        while True:
+            replay.apply(inbox.wait())
+    except Exception as error:
+        _end(inbox, Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _load(inbox: Inbox[Told], clock: ToldClock) -> Backend:
+    first = inbox.wait().call
+    if not isinstance(first, Start):
+        raise RanksDisagree(f"the first call must be Start, not {type(first).__name__}")
+    try:
+        load = located(first.load)
+        return make_backend(load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
+    except Exception as error:
+        _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
+
+
+def _exchange(inbox: Inbox[Told], mine: bytes) -> list[bytes]:
+    inbox.send(Said(mine))
+    heard = inbox.wait().call
+    if not isinstance(heard, Heard):
+        raise RanksDisagree(f"{type(heard).__name__} while the model is loaded")
+    return list(heard.said)
+
+
+def _end(inbox: Inbox[Told], failed: Failed) -> NoReturn:
+    with suppress(OSError):  # Rank 0 may be gone, which is why this rank failed.
+        inbox.send(failed)
+    sys.stderr.flush()
+    # No interpreter shutdown: the inbox thread is blocked in a read, MLX's destructors take seconds.
+    os._exit(1)
+
+
+def _die_with_parent() -> None:
+    """Linux ends this process with rank 0 even while it is stopped and reads no end of file. Rank 0 starts it
+    from its main thread, which lives as long as its process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The other ranks as rank 0 sees them: a socket to each, and a thread that reads it.
+
+When one is gone, that thread says so at once, whatever the main thread waits for.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol
+
+from scheduler.engine.ranks.calls import Answer, Failed, Heard, Joined, Said, Start, State, Told
+from scheduler.link.framing import FrameReader, encode, message_decoder
+from scheduler.link.messages import Load
+
+_READ_BYTES = 1 << 16
+STATUS_SECONDS = 2.0
+"""Time for the system to say how a rank ended whose socket is closed."""
+
+Lost = Callable[[str], NoReturn]
+"""Ends this process, for this reason; called by any thread."""
+
+
+class Peer(Protocol):
+    """One other rank's process, or its machine."""
+
+    @property
+    def link(self) -> socket.socket: ...
+
+    def ending(self) -> str:
+        """How it ended, after the end of its socket: the rest of a sentence that begins with its name."""
+        ...
+
+    def end(self) -> None:
+        """End its process, or leave it to the end of its socket."""
+        ...
+
+
+class LinkedFollowers:
+    """The other ranks, in the order of their numbers, from 1 on."""
+
+    def __init__(self, peers: Sequence[Peer], load: Load, lost: Lost) -> None:
+        """They load `load`. `lost`: called when one of them is gone, at any time from now on."""
+        self._peers = peers
+        self._lost = lost
+        self._said = [queue.SimpleQueue[bytes]() for _ in peers]
+        self._joined = [queue.SimpleQueue[Joined]() for _ in peers]
+        self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
+        for rank, peer in enumerate(peers, 1):
+            peer.link.sendall(encode(Told(0.0, Start(load, rank))))
+            threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
+
+    def tell(self, told: Told) -> None:
+        frame = encode(told)
+        for rank, peer in enumerate(self._peers, 1):
+            try:
+                peer.link.sendall(frame)
+            except OSError as error:
+                # The thread that reads from it says how it ended.
+                time.sleep(2 * STATUS_SECONDS)
+                raise ConnectionError(f"rank {rank} is gone: {error}") from error
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """While the model is loaded: tell every rank what each of them says, by rank, and return it."""
+        said = [mine, *(each.get() for each in self._said)]
+        self.tell(Told(0.0, Heard(tuple(said))))
+        return said
+
+    def joined(self) -> Sequence[Joined]:
+        return [each.get() for each in self._joined]
+
+    def states(self) -> Sequence[tuple[int, State]]:
+        found: list[tuple[int, State]] = []
+        while not self._states.empty():
+            found.append(self._states.get())
+        return found
+
+    def _read(self, rank: int) -> None:
+        peer, reader = self._peers[rank - 1], FrameReader[Answer](message_decoder(Answer))
+        try:
+            while data := peer.link.recv(_READ_BYTES):
+                for answer in reader.feed(data):
+                    self._take(rank, answer)
+            reason = f"rank {rank} {peer.ending()}"
+        except Exception as error:
+            reason = f"rank {rank} is gone: {error}"
+        self._end(reason)
+
+    def _take(self, rank: int, answer: Answer) -> None:
+        match answer:
+            case Said(mine=mine):
+                self._said[rank - 1].put(mine)
+            case Joined():
+                self._joined[rank - 1].put(answer)
+            case State():
+                self._states.put((rank, answer))
+            case Failed(error=error, stack=stack):
+                print(stack, file=sys.stderr)
+                self._end(f"rank {rank}: {error}")
+
+    def _end(self, reason: str) -> NoReturn:
+        for peer in self._peers:
+            peer.end()
+        self._lost(reason)

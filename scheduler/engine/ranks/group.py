@@ -1,0 +1,104 @@
+"""Starts an engine of several ranks from rank 0: the other ranks' processes here, or connections of those on
+other machines, and a Leader over them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from secrets import token_hex
+
+import msgspec
+
+from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.ranks.arrivals import Arrived, arrivals
+from scheduler.engine.ranks.followers import STATUS_SECONDS, LinkedFollowers, Lost
+from scheduler.engine.ranks.leader import Leader
+from scheduler.engine.ranks.replay import ToldClock
+from scheduler.link.messages import Load, RankGroup
+
+
+def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
+    """Start the other ranks, or wait for them, load the model together, and return the back end of all.
+
+    `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
+    collective, which on some networks never returns. Raises LoadRefused where the ranks are not alike or do
+    not come, and what loading raises.
+    """
+    shared = _with_addresses(load)
+    group = shared.ranks
+    assert group is not None
+    peers: list[LocalRank] | list[Arrived]
+    if group.control:
+        report(f"waiting for {group.ranks - 1} more ranks")
+        peers = arrivals(group)
+    else:
+        report(f"starting {group.ranks - 1} more ranks")
+        peers = [_started(rank) for rank in range(1, group.ranks)]
+        os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
+    followers = LinkedFollowers(peers, shared, lost)
+    clock = ToldClock()
+    return Leader(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
+
+
+def _with_addresses(load: Load) -> Load:
+    assert load.ranks is not None
+    if load.ranks.hosts:
+        return load
+    group: RankGroup = msgspec.structs.replace(
+        load.ranks, hosts=_free_addresses(load.ranks.ranks), token=token_hex(32)
+    )
+    filled: Load = msgspec.structs.replace(load, ranks=group)
+    return filled
+
+
+def _free_addresses(count: int) -> tuple[str, ...]:
+    """Ports of the loopback that nobody listens on now; all are held until the last is known."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+
+
+def gpu_of(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The one of this engine's CUDA cards that a rank on this machine uses, as variables to set."""
+    cards = [card.strip() for card in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()]
+    return {"CUDA_VISIBLE_DEVICES": cards[rank]} if rank < len(cards) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRank:
+    """A rank on this machine: a process on a socket pair."""
+
+    link: socket.socket
+    process: subprocess.Popen[bytes]
+
+    def ending(self) -> str:
+        try:
+            status = self.process.wait(STATUS_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "closed its socket"
+        return (
+            f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        )
+
+    def end(self) -> None:
+        self.process.kill()
+
+
+def _started(rank: int) -> LocalRank:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **gpu_of(rank, os.environ)},
+        )
+    return LocalRank(ours, process)

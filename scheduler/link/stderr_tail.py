@@ -1,0 +1,45 @@
+"""An engine's stderr, line by line: to our log, and the last lines for the cause of death."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import structlog
+
+_log = structlog.get_logger("engine")
+_LINES_KEPT = 400
+"""Enough for a deep traceback with its header, which is needed to find the exception line, and for the stacks
+of all threads that faulthandler writes behind a device's last words: six lines for one that waits."""
+_LINE_BYTES = 8192
+"""Of a line that never ends."""
+
+
+class StderrTail:
+    """Fed with bytes in pieces of any size. `fields`: beside each line in the log."""
+
+    def __init__(self, **fields: str) -> None:
+        self._kept: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._pending = b""
+        self._fields = fields
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(self._kept)
+
+    def feed(self, data: bytes | bytearray) -> None:
+        *lines, pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            self._relay(line)
+        self._pending = pending[-_LINE_BYTES:]
+
+    def end(self) -> None:
+        """Nothing follows: what is left is a line, too."""
+        self._relay(self._pending)
+        self._pending = b""
+
+    def _relay(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip()
+        if text:
+            self._kept.append(text)
+            _log.info("engine_stderr", line=text, **self._fields)

@@ -1,0 +1,50 @@
+"""Whether an engine may join its pool: a request must be able to go on at any other one with the same tokens.
+
+A file of its own because nothing else here knows what makes two engines the same.
+"""
+
+from __future__ import annotations
+
+from scheduler.link.messages import Ready
+
+_ALIKE = {
+    "fingerprint": "model",
+    "vocabulary": "vocabulary",
+    "weights_dtype": "weights dtype",
+}
+"""Fields that must be equal, and their names for people. The protocol version is checked where an engine
+connects."""
+
+
+def refusal(first: Ready, other: Ready) -> str:
+    """Return why `other` cannot serve beside `first`, a sentence for the operator; empty: it can."""
+    different = [
+        f"{name} {_shown(getattr(other, field))}, not {_shown(getattr(first, field))}"
+        for field, name in _ALIKE.items()
+        if getattr(other, field) != getattr(first, field)
+    ]
+    if not different:
+        return ""
+    here, there = other.host or "this machine", first.host or "this machine"
+    return (
+        f"the engine on {here} is unlike this pool's, whose first one runs on {there}: {'; '.join(different)}"
+    )
+
+
+def _shown(value: str | int) -> str:
+    # Twelve digits of a fingerprint are enough to tell two apart.
+    return value[:12] if isinstance(value, str) else str(value)
+
+
+class Kinship:
+    """The pool's first engine says what all others must be, for as long as there is the pool: what it has
+    answered so far, and every prompt that waits, was made for that model."""
+
+    def __init__(self) -> None:
+        self._first: Ready | None = None
+
+    def refusal(self, ready: Ready) -> str:
+        """As above, for an engine that is ready."""
+        if self._first is None:
+            self._first = ready
+        return refusal(self._first, ready)

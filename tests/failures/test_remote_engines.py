@@ -1,0 +1,198 @@
+"""Two engines over TCP behind one queue, and what becomes of sixteen streams when one of them is far away,
+dies, or its link does. Real processes and real time; a relay is the network."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from loadtests.pool.relay import Relay
+from loadtests.processes import children
+from scheduler.cluster.remote_launcher import RemoteLauncher
+from scheduler.link.listener import Listener
+from scheduler.link.messages import ScriptedPlan
+from scheduler.link.process import EngineLauncher
+from scheduler.service import Scheduler
+from scheduler.statistics import DeathCause, EngineCondition
+from tests.cancellation.bench import Client
+from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.local_hosts import LOOPBACK, LocalStarter
+from tests.fakes.scheduling import ask, make_scheduler
+
+STREAMS = 16
+TOKENS = 80
+PLAN = ScriptedPlan(step_seconds=0.02)
+_LIMIT_SECONDS = 60.0
+
+
+@dataclass
+class Farm:
+    """A scheduler, and by number what each of its engines dials through and runs on."""
+
+    scheduler: Scheduler
+    relays: list[Relay]
+    starters: list[LocalStarter]
+
+    def host(self, number: int) -> int:
+        """The process id of its newest host process."""
+        return self.starters[number].hosts[-1].pid
+
+    def engine(self, number: int) -> int:
+        [engine] = children(self.host(number))
+        return engine
+
+    def ready(self) -> bool:
+        now = trio.current_time()
+        conditions = [member.statistics(now).condition for member in self.scheduler.pool]
+        return conditions == [EngineCondition.READY] * 2
+
+
+@asynccontextmanager
+async def farm(caches: Path, delay_seconds: float = 0.0, stall_seconds: float = 120.0) -> AsyncIterator[Farm]:
+    listener = Listener()
+    with trio.fail_after(_LIMIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(listener.serve, LOOPBACK, 0)
+            relays, starters = [Relay(port, delay_seconds) for _ in range(2)], list[LocalStarter]()
+            for number, relay in enumerate(relays):
+                via: int = await nursery.start(relay.serve)
+                starters.append(LocalStarter(caches, str(number), via=via))
+
+            def launcher(number: int) -> EngineLauncher:
+                return RemoteLauncher(starters[number], listener, [LOOPBACK], port, 2.0)
+
+            scheduler = make_scheduler(
+                launcher, PLAN, engines=2, max_slots=8, lookahead=0, stall_seconds=stall_seconds
+            )
+            built = Farm(scheduler, relays, starters)
+            nursery.start_soon(scheduler.run)
+            while not built.ready():  # noqa: ASYNC110 (other processes)
+                await trio.sleep(0.01)
+            try:
+                yield built
+            finally:
+                nursery.cancel_scope.cancel()
+    for starter in starters:
+        starter.close()
+
+
+async def streams(at: Farm, disturb: Callable[[], Awaitable[None]]) -> None:
+    """Sixteen streams, disturbed when each has begun: each gets what it would have got undisturbed."""
+    clients = [Client(ask(f"stream {number}", max_tokens=TOKENS)) for number in range(STREAMS)]
+    async with trio.open_nursery() as people:
+        for client in clients:
+            people.start_soon(client.follow, at.scheduler)
+        while not all(len(client.text.split()) >= 8 for client in clients):  # noqa: ASYNC110 (other processes)
+            await trio.sleep(0.005)
+        assert not any(client.finals for client in clients)
+        await disturb()
+    for client in clients:
+        await check_undisturbed(client, ScriptedPlan())
+
+
+async def _nothing() -> None:
+    pass
+
+
+def restarts(at: Farm) -> list[int]:
+    now = trio.current_time()
+    return [member.statistics(now).restarts for member in at.scheduler.pool]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 10, 50])
+def test_streams_are_the_same_over_a_slow_link(delay_ms: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with farm(tmp_path, delay_ms / 1000) as at:
+            await streams(at, _nothing)
+            assert all(relay.pieces > TOKENS for relay in at.relays)
+            assert restarts(at) == [0, 0]
+
+    trio.run(main)
+
+
+def _kill_engine(at: Farm) -> None:
+    os.kill(at.engine(0), signal.SIGKILL)
+
+
+def _kill_host(at: Farm) -> None:
+    os.kill(at.host(0), signal.SIGKILL)
+
+
+def _cut(at: Farm) -> None:
+    at.relays[0].cut()
+
+
+@pytest.mark.parametrize(
+    ("strike", "exit_"),
+    [
+        (_kill_engine, "the engine was killed by SIGKILL"),
+        (_kill_host, "the engine left no exit status"),
+        (_cut, "the engine left no exit status"),
+    ],
+    ids=["engine killed", "host process killed", "link cut"],
+)
+def test_no_stream_changes_when_one_engine_is_lost(
+    strike: Callable[[Farm], None], exit_: str, tmp_path: Path
+) -> None:
+    """The other one goes on with all of them; the lost one is started again, on the same device."""
+
+    async def main() -> None:
+        async with farm(tmp_path) as at:
+
+            async def disturb() -> None:
+                strike(at)
+
+            await streams(at, disturb)
+            assert restarts(at) == [1, 0]
+            while not at.ready():  # noqa: ASYNC110 (other processes)
+                await trio.sleep(0.01)
+            last_death = at.scheduler.pool["0"].statistics(trio.current_time()).last_death
+            assert last_death is not None
+            assert last_death.endswith(exit_)
+            await streams(at, _nothing)
+
+    trio.run(main)
+
+
+def test_a_stopped_host_process_costs_no_stream_anything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with farm(tmp_path) as at:
+
+            async def disturb() -> None:
+                os.kill(at.host(0), signal.SIGSTOP)
+
+            try:
+                await streams(at, disturb)
+                assert restarts(at) == [0, 0]
+            finally:
+                os.kill(at.host(0), signal.SIGCONT)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("frozen", ["link", "engine"])
+def test_no_stream_changes_when_one_machine_hangs(frozen: str, tmp_path: Path) -> None:
+    """Nothing is closed and the network answers: the stall watch declares the engine hung, and cuts its link.
+    What an engine sends that was declared hung reaches nobody."""
+
+    async def main() -> None:
+        async with farm(tmp_path, stall_seconds=2.0) as at:
+
+            async def disturb() -> None:
+                if frozen == "link":
+                    at.relays[0].freeze()
+                else:
+                    os.kill(at.engine(0), signal.SIGSTOP)
+
+            await streams(at, disturb)
+            now = trio.current_time()
+            assert at.scheduler.pool["0"].statistics(now).last_death_cause is DeathCause.HUNG
+
+    trio.run(main)

@@ -1,0 +1,113 @@
+"""Ranks that do not come are named, within a deadline; strangers are no ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler.engine.mlx.sharding.join import join, meet
+from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
+from tests.scheduler.engine.mlx.sharding.ranks import Ranks, ring
+
+_HERE = "tests.scheduler.engine.mlx.sharding.test_join"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_are_there_meet(ranks: int) -> None:
+    """Afterwards nothing listens on their addresses, which are MLX's then."""
+    group = ring(ranks)
+    with ThreadPoolExecutor(ranks) as pool:
+        list(pool.map(lambda number: meet(group, number, 20.0), range(ranks)))
+    for host in group.hosts:
+        ip, _, port = host.partition(":")
+        socket.create_server((ip, int(port))).close()
+
+
+@pytest.mark.parametrize(("number", "missing"), [(0, 1), (1, 0)])
+def test_a_rank_that_does_not_come_is_named(number: int, missing: int) -> None:
+    with pytest.raises(RanksUnusable, match=f"rank {missing} .*did not come"):
+        meet(ring(), number, 0.3)
+
+
+def test_a_rank_that_is_dialled_and_does_not_dial_is_named() -> None:
+    group = ring()
+    ip, _, port = group.hosts[1].partition(":")
+    with (
+        socket.create_server((ip, int(port))),
+        pytest.raises(RanksUnusable, match=r"rank 1 did not come to 127\.0\.0\.1"),
+    ):
+        meet(group, 0, 0.3)
+
+
+def test_a_stranger_is_no_rank() -> None:
+    """One that says nothing, and ranks of a group with another token: the right ones meet beside them."""
+    group = ring()
+    strangers = msgspec.structs.replace(
+        group, token="of another group", hosts=ring().hosts[:1] + group.hosts[1:]
+    )
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(meet, group, 0, 20.0)
+        stranger = pool.submit(meet, strangers, 0, 1.5)
+        silent = _dialled(group.hosts[0])
+        second = pool.submit(meet, group, 1, 20.0)
+        first.result()
+        second.result()
+        silent.close()
+        with pytest.raises(RanksUnusable):
+            stranger.result()
+
+
+def _dialled(host: str) -> socket.socket:
+    ip, _, port = host.partition(":")
+    for _ in range(200):
+        try:
+            return socket.create_connection((ip, int(port)))
+        except OSError:
+            time.sleep(0.01)
+    raise AssertionError(f"nothing listens on {host}")
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    group = msgspec.structs.replace(ring(), hosts=("192.0.2.1:5000", "127.0.0.1:5000"))
+    with pytest.raises(RanksUnusable, match=r"cannot listen on 192\.0\.2\.1:5000"):
+        meet(group, 0, 0.3)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:", "::1", "127.0.0.1:x"])
+def test_what_is_no_address_is_refused(host: str) -> None:
+    group = msgspec.structs.replace(ring(), hosts=(host, "127.0.0.1:5000"))
+    with pytest.raises(RanksUnusable, match="no address of a rank"):
+        meet(group, 0, 0.3)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "jaccl"])
+def test_a_back_end_that_mlx_lacks_is_refused(backend: Any) -> None:
+    """Of the CPU build on Linux: both want other hardware."""
+    with pytest.raises(RanksUnusable, match=f"no back end {backend}"):
+        join(msgspec.structs.replace(ring(), backend=backend), 0, 0.3)
+
+
+def test_too_few_addresses_are_refused() -> None:
+    with pytest.raises(RanksUnusable, match="rank 1 of 2, with addresses of 1"):
+        join(msgspec.structs.replace(ring(), hosts=("127.0.0.1:5000",)), 1, 0.3)
+
+
+def run(rank: Rank) -> list[Any]:
+    """Join; what the environment has of it then."""
+    joined = join(rank.group, rank.number)
+    return [joined.rank(), joined.size(), sorted(name for name in os.environ if name.startswith("MLX_"))]
+
+
+def test_joined_ranks_know_their_numbers_and_leave_no_environment() -> None:
+    """A process that one of them starts must not take itself for a rank."""
+    ranks = Ranks(3)
+    try:
+        assert ranks.play(_HERE, seconds=60.0) == [[number, 3, []] for number in range(3)]
+    finally:
+        ranks.close()

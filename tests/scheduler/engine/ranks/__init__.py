@@ -1,0 +1,1 @@
+"""Tests of engines of several ranks, with the scripted back end."""
