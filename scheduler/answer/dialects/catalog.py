@@ -95,7 +95,7 @@ _DEEPSEEK = Dialect(
 
 _KIMI_K3 = Dialect(
     "kimi_k3",
-    leads=("", "<|open|>response<|sep|><|close|>response<|sep|>", "<|close|>response<|sep|>"),
+    around_text=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     opening="<|open|>tools<|sep|>",
     head=f'<|open|>call tool="{TOOL}" index="{NUMBER}"<|sep|>',
     arguments=Tagged(
@@ -108,7 +108,6 @@ _KIMI_K3 = Dialect(
     tail="<|close|>call<|sep|>",
     closing="<|close|>tools<|sep|>",
     trails=("", "<|close|>message<|sep|>"),
-    first_number=1,
     tools=_IN_QUOTES,
 )
 
@@ -245,3 +244,9 @@ def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect 
 def described(name: str) -> Dialect | None:
     """By the name of its parser, for a dialect that a name alone decides."""
     return _BY_NAME.get(name)
+
+
+def writes_bare_text(name: str) -> bool:
+    """Whether the text of a parameter alone does not say if it is a string or JSON."""
+    dialect = _BY_NAME.get(name)
+    return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged
