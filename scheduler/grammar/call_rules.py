@@ -122,10 +122,17 @@ class CallRules:
 
     def _arguments(self, number: int, tool: Tool) -> str:
         form = self._dialect.arguments
-        if isinstance(form, JsonObject):
+        if not isinstance(form, JsonObject):
+            return self._by_forms(form, tool, strict=tool.strict)
+        try:
+            return self._by_forms(form, tool, strict=True)
+        except Inexpressible:
+            # The library knows more of JSON schema, and nothing of the mark that ends a call.
             return self._json_arguments(number, tool)
+
+    def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
         schema = {"type": "object", **tool.parameters}
-        forms = SchemaForms(schema, strict=tool.strict)
+        forms = SchemaForms(schema, strict=strict)
         objects = [one for one in forms.of(schema, ()) if one.kind == "object"]
         written, faults = [], []
         for one in objects:
@@ -143,19 +150,22 @@ class CallRules:
                 return _TaggedRules(self._book, form, forms, self._complaint).parameters(one)
             case Braced():
                 is_name = re.compile(form.names).fullmatch
-                notation = BracedNotation(
+                braced = BracedNotation(
                     self._book, form, lambda name: is_name(name) is not None, self._complaint
                 )
-                values = ValueRules(self._book, forms, notation, self._complaint)
-                return f'"{{" {values.listed(one, notation.key)} "}}"'
+                values = ValueRules(self._book, forms, braced, self._complaint)
+                return f'"{{" {values.listed(one, braced.key)} "}}"'
             case Keywords():
                 return self._keywords(form, forms, one)
             case JsonObject():
-                raise AssertionError("its arguments are no list of parameters")
+                notation = self._json_notation(form.ends, forms)
+                return ValueRules(self._book, forms, notation, self._complaint).form(one)
+
+    def _json_notation(self, ends: Sequence[str], forms: SchemaForms) -> JsonNotation:
+        return JsonNotation(self._book, ends, self._complaint, gap_rule(self._book, forms.root))
 
     def _keywords(self, form: Keywords, forms: SchemaForms, one: Form) -> str:
-        notation = JsonNotation(self._book, form.ends, self._complaint, gap_rule(self._book, forms.root))
-        values = ValueRules(self._book, forms, notation, self._complaint)
+        values = ValueRules(self._book, forms, self._json_notation(form.ends, forms), self._complaint)
 
         def key(name: str) -> str | None:
             allowed = re.fullmatch(form.names, name) and name.isascii() and not iskeyword(name)

@@ -42,6 +42,21 @@ def without(ends: Sequence[str]) -> str:
     return f"~/{_ANY}({'|'.join(map(escaped, ends))}){_ANY}/" if ends else f"/{_ANY}/"
 
 
+def lacking(end: str) -> str:
+    """A pattern of a JSON schema: the texts in which `end` does not occur. Patterns know no complement, so it
+    is spelled out, up to where the mark's first character occurs in it again."""
+    again = end.find(end[0], 1)
+    first, *others = map(escaped, end if again < 0 else end[:again])
+    rest = ""
+    for letter in reversed(others):
+        rest = (
+            f"([^{first}{letter}][^{first}]*|{letter}{rest})?"
+            if rest
+            else f"([^{first}{letter}][^{first}]*)?"
+        )
+    return f"^[^{first}]*({first}{rest})*$" if others else f"^[^{first}]*$"
+
+
 def text_pattern(form: Form, ends: Sequence[str], complaint: Callable[[str], str | None]) -> str:
     """The pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a pattern.
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from scheduler.answer.dialects.description import Braced, Order
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms
-from scheduler.grammar.text_pattern import length_bounds, text_pattern, without
+from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options
 
@@ -75,7 +75,7 @@ class JsonNotation:
         schema = form.schema
         if "pattern" not in schema and "format" not in schema:
             return self._text(length_bounds(schema))
-        inner = {"type": "string", **schema}
+        inner = {"type": "string", **schema, "allOf": [{"pattern": lacking(end)} for end in self.ends]}
         if (why := self.complaint({"json_schema": inner})) is not None:
             if "pattern" in schema:
                 raise Inexpressible((*form.path, "pattern"), why)

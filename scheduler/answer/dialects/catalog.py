@@ -142,7 +142,7 @@ _PYTHONIC = Dialect(
 _HARMONY = Dialect(
     "harmony",
     head=f"<|channel|>commentary to=functions.{TOOL} <|constrain|>json{harmony.MESSAGE}",
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=harmony.ENDS),
     # The end of the call is the end of the turn: a token that ends the answer.
     tail="",
     parallel=False,
@@ -152,18 +152,20 @@ _KIMI_K2 = Dialect(
     "kimi_k2",
     opening="<|tool_calls_section_begin|>",
     head=f"<|tool_call_begin|>functions.{TOOL}:{NUMBER}<|tool_call_argument_begin|>",
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")),
     tail="<|tool_call_end|>",
     closing="<|tool_calls_section_end|>",
 )
 
-_MISTRAL = Dialect("mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(), tail="")
+_MISTRAL = Dialect(
+    "mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(ends=("[TOOL_CALLS]",)), tail=""
+)
 
 _MISTRAL_LIST = Dialect(
     "mistral",
     opening="[TOOL_CALLS][",
     head=f'{{"name": "{TOOL}", "arguments": ',
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=("[TOOL_CALLS]",)),
     tail="}",
     separators=(", ",),
     closing="]",
@@ -174,7 +176,7 @@ def _hermes(name: str) -> Dialect:
     return Dialect(
         name,
         head=f'<tool_call>\n{{"name": "{TOOL}", "arguments": ',
-        arguments=JsonObject(),
+        arguments=JsonObject(ends=("</tool_call>",)),
         tail="}\n</tool_call>",
         separators=("\n",),
     )

@@ -37,6 +37,9 @@ class Order(Enum):
 class JsonObject:
     """The arguments are one JSON object."""
 
+    ends: tuple[str, ...]
+    """What no string in it can contain: whoever reads the call would end it there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
