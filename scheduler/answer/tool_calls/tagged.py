@@ -7,12 +7,13 @@ parsers of some dialects trim more, which would change an indented line of code.
 from __future__ import annotations
 
 import re
+from json import loads
 from typing import Any
 
-from scheduler.answer.dialects.description import NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
+from scheduler.answer.dialects.description import BREAK, NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
-from scheduler.answer.tool_calls.json_arguments import takes_strings
-from scheduler.answer.tool_calls.text_stream import NotAsWritten, Waiting
+from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
+from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
 from scheduler.answer.tool_calls.written_call import TextKind, WrittenCall
 
 _NULL = "null"
@@ -52,9 +53,7 @@ class TaggedCalls:
         before, after = self._head.strip().split(TOOL)
         yield from self._stream.one_of([before])
         if not after:
-            # The first parameter's tag, or nothing, ends the name.
-            name, _ = yield from self._stream.name([self._key_start])
-            self._stream.put_back(self._key_start)
+            name = yield from self._name_alone()
         elif NUMBER in after:
             middle, after = after.split(NUMBER)
             name, _ = yield from self._stream.name([middle])
@@ -63,6 +62,17 @@ class TaggedCalls:
             name, _ = yield from self._stream.name([after])
         if _NAME.fullmatch(name := name.strip()) is None:
             raise NotAsWritten("it names no tool")
+        return name
+
+    def _name_alone(self) -> Waiting[str]:
+        """A name that the first parameter's tag ends, or the end of the block."""
+        try:
+            name, _ = yield from self._stream.name([self._key_start])
+        except TextEnded as end:
+            if self._tagged.without_parameters is not None:
+                raise
+            return end.text
+        self._stream.put_back(self._key_start)
         return name
 
     def _parameters(self, call: WrittenCall) -> Pieces:
@@ -126,12 +136,12 @@ class TaggedCalls:
         tag up to the value."""
         tagged = self._tagged
         if not tagged.is_flagged:
-            first, *others = re.split(r"(?<=>)(?=<)", self._after_key)
+            first, *others = self._after_key.split(BREAK)
             key, _ = yield from self._stream.name([first])
             for tag in others:
                 yield from self._stream.space()
                 yield from self._stream.one_of([tag])
-            return key.strip(), None, tagged.opening.replace(NAME, key)
+            return key.strip(), None, tagged.opening.replace(NAME, key).replace(BREAK, "")
         after_key = tagged.json_opening.split(NAME)[1]
         if TYPE not in after_key:
             key, mark = yield from self._stream.name([self._after_key, after_key])
@@ -153,5 +163,11 @@ class TaggedCalls:
             case TextKind.CHOICE:
                 return own if own in call.property_schema(key)["enum"] else own.strip()
             case TextKind.OPEN:
-                head = self._head.replace(TOOL, call.started.name).replace(NUMBER, "0")
-                return self._block.one_value(head + opening + own + self._tagged.closing + self._tail, key)
+                return self._by_the_parser(call.started.name, key, opening, own)
+
+    def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:
+        if any(end in text for end in self._tagged.ends):
+            # It is in a string inside a JSON value, where the parser would end the call.
+            text = json_text(loads(text, strict=False)).replace("<", r"\u003c")
+        head = self._head.replace(TOOL, name).replace(NUMBER, "0")
+        return self._block.one_value(head + opening + text + self._tagged.closing + self._tail, key)

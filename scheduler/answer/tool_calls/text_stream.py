@@ -31,7 +31,9 @@ class NotAsWritten(Exception):
 
 
 class TextEnded(NotAsWritten):
-    """The block ended where more text belongs."""
+    """The block ended where more text belongs. `text`: what was read of the part that is not over."""
+
+    text = ""
 
 
 class TextStream:
@@ -121,7 +123,11 @@ class TextStream:
                 raise NotAsWritten(f"no {marks[0]} within {longest} characters")
             if mark:
                 return "".join(parts), mark
-            yield from self.more()
+            try:
+                yield from self.more()
+            except TextEnded as end:
+                end.text = "".join(parts) + self._text[self._at :]
+                raise
 
     def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
         """Reads a name and the mark at its end."""
