@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.tool_calls.reading import Calls, UnreadableCall, read_block
+from scheduler.answer.tool_calls.reading import Calls, ParsedCall, UnreadableCall, read_block
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextStream
 from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece
@@ -46,16 +46,21 @@ class BlockText:
         """The newest call is whole."""
         self.whole_to = self.stream.position
 
-    def one_value(self, text: str, key: str, syntax: ToolSyntax | None = None) -> Any:
-        """What mlx-lm reads as the value of `key` in `text`, a call with this one argument. Raises
-        NotAsWritten."""
+    def one_call(self, text: str, syntax: ToolSyntax | None = None) -> ParsedCall:
+        """What mlx-lm reads in `text`, a whole call. Raises NotAsWritten."""
         try:
             (call,) = read_block(text, syntax or self.syntax, self.calls)
         except (UnreadableCall, ValueError) as error:
             raise NotAsWritten(str(error)) from error
-        if call.arguments.keys() != {key}:
+        return call
+
+    def one_value(self, text: str, key: str, syntax: ToolSyntax | None = None) -> Any:
+        """What mlx-lm reads as the value of `key`, the only argument of the call `text`. Raises
+        NotAsWritten."""
+        arguments = self.one_call(text, syntax).arguments
+        if arguments.keys() != {key}:
             raise NotAsWritten(f"the value of {key!r} cannot be read")
-        return call.arguments[key]
+        return arguments[key]
 
     def skip(self) -> Pieces:
         """Reads what is left of the block: the client asked for one call at a time."""

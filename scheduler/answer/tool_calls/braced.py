@@ -13,7 +13,7 @@ from scheduler.answer.tool_calls.nested_text import nested_value
 from scheduler.answer.tool_calls.text_stream import NotAsWritten
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
-_KEY = re.compile(r"[^\s{}\[\]<>,]+")
+_KEY = re.compile(r"""[^\s{}\[\]<>,"']+""")
 _ANY = "k"
 """A name and key for the parser, which takes few characters in one; a value does not depend on it."""
 _GEMMA4 = tool_syntax("gemma4")
@@ -50,10 +50,10 @@ class BracedCalls:
         if (yield from self._stream.optional("}")):
             return
         while True:
+            call.inside_member = True
             key, _ = yield from self._stream.name([":"])
             if _KEY.fullmatch(key) is None:
                 raise NotAsWritten(f"{key!r} is no name of an argument")
-            call.inside_value = True
             if takes_strings(call.property_schema(key)) and (yield from self._stream.optional(self._mark)):
                 yield call.begin_string(key)
                 yield from self._block.text_until(call, [self._mark])
@@ -62,7 +62,7 @@ class BracedCalls:
                 text = yield from nested_value(self._stream, (self._mark,), escapes=False)
                 yield call.member(key, self._value(text))
                 self._block.sent()
-            call.inside_value = False
+            call.inside_member = False
             if (yield from self._stream.one_of([",", "}"])) == "}":
                 return
 

@@ -27,7 +27,7 @@ from scheduler.answer.tool_calls.reading import (
     read_block,
 )
 from scheduler.answer.tool_calls.tagged import TaggedCalls
-from scheduler.answer.tool_calls.text_stream import NotAsWritten
+from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded
 from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
 
@@ -98,7 +98,8 @@ class DialectReader:
 
     def _decided_by_the_parser(self, fault: Exception) -> Iterator[AnswerPiece]:
         written = self._block.written
-        if written and not written[-1].done and written[-1].inside_value:
+        if written and written[-1].inside_member and isinstance(fault, TextEnded):
+            # The parser would leave out this argument, and the client run the call without it.
             raise self._unreadable(fault)
         try:
             read = read_block(self.raw, self._block.syntax, self._block.calls)
@@ -128,7 +129,7 @@ class DialectReader:
             rest = self.raw[self._block.sent_to :]
             if _is_json(written[-1].sent + rest):
                 rest = self.raw[self._block.begun_at :]
-            return UnreadableCall(why, written[-1].started.index, rest)
+            return UnreadableCall(why, written[-1].started.index, rest, read_to=self._block.whole_to)
         return UnreadableCall(why, read_to=self._block.whole_to)
 
 

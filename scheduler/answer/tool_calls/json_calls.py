@@ -6,7 +6,7 @@ from json import loads
 
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments
-from scheduler.answer.tool_calls.reading import ParsedCall, read_block
+from scheduler.answer.tool_calls.reading import ParsedCall
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, Waiting
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
@@ -49,8 +49,7 @@ class JsonCalls:
         arguments = _MISTRAL_ARGUMENTS if self._is_mistral else _KIMI_ARGUMENTS
         name, _ = yield from self._stream.name([arguments])
         end = "" if self._is_mistral else _KIMI_END
-        (call,) = read_block(f"{mark}{name}{arguments}{{}}{end}", self._block.syntax, self._block.calls)
-        return call
+        return self._block.one_call(f"{mark}{name}{arguments}{{}}{end}")
 
     def _list(self) -> Pieces:
         """`[{"name": "f", "arguments": {...}}, ...]`"""

@@ -56,11 +56,11 @@ class KeywordCalls:
         if (yield from self._stream.optional(")")):
             return
         while True:
+            call.inside_member = True
             key, _ = yield from self._stream.name(["="])
             if not (key := key.strip()).isidentifier():
                 raise NotAsWritten(f"{key!r} is no name of an argument")
             yield from self._stream.space()
-            call.inside_value = True
             quote = (yield from self._quote()) if takes_strings(call.property_schema(key)) else ""
             if quote:
                 yield call.begin_string(key)
@@ -70,7 +70,7 @@ class KeywordCalls:
                 text = yield from nested_value(self._stream, _QUOTES, escapes=True)
                 yield call.member(key, self._block.one_value(f"[f({key}={text})]", key))
                 self._block.sent()
-            call.inside_value = False
+            call.inside_member = False
             yield from self._stream.space()
             if (yield from self._stream.one_of([",", ")"])) == ")":
                 return

@@ -86,8 +86,8 @@ class TaggedCalls:
             yield from self._parameter(call)
 
     def _parameter(self, call: WrittenCall) -> Pieces:
+        call.inside_member = True
         key, is_text, opening = yield from self._key()
-        call.inside_value = True
         match is_text:
             case None:
                 kind = call.text_kind(key)
@@ -106,7 +106,7 @@ class TaggedCalls:
             yield call.end_string()
         else:
             yield from self._quoted(call, key, opening, *self._tagged.quoted)
-        call.inside_value = False
+        call.inside_member = False
 
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
         """A string in a dialect that puts marks around one with line breaks: only those are long."""

@@ -32,8 +32,8 @@ class WrittenCall:
         self.budget = budget
         self._sent: list[str] = []
         self._members = 0
-        self.inside_value = False
-        """Whether the model is in the middle of a value: what it has written of it may be half a path."""
+        self.inside_member = False
+        """Whether the model is in the middle of an argument: what it has written may be half a path."""
         self.done = False
 
     @property
