@@ -33,12 +33,13 @@ _LONGEST_GUESS = 16_384
 
 class UnreadableCall(Exception):
     """A block that cannot be parsed. `index`: the number of its call, if it was started; `rest`: the part of
-    its arguments that was not yielded."""
+    its arguments that was not yielded. `read_to`: the characters of it that whole calls before it take."""
 
-    def __init__(self, why: object, index: int | None = None, rest: str = "") -> None:
+    def __init__(self, why: object, index: int | None = None, rest: str = "", *, read_to: int = 0) -> None:
         super().__init__(str(why))
         self.index = index
         self.rest = rest
+        self.read_to = read_to
 
 
 class Calls:
@@ -75,8 +76,11 @@ class Calls:
     def whole(self, call: ParsedCall) -> Iterator[AnswerPiece]:
         start = self.start(call.name, call.call_id)
         yield start
-        fitted = coerce(call.arguments, self.schema(call.name), budget=self.budget)
-        yield ToolCallArguments(start.index, json_text(fitted))
+        yield ToolCallArguments(start.index, self.fitted(call))
+
+    def fitted(self, call: ParsedCall) -> str:
+        """The JSON text of its arguments, coerced to their schema."""
+        return json_text(coerce(call.arguments, self.schema(call.name), budget=self.budget))
 
 
 @dataclass(frozen=True, slots=True)
