@@ -224,7 +224,8 @@ class _TaggedRules:
         written, faults = [], []
         for one in texts:
             try:
-                written.append(f"{self._opening(self._form.opening, name)} {self._text(one)}")
+                trims = self._form.trims and not (is_free(one) and _is_read_exactly(schema, forms))
+                written.append(f"{self._opening(self._form.opening, name)} {self._text(one, trims=trims)}")
             except Inexpressible as fault:
                 faults.append(fault)
         if others:
@@ -250,13 +251,13 @@ class _TaggedRules:
             written.append(f"{opening} {rule} {closing}")
         return written
 
-    def _text(self, one: Form) -> str:
+    def _text(self, one: Form, *, trims: bool) -> str:
         form = self._form
         pattern = text_pattern(one, form.ends, self._pattern_complaint)
         if form.has_null_word:
             pattern = no_null(pattern)
         if form.quoted is None:
-            return self._book.ended_by(trimmed(pattern) if form.trims else pattern, form.closing)
+            return self._book.ended_by(trimmed(pattern) if trims else pattern, form.closing)
         start, end = form.quoted
         bare = trimmed(on_one_line(pattern, form.quoted_for))
         quoted = f"{self._book.literal(start)} {self._book.ended_by(pattern, end + form.closing)}"
@@ -275,7 +276,7 @@ class _TaggedRules:
         before, after = self._form.opening.split(NAME)
         name = self._book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
         opening = f"{self._book.literal(before)} {name} {self._broken(after)}"
-        value = one_of(self._text(form) for form in texts)
+        value = one_of(self._text(form, trims=self._form.trims) for form in texts)
         parameter = self._book.rule(f"{self._breaks()} {opening} {value}")
         least = 0 if self._form.without_parameters is None else 1
         return f"{parameter}{{{least},{MAX_FREE_PARAMETERS}}} {self._breaks()}"
@@ -292,6 +293,12 @@ class _TaggedRules:
 
     def _pattern_complaint(self, pattern: str) -> str | None:
         return self._complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
+
+
+def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
+    """Whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need not be
+    whole to be known as a string."""
+    return {one.kind for one in forms} <= {"string", "null"} and "allOf" not in schema
 
 
 def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:

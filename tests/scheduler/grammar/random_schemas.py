@@ -39,9 +39,10 @@ class RandomSchemas:
         }
 
     def _node(self) -> dict[str, Any]:
+        node = {"$ref": "#/$defs/node"}
         return {
             "type": "object",
-            "properties": {"text": {"type": "string"}, "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}},
+            "properties": {"text": {"type": "string"}, "next": {"anyOf": [{"type": "null"}, node]}},
             "required": ["text"],
             "additionalProperties": False,
         }  # fmt: skip

@@ -27,14 +27,15 @@ from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
 from scheduler.answer.splitter import Kind, Opened, Section
-from scheduler.answer.tool_calls.reading import Calls, ParsedCall, read_block
+from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.events import FinishReason
 from scheduler.link.grammar_limits import parser_limits
-from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
 from tests.fakes.dialect_tokenizer import DialectTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import KIMI_K3, form
+from tests.scheduler.answer.dialects import KIMI_K3, Message, form
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
 _LONG = 80
@@ -123,22 +124,22 @@ class Walker:
         self._closings = _closings(described)
         self._confusing = [*_CONFUSING, *self._closings, *walked.marks]
 
-    def grammar(self, tools: Sequence[Tool], **asked: Any) -> str:
+    def prepare(self, tools: Sequence[Tool], **asked: Any) -> PreparedRequest:
         chat = ChatPrompt(
             ({"role": "user", "content": "x"},),
             tools=tuple(tools),
             reasoning=Reasoning(enabled=False),
             **{"tool_choice": ToolChoice.REQUIRED, "parallel_tool_calls": False, **asked},
         )
-        return self.prepared_by.prepare(GenerationRequest("walk", chat)).grammar
+        return self.prepared_by.prepare(GenerationRequest("walk", chat))
 
-    def matcher(self, grammar: str) -> LLMatcher:
+    def matcher(self, prepared: PreparedRequest) -> LLMatcher:
         vocabulary = self.prepared_by._grammars._vocabulary
         assert vocabulary is not None
-        return LLMatcher(vocabulary._tokenizer, grammar, log_level=0, limits=parser_limits())
+        return LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0, limits=parser_limits())
 
-    def walk(self, matcher: LLMatcher, seed: int) -> str | None:
-        """The text of one walk; None if it found no end."""
+    def walk(self, matcher: LLMatcher, seed: int) -> list[int] | None:
+        """The tokens of one walk; None if it found no end."""
         some, tokens = random.Random(seed), list[int]()
         plan: list[int] = []
         while len(tokens) < _LONGEST:
@@ -146,7 +147,7 @@ class Walker:
             allowed = np.unpackbits(bits, count=VOCABULARY, bitorder="little").view(np.bool_)
             token = self._choose(some, allowed, plan, len(tokens) > _LONG)
             if token == EOS:
-                return self.text(tokens)
+                return tokens
             assert matcher.consume_token(token), matcher.get_error()
             tokens.append(token)
         return None
@@ -203,26 +204,41 @@ class Walker:
             found[-1] += splitter.finish()
         return found
 
-    def read(self, text: str, tools: Sequence[Tool]) -> list[ParsedCall]:
-        """By mlx-lm's own parser, and by the coercion to the schema that follows it."""
+    def read_by_mlx_lm(self, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
+        """By its own parser, and by the coercion to the schema that follows it."""
         assert self.form.tools is not None
         calls = Calls(tools, str, parallel=True)
-        return [call for raw in self.blocks(text) for call in read_block(raw, self.form.tools, calls)]
+        return [
+            (call.name, json.loads(calls.fitted(call)))
+            for raw in self.blocks(text)
+            for call in read_block(raw, self.form.tools, calls)
+        ]
 
-    def check(self, text: str, tools: Sequence[Tool]) -> list[ParsedCall]:
+    def read(self, tokens: list[int], prepared: PreparedRequest) -> tuple[str, list[tuple[str, Any]]]:
+        """What a client gets: the text, and the calls."""
+        pipeline = self.prepared_by.answer_pipeline(prepared)
+        message = Message()
+        for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
+            message.add(piece)
+        assert not message.malformed, message.malformed
+        return message.text, list(message.calls)
+
+    def check(self, tokens: list[int], prepared: PreparedRequest) -> list[tuple[str, Any]]:
         """Raises if the walk is not what its schema asks for, or not read as it was written."""
+        assert isinstance(prepared.request.prompt, ChatPrompt)
+        tools, written = prepared.request.prompt.tools, self.text(tokens)
         schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
-        assert self.form.tools is not None
-        calls = Calls(tools, str, parallel=True)
-        read = self.read(text, tools)
+        judged = self.read_by_mlx_lm(written, tools)
+        _, read = self.read(tokens, prepared)
         assert read, "no call"
-        for call in read:
-            _, piece = calls.whole(call)
-            fitted = json.loads(piece.text)  # type: ignore[union-attr]
-            jsonschema.validate(fitted, schemas[call.name])
-            for name, value in fitted.items():
-                if isinstance(value, str):
-                    assert self.is_written(name, value, text), f"{value!r} is not what was written"
+        assert [name for name, _ in judged] == [name for name, _ in read]
+        for name, arguments in [*judged, *read]:
+            jsonschema.validate(arguments, schemas[name])
+        for tool, arguments in read:
+            for name, value in arguments.items():
+                # Of a parameter that its schema does not name, nobody knows whether it is text.
+                if isinstance(value, str) and name in schemas[tool].get("properties", {}):
+                    assert self.is_written(name, value, written), f"{value!r} is not what was written"
         return read
 
     def is_written(self, name: str, value: str, text: str) -> bool:
@@ -247,25 +263,27 @@ def _closings(dialect: Dialect) -> list[str]:
     return [text for text in (*own, *own, *own, dialect.tail, dialect.closing, '"', "}") if text]
 
 
-def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[tuple[Walker, str | None, Any]]:
-    """Checked walks: the walker, the text (None: it found no end) and the tools."""
+def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str | None]:
+    """The texts of checked walks; None for one that found no end."""
     walker = Walker(dialect)
     nests = not isinstance(walker.dialect.arguments, Braced) or walker.dialect.arguments.nests
-    for number in range(schemas):
-        tools = RandomSchemas(seed + number, nests=nests).tools()
-        compiled = walker.matcher(walker.grammar(tools))
+    for number in range(seed, seed + schemas):
+        tools = RandomSchemas(number, nests=nests).tools()
+        prepared = walker.prepare(tools)
+        compiled = walker.matcher(prepared)
         assert not compiled.is_error(), compiled.get_error()
         for step in range(each):
-            text = walker.walk(compiled.deep_copy(), seed + number * each + step)
+            tokens = walker.walk(compiled.deep_copy(), number * each + step)
+            text = None if tokens is None else walker.text(tokens)
             try:
-                if text is not None:
-                    walker.check(text, tools)
+                if tokens is not None:
+                    walker.check(tokens, prepared)
             except Exception as error:
-                where = f"{dialect}, schema {seed + number}, walk {step}"
+                schemas_text = json.dumps([tool.parameters for tool in tools])
                 raise AssertionError(
-                    f"{where}: {error}\n{text!r}\n{json.dumps([tool.parameters for tool in tools])}"
+                    f"{dialect}, schema {number}, walk {step}: {error}\n{text!r}\n{schemas_text}"
                 ) from error
-            yield walker, text, tools
+            yield text
 
 
 def main() -> None:
@@ -277,7 +295,7 @@ def main() -> None:
     for dialect in options.dialects:
         started, finished, endless = time.monotonic(), 0, 0
         schemas = options.walks // 10
-        for _, text, _ in walks(dialect, schemas + schemas // 5, 10, options.seed):
+        for text in walks(dialect, schemas + schemas // 5, 10, options.seed):
             finished += text is not None
             endless += text is None
             if finished == options.walks:
