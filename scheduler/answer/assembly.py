@@ -7,14 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.splitter import REASONING, Kind, Opened, Section, Splitter
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.reading import (
-    BlockReader,
-    CallReader,
-    Calls,
-    JsonReader,
-    ObjectReader,
-    UnreadableCall,
-)
+from scheduler.answer.tool_calls.dialect_reader import call_reader
+from scheduler.answer.tool_calls.reading import CallReader, Calls, ObjectReader, UnreadableCall
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 from scheduler.request import Tool
 
@@ -129,9 +123,7 @@ class Assembly:
             return ObjectReader(section.call_name, self._calls)
         syntax = self._format.tools
         assert syntax is not None, "a call in a format without calls"
-        if syntax.streams and not section.in_reasoning:
-            return JsonReader(syntax, self._calls)
-        return BlockReader(syntax, self._calls)
+        return call_reader(syntax, self._calls, in_reasoning=section.in_reasoning)
 
     def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece]:
         """End `section`. In reasoning, text that looked like a call may turn out not to be one."""
@@ -165,7 +157,8 @@ class Assembly:
         self._reader, self._trims_nothing = None, True
         self.ended_calls = self._calls.started
         self.malformed_calls += 1
-        return MalformedCall(self._call_mark + reader.raw + end, error.index, error.rest)
+        written = reader.raw[error.read_to :] if error.read_to else self._call_mark + reader.raw
+        return MalformedCall(written + end, error.index, error.rest)
 
     def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece]:
         match section.kind:

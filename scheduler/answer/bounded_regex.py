@@ -7,6 +7,7 @@ loop. Python code between two matches is not limited: only matching was found to
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +24,17 @@ _LIMITED = ("search", "match", "fullmatch", "findall", "finditer", "sub", "subn"
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Matching inside raises TimeoutError after `seconds` of the process's CPU time. That is the clock of
-    `regex`: a suspended process does not lose time."""
+    `regex`: a suspended process does not lose time. Nor does one whose garbage is collected, which can take
+    longer than any match: that waits."""
+    collects = gc.isenabled()
+    gc.disable()
     token = _ends_at.set(time.process_time() + seconds)
     try:
         yield
     finally:
         _ends_at.reset(token)
+        if collects:
+            gc.enable()
 
 
 def limit_module(module: ModuleType) -> None:

@@ -138,7 +138,7 @@ class JsonArguments:
 
     def _begin_value(self, character: str, out: list[str]) -> None:
         schema = property_schema(self._schema, self._key)
-        if character == '"' and _takes_strings(schema):
+        if character == '"' and takes_strings(schema):
             out.append(self._member_head() + '"')
             self._at, self._escape = _At.STRING, ""
             return
@@ -205,7 +205,8 @@ class JsonArguments:
         self._at, self._depth = _At.COMMA, 0
 
 
-def _takes_strings(schema: Any) -> bool:
+def takes_strings(schema: Any) -> bool:
+    """Whether a value that is marked as a string stays one."""
     if not isinstance(schema, Mapping):
         return True
     kinds = schema.get("type")

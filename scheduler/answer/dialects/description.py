@@ -1,0 +1,132 @@
+"""What a dialect of tool calls looks like, as data: what holds a model to it and what reads it are both made
+from this.
+
+An answer's calls are `opening`, one or more calls with one of `separators` between them, `closing`. A call is
+`head`, its arguments, `tail`. All texts are what the model's own template writes for an earlier call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+TOOL = "{tool}"
+"""Placeholder in a head for the tool's name."""
+NUMBER = "{number}"
+"""Placeholder in a head for the call's number, which the model counts."""
+NAME = "{name}"
+"""Placeholder in a parameter's opening for its name."""
+TYPE = "{type}"
+"""Placeholder in a parameter's opening for the JSON type of its value."""
+BREAK = "{break}"
+"""Placeholder in a parameter's opening for one of its dialect's breaks."""
+
+ANY_NAME = r"(?s:.+)"
+
+
+class Order(Enum):
+    """In which order the template writes parameters and members of objects."""
+
+    DECLARED = auto()
+    SORTED = auto()
+    """By name, without regard to case: Jinja's `dictsort`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """The arguments are one JSON object."""
+
+    ends: tuple[str, ...]
+    """What no string in it can contain: whoever reads the call would end it there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Each parameter stands between tags, its name in the first of them. A string is the bare text between
+    them, any other value is JSON."""
+
+    opening: str
+    """With NAME and, in some, BREAK. What the template writes between tag and value is part of it, and no
+    part of the value."""
+    closing: str
+    ends: tuple[str, ...]
+    """What a value cannot contain: whoever reads the call would end the value, or the call, there."""
+    json_opening: str = ""
+    """Of a value that is no string, where it differs, so that a value says itself what it is. With NAME and,
+    in some, TYPE."""
+    breaks: tuple[str, ...] = ("",)
+    """What the model may write before an opening and before the tail."""
+    trims: bool = False
+    """Whether the parser drops white space at both ends of a value: a text cannot begin or end with any."""
+    has_null_word: bool = False
+    """Whether the text `null`, in any case, is read as null, so that no string can be that."""
+    quoted: tuple[str, str] | None = None
+    """The marks around a text that has white space at its ends, a line break or one of `quoted_for`."""
+    quoted_for: str = ""
+    without_parameters: str | None = None
+    """A whole call without parameters, with TOOL, where the parser needs another form for that."""
+    names: str = ANY_NAME
+    """A regular expression of the names that a parameter can have."""
+    order: Order = Order.DECLARED
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether a value's opening says whether it is a string or JSON."""
+        return self.json_opening != ""
+
+
+@dataclass(frozen=True, slots=True)
+class Braced:
+    """`{name:value,...}`, with a mark at both ends of a string and no escapes in it."""
+
+    string_mark: str
+    ends: tuple[str, ...]
+    """What a string cannot contain."""
+    nests: bool = True
+    """Whether values can be objects and arrays."""
+    names: str = ANY_NAME
+    order: Order = Order.SORTED
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """`name=value, ...`, the arguments of a Python call. Values are JSON, which is Python but for `true`,
+    `false` and `null`; the parser takes those, too."""
+
+    ends: tuple[str, ...]
+    names: str = ANY_NAME
+    order: Order = Order.DECLARED
+
+
+Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One syntax of calls."""
+
+    name: str
+    head: str
+    """With TOOL and, in some, NUMBER."""
+    arguments: Arguments
+    tail: str
+    opening: str = ""
+    separators: tuple[str, ...] = ("",)
+    closing: str = ""
+    parallel: bool = True
+    """Whether an answer can have several calls."""
+    around_text: tuple[str, str] = ("", "")
+    """What the model writes around the answer's text, which comes before its calls."""
+    trails: tuple[str, ...] = ("",)
+    """What it may write after `closing`: one of these."""
+    tools: str = ANY_NAME
+    """A regular expression of the names that a tool can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A dialect that a grammar cannot hold, and why: a clause that follows its name."""
+
+    name: str
+    why: str

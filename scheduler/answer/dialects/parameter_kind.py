@@ -1,0 +1,126 @@
+"""Whether a parameter is written as bare text, as JSON, or as either: by its schema alone.
+
+Dialects with tags write a string bare, so `123` is a string where the schema allows only strings, and a
+number where it allows only numbers. Where it allows both, JSON that the schema takes as something else than a
+string is that; all other text is a string. mlx-lm's parsers decide by the property's own `type`, each in its
+own way, and read `anyOf`, `$ref` and `enum` wrongly; `parser_view` gives them a schema that all read alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
+
+JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
+_MOST_STEPS = 2000
+"""Of looking at one tool's schema: where they are spent, a parameter may be anything."""
+_DEEPEST = 16
+
+
+class Kind(Enum):
+    TEXT = auto()
+    """Only strings."""
+    JSON = auto()
+    """No strings."""
+    MIXED = auto()
+
+
+def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
+    """The JSON types that `schema` may allow; local references resolve in `root`."""
+    budget = budget or StepBudget(_MOST_STEPS)
+    try:
+        return _types(schema, SchemaCheck(root, budget), budget, _DEEPEST)
+    except StepsExhausted:
+        return JSON_TYPES
+
+
+def parameter_kind(schema: Any, root: Schema, budget: StepBudget | None = None) -> Kind:
+    types = json_types(schema, root, budget)
+    if types == {"string"}:
+        return Kind.TEXT
+    return Kind.MIXED if "string" in types else Kind.JSON
+
+
+def parser_view(parameters: Schema) -> dict[str, Any]:
+    """A tool's parameters as mlx-lm's parsers should see them: bare text for what may be a string, any JSON
+    for the rest."""
+    properties = parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return {**parameters, "properties": {}}
+    budget = StepBudget(_MOST_STEPS)
+    view = {
+        name: {"type": "object" if parameter_kind(one, parameters, budget) is Kind.JSON else "string"}
+        for name, one in properties.items()
+    }
+    return {"type": "object", "properties": view}
+
+
+def read_bare(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
+    """What bare text means for a parameter that may be a string: JSON of another type if the schema takes it,
+    else the text itself."""
+    if parameter_kind(schema, root) is not Kind.MIXED:
+        return text
+    try:
+        value = json.loads(text)
+        if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):
+            return value
+    except (ValueError, RecursionError, StepsExhausted):
+        pass
+    return text
+
+
+def _types(schema: Any, check: SchemaCheck, budget: StepBudget, depth: int) -> frozenset[str]:
+    budget.spend()
+    if schema is False:
+        return frozenset()
+    if depth == 0 or not isinstance(schema, Mapping):
+        return JSON_TYPES
+    found = JSON_TYPES
+    if "$ref" in schema:
+        found &= _types(check.resolve(schema), check, budget, depth - 1)
+    if declared := check.types(schema):
+        found &= _with_integer(declared)
+    elif "properties" in schema:
+        # It says nothing about what is no object, but means one.
+        found &= {"object"}
+    elif "items" in schema:
+        found &= {"array"}
+    if isinstance(choices := schema.get("enum"), list):
+        budget.spend(len(choices))
+        found &= frozenset().union(*map(_types_of, choices))
+    if "const" in schema:
+        found &= _types_of(schema["const"])
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(keyword), list) and branches:
+            found &= frozenset().union(*(_types(one, check, budget, depth - 1) for one in branches))
+    if isinstance(every := schema.get("allOf"), list):
+        for one in every:
+            found &= _types(one, check, budget, depth - 1)
+    return found
+
+
+def _with_integer(types: tuple[str, ...]) -> frozenset[str]:
+    known = frozenset(types)
+    if not known <= JSON_TYPES:
+        return JSON_TYPES
+    return known | {"integer"} if "number" in known else known
+
+
+def _types_of(value: Any) -> frozenset[str]:
+    match value:
+        case None:
+            return frozenset(("null",))
+        case bool():
+            return frozenset(("boolean",))
+        case int() | float():
+            return frozenset(("number", "integer"))
+        case str():
+            return frozenset(("string",))
+        case list():
+            return frozenset(("array",))
+        case _:
+            return frozenset(("object",))

@@ -1,0 +1,80 @@
+"""One block of calls that is being read: its text, and the calls that were begun in it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias
+
+from scheduler.answer.answer_format import ToolSyntax
+from scheduler.answer.tool_calls.reading import Calls, ParsedCall, UnreadableCall, read_block
+from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextStream
+from scheduler.answer.tool_calls.written_call import WrittenCall
+from scheduler.events import AnswerPiece
+
+Pieces: TypeAlias = Generator[AnswerPiece | None, None, None]
+"""The pieces of the answer; None where more text is needed."""
+TextPieces: TypeAlias = Generator[AnswerPiece | None, None, str]
+
+
+class BlockText:
+    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+        self.syntax = syntax
+        self.calls = calls
+        self.stream = TextStream()
+        self.written: list[WrittenCall] = []
+        self.begun_at = 0
+        """Where the newest call begins."""
+        self.sent_to = 0
+        """Up to where its text was sent as arguments."""
+        self.whole_to = 0
+        """Where the newest whole call ends."""
+
+    def begin(self, name: str, call_id: str | None = None) -> WrittenCall:
+        """Raises NotAsWritten for a name that cannot be sent."""
+        if not name:
+            raise NotAsWritten("it names no tool")
+        call = WrittenCall(self.calls.start(name, call_id), self.calls.schema(name), self.calls.budget)
+        self.written.append(call)
+        self.sent_to = self.stream.position
+        return call
+
+    def sent(self) -> None:
+        """All text that was read is sent."""
+        self.sent_to = self.stream.position
+
+    def ended(self) -> None:
+        """The newest call is whole."""
+        self.whole_to = self.stream.position
+
+    def one_call(self, text: str, syntax: ToolSyntax | None = None) -> ParsedCall:
+        """What mlx-lm reads in `text`, a whole call. Raises NotAsWritten."""
+        try:
+            (call,) = read_block(text, syntax or self.syntax, self.calls)
+        except (UnreadableCall, ValueError) as error:
+            raise NotAsWritten(str(error)) from error
+        return call
+
+    def one_value(self, text: str, key: str, syntax: ToolSyntax | None = None) -> Any:
+        """What mlx-lm reads as the value of `key`, the only argument of the call `text`. Raises
+        NotAsWritten."""
+        arguments = self.one_call(text, syntax).arguments
+        if arguments.keys() != {key}:
+            raise NotAsWritten(f"the value of {key!r} cannot be read")
+        return arguments[key]
+
+    def skip(self) -> Pieces:
+        """Reads what is left of the block: the client asked for one call at a time."""
+        while not (yield from self.stream.ends()):
+            yield from self.stream.some()
+
+    def text_until(self, call: WrittenCall, marks: Sequence[str]) -> TextPieces:
+        """Sends the text before the first of `marks` as the inside of a string. Returns that mark."""
+        while True:
+            text, mark = self.stream.before(marks)
+            if text:
+                yield call.string(text)
+                # The mark's own characters come with the rest of a malformed call.
+                self.sent_to = self.stream.position - len(mark)
+            if mark:
+                return mark
+            yield from self.stream.more()

@@ -1,0 +1,167 @@
+"""Reads a block of calls while it is written, in any described dialect.
+
+The kind of dialect decides which reader follows the text. Where the text is not as the model's template has
+it, the reader gives up, and mlx-lm's parser decides about the whole block when it ends: a call that was begun
+goes on if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from json import loads
+
+from scheduler.answer.answer_format import ToolSyntax
+from scheduler.answer.dialects.catalog import described
+from scheduler.answer.dialects.description import Braced, JsonObject, Keywords, Tagged
+from scheduler.answer.tool_calls.block_text import BlockText, Pieces
+from scheduler.answer.tool_calls.braced import BracedCalls
+from scheduler.answer.tool_calls.json_calls import JsonCalls
+from scheduler.answer.tool_calls.keywords import KeywordCalls
+from scheduler.answer.tool_calls.reading import (
+    BlockReader,
+    CallReader,
+    Calls,
+    JsonReader,
+    ParsedCall,
+    UnreadableCall,
+    read_block,
+)
+from scheduler.answer.tool_calls.tagged import TaggedCalls
+from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded
+from scheduler.answer.tool_calls.written_call import WrittenCall
+from scheduler.events import AnswerPiece, ToolCallArguments
+
+
+def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> CallReader:
+    """`in_reasoning`: what is read may be no call, so nothing is certain before the end of the block."""
+    if syntax.streams:
+        return BlockReader(syntax, calls) if in_reasoning else JsonReader(syntax, calls)
+    block = BlockText(syntax, calls)
+    pieces = _pieces(block)
+    if pieces is None:
+        return BlockReader(syntax, calls)
+    reader = DialectReader(block, pieces)
+    return WholeBlock(reader, calls) if in_reasoning else reader
+
+
+def _pieces(block: BlockText) -> Pieces | None:
+    """What reads the block's text; None if its dialect is not described."""
+    if block.syntax.name == "mistral":
+        return JsonCalls(block).pieces()
+    dialect = described(block.syntax.name)
+    if dialect is None:
+        return None
+    match dialect.arguments:
+        case Tagged() as tagged:
+            return TaggedCalls(block, dialect, tagged).pieces()
+        case Braced() as braced:
+            return BracedCalls(block, dialect, braced).pieces()
+        case Keywords():
+            return KeywordCalls(block).pieces()
+        case JsonObject():
+            return JsonCalls(block).pieces()
+
+
+class DialectReader:
+    """A `CallReader`."""
+
+    def __init__(self, block: BlockText, pieces: Pieces) -> None:
+        self._block = block
+        self._pieces = pieces
+        self._parts: list[str] = []
+        self._fault: Exception | None = None
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._parts)
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]:
+        self._parts.append(text)
+        if self._fault is None:
+            self._block.stream.add(text)
+            yield from self._available()
+
+    def close(self) -> Iterator[AnswerPiece]:
+        if self._fault is None:
+            self._block.stream.close()
+            yield from self._available()
+        if self._fault is not None:
+            yield from self._decided_by_the_parser(self._fault)
+
+    def _available(self) -> Iterator[AnswerPiece]:
+        """All pieces up to where more text is needed."""
+        try:
+            while (piece := next(self._pieces, None)) is not None:
+                yield piece
+        except (NotAsWritten, ValueError, RecursionError) as error:
+            self._fault = error
+
+    def _decided_by_the_parser(self, fault: Exception) -> Iterator[AnswerPiece]:
+        written = self._block.written
+        if written and written[-1].inside_member and isinstance(fault, TextEnded):
+            # The parser would leave out this argument, and the client run the call without it.
+            raise self._unreadable(fault)
+        try:
+            read = read_block(self.raw, self._block.syntax, self._block.calls)
+        except UnreadableCall as error:
+            raise self._unreadable(error) from error
+        if len(read) < len(written) or any(
+            one.started.name != call.name for one, call in zip(written, read, strict=False)
+        ):
+            raise self._unreadable(fault)
+        if written and not written[-1].done:
+            yield self._rest(written[-1], read[len(written) - 1], fault)
+        for call in read[len(written) :]:
+            if not self._block.calls.enough:
+                yield from self._block.calls.whole(call)
+
+    def _rest(self, written: WrittenCall, read: ParsedCall, fault: Exception) -> ToolCallArguments:
+        whole = self._block.calls.fitted(read)
+        if not whole.startswith(written.sent):
+            raise self._unreadable(fault)
+        written.done = True
+        return written.json(whole[len(written.sent) :])
+
+    def _unreadable(self, why: Exception) -> UnreadableCall:
+        """Of the call that was begun; if none was, of the text behind the calls that are over."""
+        written = self._block.written
+        if written and not written[-1].done:
+            rest = self.raw[self._block.sent_to :]
+            if _is_json(written[-1].sent + rest):
+                rest = self.raw[self._block.begun_at :]
+            return UnreadableCall(why, written[-1].started.index, rest, read_to=self._block.whole_to)
+        return UnreadableCall(why, read_to=self._block.whole_to)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class WholeBlock:
+    """A `CallReader` that has nothing before the end of the block."""
+
+    def __init__(self, reader: DialectReader, calls: Calls) -> None:
+        self._reader = reader
+        self._calls = calls
+        self._parts: list[str] = []
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._parts)
+
+    def feed(self, text: str) -> Iterator[AnswerPiece]:
+        self._parts.append(text)
+        yield from ()
+
+    def close(self) -> Iterator[AnswerPiece]:
+        before = self._calls.started
+        try:
+            pieces = [*self._reader.feed(self.raw), *self._reader.close()]
+        except UnreadableCall:
+            self._calls.started = before
+            raise
+        yield from pieces

@@ -1,0 +1,173 @@
+"""Calls whose parameters stand between tags: Qwen3-Coder's, GLM's, MiniMax's, DeepSeek's, Kimi K3's.
+
+A text keeps every character between its tags but the line breaks that the template writes around it. mlx-lm's
+parsers of some dialects trim more, which would change an indented line of code.
+"""
+
+from __future__ import annotations
+
+import re
+from json import loads
+from typing import Any
+
+from scheduler.answer.dialects.description import BREAK, NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
+from scheduler.answer.tool_calls.block_text import BlockText, Pieces
+from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
+from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
+from scheduler.answer.tool_calls.written_call import TextKind, WrittenCall
+
+_NULL = "null"
+_NAME = re.compile(r"[^\s<>]+")
+
+
+class TaggedCalls:
+    def __init__(self, block: BlockText, dialect: Dialect, tagged: Tagged) -> None:
+        self._block = block
+        self._stream = block.stream
+        self._head = (dialect.opening + dialect.head).removeprefix(block.syntax.start)
+        self._tail = dialect.tail.removesuffix(block.syntax.end)
+        self._tagged = tagged
+        self._opening = tagged.opening.rstrip()
+        self._key_start, self._after_key = self._opening.split(NAME)
+        self._lead = tagged.opening[len(self._opening) :]
+        """White space before a value, which is not part of it."""
+        self._closing = tagged.closing.strip()
+        trail = tagged.closing[: len(tagged.closing) - len(tagged.closing.lstrip())]
+        self._ends = (trail + self._closing, self._closing) if trail else (self._closing,)
+
+    def pieces(self) -> Pieces:
+        """All calls of the block."""
+        while not (yield from self._stream.ends()):
+            self._block.begun_at = self._stream.position
+            if self._block.calls.enough:
+                yield from self._block.skip()
+                return
+            name = yield from self._name()
+            call = self._block.begin(name)
+            yield call.started
+            yield from self._parameters(call)
+            yield call.end()
+            self._block.ended()
+
+    def _name(self) -> Waiting[str]:
+        before, after = self._head.strip().split(TOOL)
+        yield from self._stream.one_of([before])
+        if not after:
+            name = yield from self._name_alone()
+        elif NUMBER in after:
+            middle, after = after.split(NUMBER)
+            name, _ = yield from self._stream.name([middle])
+            yield from self._stream.name([after])
+        else:
+            name, _ = yield from self._stream.name([after])
+        if _NAME.fullmatch(name := name.strip()) is None:
+            raise NotAsWritten("it names no tool")
+        return name
+
+    def _name_alone(self) -> Waiting[str]:
+        """A name that the first parameter's tag ends, or the end of the block."""
+        try:
+            name, _ = yield from self._stream.name([self._key_start])
+        except TextEnded as end:
+            if self._tagged.without_parameters is not None:
+                raise
+            return end.text
+        self._stream.put_back(self._key_start)
+        return name
+
+    def _parameters(self, call: WrittenCall) -> Pieces:
+        tail = self._tail.strip()
+        while True:
+            yield from self._stream.space()
+            if not tail and (yield from self._stream.peek()) == "":
+                return
+            if (yield from self._stream.one_of([self._key_start, *([tail] if tail else ())])) == tail:
+                return
+            yield from self._parameter(call)
+
+    def _parameter(self, call: WrittenCall) -> Pieces:
+        call.inside_member = True
+        key, is_text, opening = yield from self._key()
+        match is_text:
+            case None:
+                kind = call.text_kind(key)
+            case True if takes_strings(call.property_schema(key)):
+                kind = TextKind.STRING
+            case _:
+                kind = TextKind.OPEN
+        if kind is TextKind.STRING_OR_NULL:
+            kind = yield from self._unless_null()
+        if kind is not TextKind.STRING:
+            yield from self._whole(call, key, opening, kind)
+        elif self._tagged.quoted is None:
+            yield from self._stream.optional(self._lead)
+            yield call.begin_string(key)
+            yield from self._block.text_until(call, self._ends)
+            yield call.end_string()
+        else:
+            yield from self._quoted(call, key, opening, *self._tagged.quoted)
+        call.inside_member = False
+
+    def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
+        """A string in a dialect that puts marks around one with line breaks: only those are long."""
+        yield from self._stream.space()
+        if not (yield from self._stream.optional(start)):
+            yield from self._whole(call, key, opening, TextKind.STRING)
+            return
+        yield call.begin_string(key)
+        yield from self._block.text_until(call, [end])
+        yield call.end_string()
+        yield from self._stream.space()
+        yield from self._stream.one_of([self._closing])
+
+    def _unless_null(self) -> Waiting[TextKind]:
+        """A text that begins with the word null waits until it is whole."""
+        start = yield from self._stream.peek(len(self._lead) + len(_NULL))
+        is_null = start.removeprefix(self._lead).lower().startswith(_NULL)
+        return TextKind.STRING_OR_NULL if is_null else TextKind.STRING
+
+    def _whole(self, call: WrittenCall, key: str, opening: str, kind: TextKind) -> Pieces:
+        text, _ = yield from self._stream.until(self._ends)
+        yield call.member(key, self._value(call, key, opening, text, kind))
+        self._block.sent()
+
+    def _key(self) -> Waiting[tuple[str, bool | None, str]]:
+        """The name of the parameter, whether its value is text (None: its schema decides), and the opening
+        tag up to the value."""
+        tagged = self._tagged
+        if not tagged.is_flagged:
+            first, *others = self._after_key.split(BREAK)
+            key, _ = yield from self._stream.name([first])
+            for tag in others:
+                yield from self._stream.space()
+                yield from self._stream.one_of([tag])
+            return key.strip(), None, tagged.opening.replace(NAME, key).replace(BREAK, "")
+        after_key = tagged.json_opening.split(NAME)[1]
+        if TYPE not in after_key:
+            key, mark = yield from self._stream.name([self._after_key, after_key])
+            return key, mark == self._after_key, self._key_start + key + mark
+        middle, end = after_key.split(TYPE)
+        key, _ = yield from self._stream.name([middle])
+        kind, _ = yield from self._stream.name([end])
+        mark = middle + kind + end
+        return key, mark == self._after_key, self._key_start + key + mark
+
+    def _value(self, call: WrittenCall, key: str, opening: str, text: str, kind: TextKind) -> Any:
+        """A value that is whole, by its schema and mlx-lm's parser."""
+        own = text.removeprefix(self._lead)
+        match kind:
+            case TextKind.STRING:
+                return own.strip()
+            case TextKind.STRING_OR_NULL:
+                return None if own.lower() == _NULL else own
+            case TextKind.CHOICE if self._tagged.quoted is None:
+                return own if own in call.property_schema(key)["enum"] else own.strip()
+            case _:
+                return self._by_the_parser(call.started.name, key, opening, own)
+
+    def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:
+        if any(end in text for end in self._tagged.ends):
+            # It is in a string inside a JSON value, where the parser would end the call.
+            text = json_text(loads(text, strict=False)).replace("<", r"\u003c")
+        head = self._head.replace(TOOL, name).replace(NUMBER, "0")
+        return self._block.one_value(head + opening + text + self._tagged.closing + self._tail, key)

@@ -1,0 +1,157 @@
+"""The text of a block of calls, read by generators that pause where more of it is needed.
+
+A reader of a dialect is then written as the dialect is, from left to right, and no character is looked at
+again with each piece: only what may begin a mark stays here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from functools import cache
+from typing import TypeAlias, TypeVar
+
+from scheduler.answer.stop_strings import possible_beginning
+
+LONGEST_NAME = 1024
+"""Bound on a name or key that never ends."""
+
+T = TypeVar("T")
+Waiting: TypeAlias = Generator[None, None, T]
+"""Yields where more text is needed."""
+
+
+@cache
+def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, marks)))
+
+
+class NotAsWritten(Exception):
+    """The text is not as the dialect's template writes it: mlx-lm's parser decides about the whole block."""
+
+
+class TextEnded(NotAsWritten):
+    """The block ended where more text belongs. `text`: what was read of the part that is not over."""
+
+    text = ""
+
+
+class TextStream:
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._added = 0
+        self._closed = False
+
+    @property
+    def position(self) -> int:
+        """The number of characters that were read."""
+        return self._added - (len(self._text) - self._at)
+
+    def add(self, text: str) -> None:
+        self._text, self._at = self._text[self._at :] + text, 0
+        self._added += len(text)
+
+    def close(self) -> None:
+        """No more text comes."""
+        self._closed = True
+
+    def more(self) -> Waiting[None]:
+        """Raises TextEnded."""
+        if self._closed:
+            raise TextEnded("it ends in the middle")
+        yield
+
+    def peek(self, length: int = 1) -> Waiting[str]:
+        """The next characters, unread; fewer only at the end of the block."""
+        while len(self._text) - self._at < length and not self._closed:
+            yield
+        return self._text[self._at : self._at + length]
+
+    def space(self) -> Waiting[None]:
+        """Reads white space."""
+        while (yield from self.peek()).isspace():
+            self._at += 1
+
+    def optional(self, literal: str) -> Waiting[bool]:
+        """Reads `literal`, if it is next."""
+        found = yield from self._is_next(literal)
+        if found:
+            self._at += len(literal)
+        return found
+
+    def one_of(self, literals: Sequence[str]) -> Waiting[str]:
+        """Reads one of `literals`, none of which begins another. Raises NotAsWritten."""
+        for literal in literals:
+            if (yield from self.optional(literal)):
+                return literal
+        raise NotAsWritten(f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}")
+
+    def _is_next(self, literal: str) -> Waiting[bool]:
+        """Waits only as long as it may be."""
+        while True:
+            found = self._text[self._at : self._at + len(literal)]
+            if found == literal:
+                return True
+            if not literal.startswith(found) or self._closed:
+                return False
+            yield
+
+    def before(self, marks: Sequence[str]) -> tuple[str, str]:
+        """Reads the text that is certainly before the first of `marks`, and that mark ("" if it is not there
+        yet). Of those that begin at the same place the first one counts."""
+        if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
+            text = self._text[self._at : found.start()]
+            self._at = found.end()
+            return text, found[0]
+        longest = max(map(len, marks))
+        keep = possible_beginning(self._text[max(self._at, len(self._text) - longest) :], marks)
+        text = self._text[self._at : len(self._text) - keep]
+        self._at += len(text)
+        return text, ""
+
+    def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:
+        """Reads all text before the first of `marks`, and that mark. Raises NotAsWritten if there is none in
+        the block, or not within `longest` characters."""
+        parts: list[str] = []
+        length = 0
+        while True:
+            text, mark = self.before(marks)
+            parts.append(text)
+            length += len(text)
+            if longest is not None and length > longest:
+                raise NotAsWritten(f"no {marks[0]} within {longest} characters")
+            if mark:
+                return "".join(parts), mark
+            try:
+                yield from self.more()
+            except TextEnded as end:
+                end.text = "".join(parts) + self._text[self._at :]
+                raise
+
+    def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
+        """Reads a name and the mark at its end."""
+        return (yield from self.until(ends, longest=LONGEST_NAME))
+
+    def some(self) -> Waiting[str]:
+        """Reads what there is, at least one character. Raises TextEnded."""
+        while self._at == len(self._text):
+            yield from self.more()
+        text, self._at = self._text[self._at :], len(self._text)
+        return text
+
+    def character(self) -> Waiting[str]:
+        """Reads one character. Raises TextEnded."""
+        while self._at == len(self._text):
+            yield from self.more()
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def put_back(self, text: str) -> None:
+        """`text`, the end of what was read last, is unread again."""
+        self._at -= len(text)
+
+    def ends(self) -> Waiting[bool]:
+        """Whether only white space is left in the block, which is read."""
+        yield from self.space()
+        return (yield from self.peek()) == ""

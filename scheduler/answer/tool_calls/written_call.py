@@ -1,0 +1,114 @@
+"""One call whose arguments are sent as JSON text while another dialect's text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+from scheduler.answer.tool_calls.coercion import coerce, property_schema
+from scheduler.answer.tool_calls.json_arguments import json_text
+from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
+from scheduler.events import ToolCallArguments, ToolCallStarted
+
+
+class TextKind(Enum):
+    """What a bare text between tags is, by the schema of its parameter."""
+
+    STRING = auto()
+    """Itself, whatever it looks like: it is sent while it is written."""
+    STRING_OR_NULL = auto()
+    """The same, except the word null."""
+    CHOICE = auto()
+    """One of some strings, also where they look like numbers."""
+    OPEN = auto()
+    """Known when it is whole."""
+
+
+class WrittenCall:
+    def __init__(self, started: ToolCallStarted, schema: Schema, budget: StepBudget) -> None:
+        self.started = started
+        self.schema = schema
+        self.budget = budget
+        self._sent: list[str] = []
+        self._members = 0
+        self.inside_member = False
+        """Whether the model is in the middle of an argument: what it has written may be half a path."""
+        self.done = False
+
+    @property
+    def sent(self) -> str:
+        return "".join(self._sent)
+
+    def property_schema(self, key: str) -> Any:
+        """The schema of one argument, which is not a reference."""
+        schema = property_schema(self.schema, key)
+        if not isinstance(schema, Mapping) or "$ref" not in schema:
+            return schema
+        try:
+            return SchemaCheck(self.schema, self.budget).resolve(schema)
+        except StepsExhausted:
+            return None
+
+    def text_kind(self, key: str) -> TextKind:
+        schema = self.property_schema(key)
+        if not isinstance(schema, Mapping):
+            return TextKind.OPEN
+        branches = schema.get("anyOf", schema.get("oneOf"))
+        if branches is not None:
+            plain = isinstance(branches, list) and "type" not in schema and "allOf" not in schema
+            types = [each.get("type") if _is_plain(each) else None for each in branches] if plain else []
+        elif "allOf" in schema or "const" in schema:
+            return TextKind.OPEN
+        else:
+            kinds = schema.get("type", [])
+            types = kinds if isinstance(kinds, list) else [kinds]
+        choices = schema.get("enum")
+        if choices is not None:
+            strings = isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)
+            return TextKind.CHOICE if strings and types in ([], ["string"]) else TextKind.OPEN
+        if types == ["string"]:
+            return TextKind.STRING
+        return TextKind.STRING_OR_NULL if types in _STRING_OR_NULL else TextKind.OPEN
+
+    def json(self, text: str) -> ToolCallArguments:
+        """JSON text of the arguments as it is."""
+        self._sent.append(text)
+        return ToolCallArguments(self.started.index, text)
+
+    def member(self, key: str, value: Any) -> ToolCallArguments:
+        """A whole member, its value coerced to its schema. Raises ValueError for what is no JSON."""
+        fitted = coerce(value, self.property_schema(key), root=self.schema, budget=self.budget)
+        return self.json(self._head(key) + json_text(fitted))
+
+    def begin_string(self, key: str) -> ToolCallArguments:
+        return self.json(self._head(key) + '"')
+
+    def string(self, text: str) -> ToolCallArguments:
+        """The next characters of the string that was begun."""
+        return self.json(json_text(text)[1:-1])
+
+    def end_string(self) -> ToolCallArguments:
+        return self.json('"')
+
+    def end(self) -> ToolCallArguments:
+        self.done = True
+        return self.json("}" if self._members else "{}")
+
+    def _head(self, key: str) -> str:
+        self._members += 1
+        return ("{" if self._members == 1 else ", ") + json_text(key) + ": "
+
+
+_STRING_OR_NULL = (["string", "null"], ["null", "string"])
+
+
+def _is_plain(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and not schema.keys() & {
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "$ref",
+    }

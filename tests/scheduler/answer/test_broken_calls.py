@@ -1,0 +1,248 @@
+"""Calls of every dialect that are not as a template writes them, whose beginning a client has already."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.answer_format import tool_syntax
+from scheduler.events import FinishReason
+from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
+from tests.scheduler.answer.templates import TEMPLATES
+from tests.scheduler.answer.test_streamed_calls import EVERY, OTHER, name_in, tools_for
+
+PATH: dict[str, Any] = {"text": "/srv/data"}
+BOTH: dict[str, Any] = {"text": "/srv/data", "whole": 3}
+
+
+def read(parser: str, raw: str, name: str = "", **options: Any) -> Message:
+    """In one piece and byte by byte, which must be the same."""
+    tools = tools_for(TEMPLATES[name or parser])
+    found = []
+    for chunks in ([raw.encode()], [bytes([byte]) for byte in raw.encode()]):
+        message, _ = message_of(pipeline(form(parser), tools=tools, **options), chunks)
+        found.append(message)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+BROKEN = {
+    # The end tag of another part (sglang#27336).
+    "wrong-end": (
+        "qwen3_coder",
+        "<tool_call>\n<function=edit-file>\n<parameter=text>\na\n</parameter>\n</parameter>\n</tool_call>",
+    ),
+    # A parameter without an end: mlx-lm's parser drops it, and the call would run without its path.
+    "no-end": ("qwen3_coder", "<tool_call><function=edit-file><parameter=text>\na\n</function></tool_call>"),
+    "no-end-of-glm": ("glm47", "<tool_call>edit-file<arg_key>text</arg_key><arg_value>a</tool_call>"),
+    "no-value": (
+        "glm47",
+        "<tool_call>edit-file<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>whole</tool_call>",
+    ),
+    "no-end-of-minimax": (
+        "minimax_m2",
+        '<minimax:tool_call><invoke name="edit-file"><parameter name="text">a</parameter>'
+        "</minimax:tool_call>",
+    ),
+    "no-json": (
+        "dsml",
+        '<｜DSML｜function_calls><｜DSML｜invoke name="edit-file">'
+        '<｜DSML｜parameter name="whole" string="false">'
+        "soon</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>",
+    ),
+    "no-brace": ("gemma4", '<|tool_call>call:edit-file{text:<|"|>a<|"|>,whole:[1<tool_call|>'),
+    "no-string-end": (
+        "function_gemma",
+        "<start_function_call>call:edit_file{text:<escape>a}<end_function_call>",
+    ),
+    "no-quote": ("pythonic", '<|tool_call_start|>[edit_file(text="a<|tool_call_end|>'),
+    "no-bracket": ("pythonic", '<|tool_call_start|>[edit_file(text="a", whole=3<|tool_call_end|>'),
+    "kimi": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:0<|tool_call_argument_begin|>"
+        '{"text": "a" "b"}<|tool_call_end|><|tool_calls_section_end|>',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_call_that_breaks_after_its_name_is_malformed(case: str) -> None:
+    """Never half of its arguments as if they were all, and its arguments are no JSON."""
+    parser, raw = BROKEN[case]
+    message = read(parser, raw)
+    (call,) = message.malformed
+    assert (call.text, call.index, len(message.names)) == (raw, 0, 1)
+    assert not is_json(message.arguments[0])
+    assert message.text == ""
+
+
+MENDED = {
+    # The end tag twice (llama.cpp#24807).
+    "end-twice": (
+        "qwen3_coder",
+        "<tool_call>\n<function=edit-file>\n<parameter=text>\n/srv/data\n</parameter>\n</function>\n</function>\n"
+        "</tool_call>",
+    ),
+    "words-between": (
+        "glm47",
+        "<tool_call>edit-file<arg_key>text</arg_key><arg_value>/srv/data</arg_value>and</tool_call>",
+    ),
+    "json-in-glm": (
+        "glm47",
+        '<tool_call>{"name": "edit-file", "arguments": {"text": "/srv/data"}}</tool_call>',
+    ),
+    "json-in-longcat": (
+        "longcat",
+        '<longcat_tool_call>{"name": "edit-file", "arguments": {"text": "/srv/data"}}</longcat_tool_call>',
+    ),
+    "json-in-kimi": (
+        "kimi_k3",
+        '<|open|>tools<|sep|><|open|>call tool="edit-file" index="1"<|sep|><|open|>json type="object"<|sep|>'
+        '{"text": "/srv/data"}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    ),
+    "python-in-kimi": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:0<|tool_call_argument_begin|>"
+        "{'text': '/srv/data'}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    "quotes-of-json": ("gemma4", '<|tool_call>call:edit-file{"text":"/srv/data"}<tool_call|>'),
+    "single-quotes": (
+        "minimax_m2",
+        "<minimax:tool_call><invoke name='edit-file'><parameter name='text'>/srv/data</parameter></invoke>"
+        "</minimax:tool_call>",
+    ),
+    "id-after-arguments": (
+        "mistral",
+        '[TOOL_CALLS][{"name": "edit-file", "arguments": {"text": "/srv/data"}, "id": "123456789"}]',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MENDED)
+def test_what_mlx_lms_parser_forgives_is_forgiven(case: str) -> None:
+    """A call that is not as the template has it waits for the end of the block from there on."""
+    parser, raw = MENDED[case]
+    message = read(parser, raw)
+    assert (message.malformed, message.calls) == ([], (("edit-file", PATH),))
+
+
+@EVERY
+def test_a_call_that_is_cut_off_ends_where_it_is(name: str) -> None:
+    """max_tokens in the middle of an argument: what was sent stays the beginning of an object, as in JSON."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), {"text": "/srv\n/data"})])
+    cut = raw[: raw.index("data")]
+    answer = pipeline(form(template.parser), tools=tools_for(template))
+    message, reason = message_of(answer, [cut.encode()], FinishReason.LENGTH)
+    assert (reason, message.malformed, message.text) == (FinishReason.LENGTH, [], "")
+    assert message.arguments == ['{"text": "/srv\\n/']
+
+
+@EVERY
+def test_one_call_is_all_where_the_client_wants_no_more(name: str) -> None:
+    """parallel_tool_calls false, also where one pair of marks has several calls."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), BOTH), (name_in(template), PATH)])
+    message = read(template.parser, raw, name, parallel=False)
+    assert (message.malformed, message.calls) == ([], ((name_in(template), BOTH),))
+
+
+SEVERAL = [name for name, template in TEMPLATES.items() if template.opening]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_whole_calls_stay_whole_before_one_that_is_broken(name: str) -> None:
+    """Only the broken one is text, and only it is malformed."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), BOTH), (name_in(template), BOTH)])
+    broken = raw[: raw.rindex("data")] + tool_syntax(template.parser).end
+    message = read(template.parser, broken, name)
+    assert json.loads(message.arguments[0]) == BOTH
+    assert not is_json(message.arguments[1])
+    (call,) = message.malformed
+    assert call.index == 1
+    assert broken.endswith(call.text)
+    assert call.text.count("/srv/") == 1
+
+
+REASONED = [name for name, template in TEMPLATES.items() if template.parser != "kimi_k3"]
+
+
+@pytest.mark.parametrize("name", REASONED)
+def test_a_call_in_reasoning_is_one_if_it_is_whole(name: str) -> None:
+    """Nothing of it leaves before: it may be words about a call."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), {"text": " as it is\n"})])
+    tools = tools_for(template)
+    answer = pipeline(form(template.parser, "think"), in_reasoning=True, tools=tools)
+    message, reason = message_of(answer, [f"so {raw}".encode()])
+    assert (reason, message.reasoning) == (FinishReason.TOOL_CALLS, "so")
+    assert message.calls == ((name_in(template), {"text": " as it is\n"}),)
+    words = f"so {raw[: len(raw) - 30]}</think>no"
+    message, _ = message_of(
+        pipeline(form(template.parser, "think"), in_reasoning=True, tools=tools), [words.encode()]
+    )
+    assert (message.names, message.malformed, message.text) == ([], [], "no")
+    assert message.reasoning == words.removesuffix("</think>no")
+
+
+def test_a_parameter_that_is_written_twice_is_the_second_one() -> None:
+    """In JSON, too, the last of two members counts; mlx-lm's parser agrees."""
+    raw = (
+        "<tool_call><function=edit-file><parameter=text>\na\n</parameter><parameter=text>\n/srv/data\n"
+        "</parameter></function></tool_call>"
+    )
+    assert read("qwen3_coder", raw).calls == (("edit-file", PATH),)
+
+
+def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
+    """No schema says what they are; the client complains to the model."""
+    raw = (
+        "<tool_call>say<arg_key>a</arg_key><arg_value>1</arg_value>"
+        "<arg_key>b</arg_key><arg_value>x y</arg_value>"
+    )
+    answer = pipeline(form("glm47"))
+    message = Message()
+    for piece in answer.feed(raw.encode()):
+        message.add(piece)
+    assert (message.names, message.arguments) == (["say"], ['{"a": 1, "b": "x y"'])
+
+
+@EVERY
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(data=st.data())
+def test_any_damage_is_a_call_or_a_malformed_one(name: str, data: st.DataObject) -> None:
+    """Pieces dropped, repeated and swapped. A call that is not malformed has a JSON object, a malformed one
+    has none, and no cut between tokens changes that."""
+    template = TEMPLATES[name]
+    calls = [(name_in(template), {**BOTH, "choice": "01"}), (OTHER.name, {}), (name_in(template), BOTH)]
+    raw = template.render(calls)
+    spots = st.integers(0, len(raw))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start, end, to = sorted((data.draw(spots), data.draw(spots), data.draw(spots)))
+        raw = data.draw(st.sampled_from([raw[:start] + raw[end:], raw[:to] + raw[start:end] + raw[to:]]))
+    pieces = raw.encode()
+    cuts = data.draw(st.lists(st.integers(0, len(pieces)), max_size=10))
+    bounds = [0, *sorted(min(cut, len(pieces)) for cut in cuts), len(pieces)]
+    tools = tools_for(template)
+    message, _ = message_of(
+        pipeline(form(template.parser), tools=tools), [pieces[a:b] for a, b in pairwise(bounds)]
+    )
+    malformed = {call.index for call in message.malformed}
+    for index, arguments in enumerate(message.arguments):
+        assert is_json(arguments) is (index not in malformed), arguments
+    whole, _ = message_of(pipeline(form(template.parser), tools=tools), [pieces])
+    assert message == whole

@@ -1,0 +1,217 @@
+"""Arguments in every dialect leave while they are written, and what is read back is what was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.tool_calls import dialect_reader
+from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.events import FinishReason
+from scheduler.request import Tool
+from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
+from tests.scheduler.answer.templates import TEMPLATES, Call, Template
+
+EVERY = pytest.mark.parametrize("name", TEMPLATES)
+FRAGMENTS = (
+    *(
+        "a",
+        "é",
+        "🦊",
+        " ",
+        "\n",
+        "\t",
+        "\\",
+        "\\n",
+        '"',
+        "'",
+        "<",
+        ">",
+        "&",
+        "&amp;",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+    ),
+    *("null", "None", "7", "</", "<parameter=x>", "</parameter", "<arg_value>", "</arg_value", "</invoke>"),
+    *("<|", '<|"', "<esc", "</function>", "</｜DSML｜", "<![CDATA[", "]]", "(", ")", "=", "'''", '"""'),
+)
+"""What texts are made of here: above all beginnings and pieces of marks, also of other dialects."""
+texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
+
+CHOICES = ["1", "01", "true", "null", "fast mode"]
+VALUES: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
+    "text": ({"type": "string"}, texts),
+    "maybe": (
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        st.none() | texts.filter(lambda t: t != "null"),
+    ),
+    "choice": ({"type": "string", "enum": CHOICES}, st.sampled_from(CHOICES)),
+    "untyped_choice": ({"enum": CHOICES}, st.sampled_from(CHOICES)),
+    "whole": ({"type": "integer"}, st.integers(-(2**60), 2**60)),
+    "real": ({"type": "number"}, st.integers(-1000, 1000).map(lambda n: n / 8)),
+    "flag": ({"type": "boolean"}, st.booleans()),
+    "referred": ({"$ref": "#/$defs/line"}, texts),
+    "list": ({"type": "array", "items": {"type": "string"}}, st.lists(texts, max_size=3)),
+    "object": (
+        {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
+        st.fixed_dictionaries({"a": texts, "b": st.integers(0, 9)}),
+    ),
+}
+NESTED = ("list", "object")
+AGREED = ("text", "choice", "whole", "real", "flag", "list", "object")
+"""Schemas with which mlx-lm's parsers change no text that is in doubt."""
+TOOL = Tool(
+    "edit-file",
+    "",
+    {
+        "type": "object",
+        "properties": {key: schema for key, (schema, _) in VALUES.items()},
+        "$defs": {"line": {"type": "string"}},
+    },
+)
+OTHER = Tool("now", "", {"type": "object", "properties": {}})
+TOOLS = (TOOL, OTHER)
+
+
+def name_in(template: Template) -> str:
+    """Python's and FunctionGemma's names have no hyphen."""
+    return TOOL.name.replace("-", "_") if template.parser in ("pythonic", "function_gemma") else TOOL.name
+
+
+def tools_for(template: Template) -> tuple[Tool, ...]:
+    return (Tool(name_in(template), "", TOOL.parameters), OTHER)
+
+
+def carries(template: Template, value: Any) -> bool:
+    """Whether the dialect can carry a value at all: no text in it contains an end."""
+    if isinstance(value, str):
+        return not any(end in value or _meets(value, end) for end in template.ends)
+    if isinstance(value, list):
+        return all(carries(template, each) for each in value)
+    return not isinstance(value, dict) or carries(template, list(value.values()))
+
+
+def _meets(value: str, end: str) -> bool:
+    """Whether an end would begin in the text: its last characters and the mark behind it make one earlier."""
+    return (value + end).index(end) < len(value)
+
+
+@st.composite
+def calls(draw: st.DrawFn, template: Template) -> list[Call]:
+    keys = draw(st.lists(st.sampled_from(list(VALUES)), unique=True, max_size=5))
+    keys = [key for key in keys if template.nests or key not in NESTED]
+    arguments = {}
+    for key in keys:
+        arguments[key] = draw(VALUES[key][1].filter(lambda value: carries(template, value)))
+    made: list[Call] = [(name_in(template), arguments)]
+    if template.parser != "longcat" and draw(st.booleans()):
+        made.append((OTHER.name, {}))
+    # Longcat's parser needs a parameter.
+    return made if arguments or template.parser != "longcat" else [(name_in(template), {"whole": 1})]
+
+
+def read(template: Template, raw: str, cuts: list[int]) -> Message:
+    data = raw.encode()
+    bounds = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
+    chunks = [data[start:end] for start, end in pairwise(bounds)]
+    message, reason = message_of(pipeline(form(template.parser), tools=tools_for(template)), chunks)
+    assert reason is FinishReason.TOOL_CALLS
+    return message
+
+
+@contextmanager
+def without_the_whole_block() -> Iterator[None]:
+    """What a template writes must not need the end of the block."""
+    with patch.object(dialect_reader, "read_block", side_effect=AssertionError):
+        yield
+
+
+@EVERY
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(data=st.data())
+def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
+    """Character for character: line breaks, white space at both ends, quotes, other dialects' marks."""
+    template = TEMPLATES[name]
+    made = data.draw(calls(template))
+    raw = template.render(made)
+    with without_the_whole_block():
+        message = read(template, raw, data.draw(st.lists(st.integers(0), max_size=20)))
+    assert (message.malformed, message.text, message.reasoning) == ([], "", "")
+    assert message.calls == tuple(made)
+    assert message == read(template, raw, [])
+
+
+def agrees(template: Template, value: Any) -> bool:
+    """Whether mlx-lm's parser can read the value back."""
+    if isinstance(value, list):
+        return all(agrees(template, each) for each in value)
+    if isinstance(value, dict):
+        return agrees(template, list(value.values()))
+    if not isinstance(value, str):
+        return True
+    if template.trims and value != value.strip():
+        return False
+    is_null = template.null_word and value.lower() == "null"
+    return carries(template, value) and not is_null and not any(mark in value for mark in template.confuses)
+
+
+@EVERY
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(data=st.data())
+def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
+    """The judge of every dialect: its reading of the whole block, coerced."""
+    template = TEMPLATES[name]
+    keys = data.draw(st.lists(st.sampled_from(AGREED), unique=True, min_size=1, max_size=5))
+    arguments = {
+        key: data.draw(VALUES[key][1].filter(lambda value: agrees(template, value)))
+        for key in keys
+        if template.nests or key not in NESTED
+    } or {"whole": 1}
+    raw = template.render([(name_in(template), arguments)])
+    syntax = tool_syntax(template.parser)
+    block = raw.removeprefix(syntax.start).removesuffix(syntax.end)
+    all_calls = Calls(tools_for(template), str, parallel=True)
+    (judged,) = read_block(block, syntax, all_calls)
+    ((_, found),) = read(template, raw, []).calls
+    assert found == json.loads(all_calls.fitted(judged))
+
+
+LONG = "if a < b:\n    return 'no'\n" * 40
+HELD_BACK = 60
+"""More characters than the longest mark that may begin, its escapes included."""
+
+
+@EVERY
+def test_a_long_text_leaves_while_it_is_written(name: str) -> None:
+    """The name when it is certain, and each character when it can be no mark any more."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), {"text": LONG})])
+    answer = pipeline(form(template.parser), tools=tools_for(template))
+    message = Message()
+    sent = []
+    for character in raw:
+        for piece in answer.feed(character.encode()):
+            message.add(piece)
+        sent.append(len(message.arguments[0]) if message.arguments else 0)
+    begun = raw.index("if a")
+    ended = raw.rindex("'no'")
+    assert message.names == [name_in(template)]
+    assert sent[begun - 1] <= len('{"text": "')
+    for position in range(begun, ended):
+        written = json.dumps(raw[begun:position])
+        # A text in JSON or Python has its escapes already.
+        assert sent[position] >= len(written if "\n" in raw[begun:ended] else raw[begun:position]) - HELD_BACK
+    assert sent[-1] <= sent[ended] + HELD_BACK
