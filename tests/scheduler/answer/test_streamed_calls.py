@@ -112,7 +112,6 @@ def _meets(value: str, end: str) -> bool:
 @st.composite
 def calls(draw: st.DrawFn, template: Template) -> list[Call]:
     keys = draw(st.lists(st.sampled_from(list(VALUES)), unique=True, max_size=5))
-    keys = [key for key in keys if template.nests or key not in NESTED]
     arguments = {}
     for key in keys:
         arguments[key] = draw(VALUES[key][1].filter(lambda value: carries(template, value)))
