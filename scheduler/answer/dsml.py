@@ -30,17 +30,14 @@ _PARAMETER = re.compile(
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
     """Parse one call. Raise ValueError if it is incomplete or has invalid JSON."""
-    if any(
-        text.count(f"<{_TOKEN}{tag} ") != text.count(f"</{_TOKEN}{tag}>") for tag in ("invoke", "parameter")
-    ):
+    if _INVOKE.sub("", text).strip():
         raise ValueError("a call is not whole")
-    calls = [{"name": name, "arguments": _arguments(body)} for name, body in _INVOKE.findall(text)]
-    if len(calls) != text.count(f"<{_TOKEN}invoke "):
-        raise ValueError("a call is not whole")
-    return calls
+    return [{"name": name, "arguments": _arguments(body)} for name, body in _INVOKE.findall(text)]
 
 
 def _arguments(body: str) -> dict[str, Any]:
+    if _PARAMETER.sub("", body).strip():
+        raise ValueError("a parameter is not whole")
     return {
         name: value if is_string == "true" else json.loads(value)
         for name, is_string, value in _PARAMETER.findall(body)

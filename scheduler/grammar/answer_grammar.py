@@ -12,12 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
+from scheduler.answer.dialects.catalog import dialect_of
+from scheduler.answer.dialects.description import Dialect, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
-from scheduler.grammar.call_syntax import NUMBER, CallSyntax, call_syntax
+from scheduler.grammar.call_rules import CallRules
+from scheduler.grammar.grammar_texts import GrammarTexts, content_key
 from scheduler.grammar.part import Parts, short_complaint
+from scheduler.grammar.rule_book import RuleBook
+from scheduler.grammar.schema_forms import Inexpressible
 from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.grammar.white_space import json_options
@@ -25,8 +30,9 @@ from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
 from scheduler.structure import ANY_OBJECT, JsonText
 
-MAX_CALLS = 16
-"""The bound in one answer: otherwise a weak model that must call a tool would call until max_tokens."""
+HoldCalls: TypeAlias = Literal["auto", "strict", "off"]
+"""Whose calls are held to their schema where the model chooses whether to call: all, those of requests with a
+strict tool, or none."""
 
 
 class GrammarTokenizer(Protocol):
@@ -40,8 +46,16 @@ class GrammarTokenizer(Protocol):
 class AnswerGrammars:
     """Builds and checks the grammars of requests for one model. Thread-safe."""
 
-    def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: GrammarTokenizer,
+        vocabulary: int,
+        eos_token_ids: Sequence[int],
+        hold_calls: HoldCalls = "strict",
+    ) -> None:
         self._tokenizer = tokenizer
+        self._hold_calls = hold_calls
+        self._texts = GrammarTexts()
         self._size = vocabulary
         self._eos_token_ids = eos_token_ids
         self._verdicts = Verdicts(self._complaint)
@@ -65,11 +79,10 @@ class AnswerGrammars:
         Raises InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.
         """
-        if (asked := _asked(request)) is None:
+        if (asked := _asked(request, self._hold_calls)) is None:
             return ""
         if known_only and not self._is_loaded.is_set():
             raise UnknownVerdict
-        parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
         place, must = asked
         obstacle = self._obstacle(request, place)
         self._is_loaded.set()
@@ -77,18 +90,34 @@ class AnswerGrammars:
             if must:
                 raise obstacle
             return ""
-        assert self._vocabulary is not None
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
+        key = _content_key(request, prompt, in_reasoning)
+        if (text := self._texts.get(key)) is None:
+            text = self._written(request, prompt, place, in_reasoning, known_only)
+            self._texts.put(key, text)
+        return text
+
+    def _written(
+        self,
+        request: GenerationRequest,
+        prompt: ChatPrompt | None,
+        place: str,
+        in_reasoning: bool,
+        known_only: bool,
+    ) -> str:
+        assert self._vocabulary is not None
+        parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
         form = PLAIN if prompt is None else self._tokenizer.answer_format
-        draft = _Draft(form, self._vocabulary, parts)
+        draft = _Draft(form, self._vocabulary, parts, RuleBook(self._vocabulary))
         if not draft.write(request, prompt, place, in_reasoning):
             return ""
         text = draft.text()
-        if len(text.encode()) > MAX_GRAMMAR_BYTES:
-            raise InvalidRequest(f"{place}: it is larger than {MAX_GRAMMAR_BYTES} bytes", param=place)
-        if (complaint := parts.verdict(text)) is not None:
-            raise InvalidRequest(f"{place}: {complaint}", param=place)
-        return text
+        why = parts.verdict(text) if len(text.encode()) <= MAX_GRAMMAR_BYTES else _TOO_LARGE
+        if why is None:
+            return text
+        if place == _ALL_TOOLS:
+            return ""
+        raise InvalidRequest(f"{place}: {why}", param=place)
 
     def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
         """Return why no grammar can be used for this request; None: one can."""
@@ -113,16 +142,34 @@ class AnswerGrammars:
         return None
 
 
-def _asked(request: GenerationRequest) -> tuple[str, bool] | None:
+_TOO_LARGE = f"it is larger than {MAX_GRAMMAR_BYTES} bytes"
+_ALL_TOOLS = "tools"
+"""The place of a grammar that nobody asked for but the operator: where it fails, there is none."""
+
+
+def _asked(request: GenerationRequest, hold_calls: HoldCalls) -> tuple[str, bool] | None:
     """Return the request field that needs a grammar, and whether a grammar is mandatory. It is not for strict
     tools: many clients set `strict` by default and do not expect an error."""
-    if isinstance(request.prompt, ChatPrompt) and request.prompt.tool_choice is ToolChoice.REQUIRED:
+    prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
+    if prompt is not None and prompt.tool_choice is ToolChoice.REQUIRED:
         return "tool_choice", True
     if request.structure is not None:
         return request.structure.place, True
-    if isinstance(request.prompt, ChatPrompt):
-        return next(((tool.place, False) for tool in request.prompt.offered_tools if tool.strict), None)
-    return None
+    if prompt is None or hold_calls == "off" or not prompt.offered_tools:
+        return None
+    strict = next((tool.place for tool in prompt.offered_tools if tool.strict), None)
+    if strict is None and hold_calls == "strict":
+        return None
+    return strict or _ALL_TOOLS, False
+
+
+def _content_key(request: GenerationRequest, prompt: ChatPrompt | None, in_reasoning: bool) -> bytes:
+    if prompt is None:
+        return content_key(request.structure)
+    tools = [(tool.name, tool.place, tool.strict, tool.parameters) for tool in prompt.offered_tools]
+    choice = (prompt.tool_choice, prompt.only_tool, prompt.parallel_tool_calls)
+    thinks = (in_reasoning, prompt.reasoning.enabled, prompt.template_options.get("enable_thinking"))
+    return content_key(request.structure, tools, choice, thinks)
 
 
 @dataclass(slots=True)
@@ -132,12 +179,15 @@ class _Draft:
     form: AnswerFormat
     vocabulary: GrammarVocabulary
     parts: Parts
+    book: RuleBook
     rules: list[str] = field(default_factory=list)
     inner: list[dict[str, Any]] = field(default_factory=list)
     """Nested grammars, which the rules reference as `@name`."""
 
     def text(self) -> str:
-        rules = "\n".join([*self.rules, "TEXT: /(.|\\n)*/", "SPACE: /[ \\t\\r\\n]{0,8}/", ""])
+        rules = "\n".join(
+            [*self.rules, *self.book.lines(), "TEXT: /(.|\\n)*/", "SPACE: /[ \\t\\r\\n]{0,8}/", ""]
+        )
         return json.dumps(
             {"grammars": [{"name": "answer", "lark_grammar": rules}, *self.inner]}, ensure_ascii=False
         )
@@ -165,37 +215,42 @@ class _Draft:
         tools = prompt.offered_tools
         if not tools:
             return body
-        syntax = call_syntax(self.form, self.vocabulary.has_special)
-        if prompt.tool_choice is ToolChoice.REQUIRED:
-            chosen = [tool for tool in tools if prompt.only_tool in (None, tool.name)]
-            if syntax is None:
-                raise _not_json(place)
-            return self._calls(syntax, chosen, several=prompt.parallel_tool_calls and not prompt.only_tool)
-        if body is not None:
-            if syntax is None:
-                raise _not_json(place)
-            return f"({body} | {self._calls(syntax, tools, several=prompt.parallel_tool_calls)})"
-        if syntax is None or not self.vocabulary.begins_special(syntax.start) or not syntax.parallel:
+        must = prompt.tool_choice is ToolChoice.REQUIRED
+        dialect = dialect_of(self.form, self.vocabulary.has_special)
+        if not isinstance(dialect, Dialect):
+            if must or body is not None:
+                raise _unheld(place, dialect)
             return None
-        calls = self._calls(syntax, tools, several=prompt.parallel_tool_calls)
-        # Text with calls in between: a call's first token cannot occur in text.
-        return f"TEXT? ({calls} TEXT?)*"
+        mark = dialect.head.split("{", 1)[0] if self.form.tools is None else self.form.tools.start
+        rules = CallRules(dialect, mark, self.book, self.parts.complaint, self._json_arguments)
+        several = prompt.parallel_tool_calls and not prompt.only_tool
+        try:
+            if must:
+                chosen = [tool for tool in tools if prompt.only_tool in (None, tool.name)]
+                return rules.calls(chosen, several=several)
+            if body is not None:
+                return f"({body} | {rules.calls(tools, several=several)})"
+            if self.form.layout is Layout.HARMONY:
+                return self._harmony_text(rules.calls(tools, several=False))
+            return rules.text_with_calls(tools, several=several)
+        except Inexpressible as fault:
+            if must or body is not None or any(tool.strict and tool.place == fault.path[0] for tool in tools):
+                exact = ".".join(fault.path)
+                raise InvalidRequest(f"{exact}: {fault.why}", param=exact) from None
+            return None
 
-    def _calls(self, syntax: CallSyntax, tools: Sequence[Tool], *, several: bool) -> str:
+    def _harmony_text(self, calls: str) -> str:
+        """Messages to the user before a call, or the final one."""
         literal = self.vocabulary.literal
-        for number, tool in enumerate(tools):
-            before, numbered, after = syntax.head(tool.name).partition(NUMBER)
-            head = f"{literal(before)} NUMBER {literal(after)}" if numbered else literal(before)
-            self.rules.append(f"call_{number}: {head} @arguments_{number} {literal(syntax.tail)}")
-            self.inner.append({"name": f"arguments_{number}", "json_schema": self._arguments(tool)})
-            if numbered and number == 0:
-                self.rules.append("NUMBER: /[0-9]{1,2}/")
-        self.rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
-        more = ""
-        if several and syntax.parallel:
-            more = f"({literal(syntax.separator)} call){{0,{MAX_CALLS - 1}}}"
-        self.rules.append(f"calls: {literal(syntax.opening)} call {more} {literal(syntax.closing)}")
-        return "calls"
+        ended = f"TEXT {literal('<|end|><|start|>assistant')}"
+        begun = " | ".join(
+            f"{literal(f'<|channel|>{channel}<|message|>')} {ended}" for channel in ("commentary", "analysis")
+        )
+        return f"({begun})* ({calls} | {literal('<|channel|>final<|message|>')} TEXT)"
+
+    def _json_arguments(self, number: int, tool: Tool) -> str:
+        self.inner.append({"name": f"arguments_{number}", "json_schema": self._arguments(tool)})
+        return f"@arguments_{number}"
 
     def _arguments(self, tool: Tool) -> dict[str, Any]:
         """Return the schema of a tool's arguments: the whole schema for a strict tool; otherwise as much of
@@ -230,8 +285,10 @@ class _Draft:
         return "reasoning?"
 
 
-def _not_json(place: str) -> UnsupportedParameter:
-    return UnsupportedParameter(
-        f"{place}: this model does not write tool calls as JSON, so a grammar cannot constrain them",
-        param=place,
+def _unheld(place: str, dialect: Unheld | None) -> UnsupportedParameter:
+    why = (
+        "has no tool calls"
+        if dialect is None
+        else f"writes tool calls in {dialect.name}, which {dialect.why}"
     )
+    return UnsupportedParameter(f"{place}: this model {why}, so no grammar can hold them", param=place)

@@ -43,6 +43,11 @@ class GrammarVocabulary:
             f"<[{self._special[part]}]>" if part in self._special else quoted(part) for part in parts if part
         )
 
+    def split_special(self, text: str) -> tuple[str, str]:
+        """`text` up to its first special token, and the rest."""
+        found = None if self._split is None else self._split.search(text)
+        return (text, "") if found is None else (text[: found.start()], text[found.start() :])
+
     def complaint(self, grammar: str) -> str | None:
         """The error of a grammar, or None: compiled up to the first mask, with the engine's limits. Releases
         the GIL."""

@@ -95,7 +95,7 @@ _DEEPSEEK = Dialect(
 
 _KIMI_K3 = Dialect(
     "kimi_k3",
-    leads=("", "<|open|>response<|sep|><|close|>response<|sep|>", "<|close|>response<|sep|>"),
+    around_text=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     opening="<|open|>tools<|sep|>",
     head=f'<|open|>call tool="{TOOL}" index="{NUMBER}"<|sep|>',
     arguments=Tagged(
@@ -108,7 +108,6 @@ _KIMI_K3 = Dialect(
     tail="<|close|>call<|sep|>",
     closing="<|close|>tools<|sep|>",
     trails=("", "<|close|>message<|sep|>"),
-    first_number=1,
     tools=_IN_QUOTES,
 )
 
@@ -143,7 +142,7 @@ _PYTHONIC = Dialect(
 _HARMONY = Dialect(
     "harmony",
     head=f"<|channel|>commentary to=functions.{TOOL} <|constrain|>json{harmony.MESSAGE}",
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=harmony.ENDS),
     # The end of the call is the end of the turn: a token that ends the answer.
     tail="",
     parallel=False,
@@ -153,18 +152,20 @@ _KIMI_K2 = Dialect(
     "kimi_k2",
     opening="<|tool_calls_section_begin|>",
     head=f"<|tool_call_begin|>functions.{TOOL}:{NUMBER}<|tool_call_argument_begin|>",
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")),
     tail="<|tool_call_end|>",
     closing="<|tool_calls_section_end|>",
 )
 
-_MISTRAL = Dialect("mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(), tail="")
+_MISTRAL = Dialect(
+    "mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(ends=("[TOOL_CALLS]",)), tail=""
+)
 
 _MISTRAL_LIST = Dialect(
     "mistral",
     opening="[TOOL_CALLS][",
     head=f'{{"name": "{TOOL}", "arguments": ',
-    arguments=JsonObject(),
+    arguments=JsonObject(ends=("[TOOL_CALLS]",)),
     tail="}",
     separators=(", ",),
     closing="]",
@@ -175,7 +176,7 @@ def _hermes(name: str) -> Dialect:
     return Dialect(
         name,
         head=f'<tool_call>\n{{"name": "{TOOL}", "arguments": ',
-        arguments=JsonObject(),
+        arguments=JsonObject(ends=("</tool_call>",)),
         tail="}\n</tool_call>",
         separators=("\n",),
     )
@@ -245,3 +246,9 @@ def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect 
 def described(name: str) -> Dialect | None:
     """By the name of its parser, for a dialect that a name alone decides."""
     return _BY_NAME.get(name)
+
+
+def writes_bare_text(name: str) -> bool:
+    """Whether the text of a parameter alone does not say if it is a string or JSON."""
+    dialect = _BY_NAME.get(name)
+    return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged

@@ -37,6 +37,9 @@ class Order(Enum):
 class JsonObject:
     """The arguments are one JSON object."""
 
+    ends: tuple[str, ...]
+    """What no string in it can contain: whoever reads the call would end it there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
@@ -113,18 +116,12 @@ class Dialect:
     closing: str = ""
     parallel: bool = True
     """Whether an answer can have several calls."""
-    leads: tuple[str, ...] = ("",)
-    """What stands before `opening` and is not part of the answer's text: one of these."""
+    around_text: tuple[str, str] = ("", "")
+    """What the model writes around the answer's text, which comes before its calls."""
     trails: tuple[str, ...] = ("",)
-    """The same after `closing`."""
-    first_number: int = 0
+    """What it may write after `closing`: one of these."""
     tools: str = ANY_NAME
     """A regular expression of the names that a tool can have."""
-
-    @property
-    def start(self) -> str:
-        """The text with which the calls of an answer begin."""
-        return self.opening or self.head.split(TOOL, 1)[0].split('"', 1)[0]
 
 
 @dataclass(frozen=True, slots=True)

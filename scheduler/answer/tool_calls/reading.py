@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from json import loads
 from typing import Any, Protocol
 
 from scheduler.answer.answer_format import ToolSyntax
 from scheduler.answer.bounded_regex import time_limit
-from scheduler.answer.tool_calls.coercion import coerce
+from scheduler.answer.dialects.catalog import writes_bare_text
+from scheduler.answer.dialects.parameter_kind import parser_view, read_bare
+from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text
 from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
@@ -46,10 +49,15 @@ class Calls:
         self._tools = {tool.name: tool for tool in tools}
         self._call_id = call_id
         self._parallel = parallel
-        self.definitions = [tool.definition() for tool in tools]
         self.budget = StepBudget()
         """The budget for the coercion of all their arguments, which runs on the event loop."""
         self.started = 0
+
+    @cached_property
+    def definitions(self) -> list[dict[str, Any]]:
+        """For mlx-lm's parsers, which read a parameter by its type."""
+        tools = self._tools.values()
+        return [replace(tool, parameters=parser_view(tool.parameters)).definition() for tool in tools]
 
     @property
     def enough(self) -> bool:
@@ -175,8 +183,19 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     guessed = syntax.guesses and arguments.keys() == {"raw"}
     if guessed and "raw" not in calls.schema(name).get("properties", {}):
         raise ValueError("the arguments cannot be distinguished")
+    if writes_bare_text(syntax.name):
+        arguments = _read_bare(arguments, calls.schema(name), calls.budget)
     json_text(arguments)
     return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
+
+
+def _read_bare(arguments: dict[str, Any], schema: Schema, budget: StepBudget) -> dict[str, Any]:
+    return {
+        name: read_bare(value, property_schema(schema, name), schema, budget)
+        if isinstance(value, str)
+        else value
+        for name, value in arguments.items()
+    }
 
 
 _HEAD = re.compile(

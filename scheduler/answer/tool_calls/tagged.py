@@ -160,9 +160,9 @@ class TaggedCalls:
                 return own.strip()
             case TextKind.STRING_OR_NULL:
                 return None if own.lower() == _NULL else own
-            case TextKind.CHOICE:
+            case TextKind.CHOICE if self._tagged.quoted is None:
                 return own if own in call.property_schema(key)["enum"] else own.strip()
-            case TextKind.OPEN:
+            case _:
                 return self._by_the_parser(call.started.name, key, opening, own)
 
     def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:

@@ -1,0 +1,309 @@
+"""The rules of an answer's calls, from the dialect's description and the tools' schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from keyword import iskeyword
+from typing import Any
+
+from scheduler.answer.dialects.description import (
+    BREAK,
+    NAME,
+    NUMBER,
+    TOOL,
+    TYPE,
+    Arguments,
+    Braced,
+    Dialect,
+    JsonObject,
+    Keywords,
+    Tagged,
+)
+from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind
+from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
+from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms
+from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, trimmed, without
+from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
+from scheduler.request import Tool
+
+MAX_CALLS = 16
+"""The bound in one answer: otherwise a weak model that must call a tool would call until max_tokens."""
+MAX_FREE_PARAMETERS = 16
+"""The bound in a call of a tool that declares no parameters and allows any."""
+
+
+class CallRules:
+    """Writes the rules of one dialect's calls into a grammar."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        mark: str,
+        book: RuleBook,
+        complaint: Complaint,
+        json_arguments: Callable[[int, Tool], str],
+    ) -> None:
+        """`mark`: the text at which calls begin, for whoever reads them. `json_arguments`: the rule of a
+        tool's arguments as one JSON object, for the tool with a number."""
+        self._dialect = dialect
+        self._mark = mark
+        self._book = book
+        self._complaint = complaint
+        self._json_arguments = json_arguments
+
+    def calls(self, tools: Sequence[Tool], *, several: bool) -> str:
+        """The rule of one or more calls of any of the tools, and no text. Raises Inexpressible, with the
+        tool's place as the first step of its path."""
+        self._write(tools, several=several)
+        before, after = self._dialect.around_text
+        empty_text = " ".join(f"{self._book.literal(mark)}?" for mark in (before, after) if mark)
+        return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
+
+    def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
+        """The rule of any text with calls in it, each of them held from its mark on. Raises Inexpressible."""
+        self._write(tools, several=several and bool(self._dialect.opening))
+        free = without((self._mark,))
+        text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
+        before, after = self._dialect.around_text
+        if before:
+            calls = f"({self._book.literal(self._mark)} marked)?"
+            return (
+                f"{self._book.literal(before)}? {text}? {self._book.literal(after)}? {calls} {self._trails()}"
+            )
+        return f"({marked})* {text}?" if several else f"({marked} | {text}?)"
+
+    def _write(self, tools: Sequence[Tool], *, several: bool) -> None:
+        """The rule `marked`: the calls, without the mark with which they begin."""
+        dialect, literal = self._dialect, self._book.literal
+        for number, tool in enumerate(tools):
+            self._book.add(f"call_{number}: {self._call(number, tool)}")
+        self._book.add("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
+        more, again = "", "" if dialect.opening else literal(self._mark)
+        if several and dialect.parallel:
+            more = f"({_choice(literal, dialect.separators)} {again} call){{0,{MAX_CALLS - 1}}}"
+        opening = literal(dialect.opening.removeprefix(self._mark))
+        self._book.add(f"marked: {opening} call {more} {literal(dialect.closing)}")
+
+    def _trails(self) -> str:
+        return _choice(self._book.literal, self._dialect.trails)
+
+    def _call(self, number: int, tool: Tool) -> str:
+        try:
+            if re.fullmatch(self._dialect.tools, tool.name) is None or self._is_keyword(tool.name):
+                raise Inexpressible((), f"the dialect cannot write a call of a tool named {tool.name!r}")
+            body = self._arguments(number, tool)
+        except Inexpressible as fault:
+            raise Inexpressible((tool.place, *fault.path), fault.why) from None
+        name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
+        written = self._dialect.head.replace(TOOL, name)
+        head = self._with_number(written if self._dialect.opening else written.removeprefix(self._mark))
+        form = self._dialect.arguments
+        if body == NOTHING and isinstance(form, Tagged) and form.without_parameters is not None:
+            bare = form.without_parameters.replace(TOOL, tool.name)
+            return self._book.literal(bare.removeprefix(self._mark))
+        return f"{head} {body} {self._book.literal(self._dialect.tail)}"
+
+    @property
+    def _quotes_name(self) -> bool:
+        return isinstance(self._dialect.arguments, JsonObject) and f'"{TOOL}"' in self._dialect.head
+
+    def _with_number(self, head: str) -> str:
+        before, numbered, after = head.partition(NUMBER)
+        if not numbered:
+            return self._book.literal(head)
+        return (
+            f"{self._book.literal(before)} {self._book.terminal('/[0-9]{1,2}/')} {self._book.literal(after)}"
+        )
+
+    def _is_keyword(self, name: str) -> bool:
+        return isinstance(self._dialect.arguments, Keywords) and any(map(iskeyword, name.split(".")))
+
+    def _arguments(self, number: int, tool: Tool) -> str:
+        form = self._dialect.arguments
+        if not isinstance(form, JsonObject):
+            return self._by_forms(form, tool, strict=tool.strict)
+        try:
+            return self._by_forms(form, tool, strict=True)
+        except Inexpressible:
+            # The library knows more of JSON schema, and nothing of the mark that ends a call.
+            return self._json_arguments(number, tool)
+
+    def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
+        schema = {"type": "object", **tool.parameters}
+        forms = SchemaForms(schema, strict=strict)
+        objects = [one for one in forms.of(schema, ()) if one.kind == "object"]
+        written, faults = [], []
+        for one in objects:
+            try:
+                written.append(self._object(form, forms, one))
+            except Inexpressible as fault:
+                faults.append(fault)
+        if not written:
+            raise faults[0] if faults else Inexpressible((), "no arguments fit it")
+        return one_of(written)
+
+    def _object(self, form: Arguments, forms: SchemaForms, one: Form) -> str:
+        match form:
+            case Tagged():
+                return _TaggedRules(self._book, form, forms, self._complaint).parameters(one)
+            case Braced():
+                is_name = re.compile(form.names).fullmatch
+                braced = BracedNotation(
+                    self._book, form, lambda name: is_name(name) is not None, self._complaint
+                )
+                values = ValueRules(self._book, forms, braced, self._complaint)
+                return f'"{{" {values.listed(one, braced.key)} "}}"'
+            case Keywords():
+                return self._keywords(form, forms, one)
+            case JsonObject():
+                notation = self._json_notation(form.ends, forms)
+                return ValueRules(self._book, forms, notation, self._complaint).form(one)
+
+    def _json_notation(self, ends: Sequence[str], forms: SchemaForms) -> JsonNotation:
+        return JsonNotation(self._book, ends, self._complaint, gap_rule(self._book, forms.root))
+
+    def _keywords(self, form: Keywords, forms: SchemaForms, one: Form) -> str:
+        values = ValueRules(self._book, forms, self._json_notation(form.ends, forms), self._complaint)
+
+        def key(name: str) -> str | None:
+            allowed = re.fullmatch(form.names, name) and name.isascii() and not iskeyword(name)
+            return self._book.literal(f"{name}=") if allowed else None
+
+        return values.listed(one, key, ", ")
+
+
+class _TaggedRules:
+    """The parameters of one tool between tags."""
+
+    def __init__(self, book: RuleBook, form: Tagged, forms: SchemaForms, complaint: Complaint) -> None:
+        self._book = book
+        self._form = form
+        self._forms = forms
+        self._complaint = complaint
+        notation = JsonNotation(book, form.ends, complaint, gap_rule(book, forms.root), order=form.order)
+        self._values = ValueRules(book, forms, notation, complaint)
+
+    def parameters(self, one: Form) -> str:
+        members = self._values.members(one)
+        if not members:
+            return self._free_parameters(one)
+        rules = []
+        for name, schema, required in members:
+            path = (*one.path, "properties", name)
+            try:
+                rule = self._book.rule(f"{self._breaks()} {self._parameter(name, schema, path)}")
+            except Inexpressible:
+                if required or (
+                    self._forms.strict and schema is not False and not self._forms.of(schema, path)
+                ):
+                    raise
+                continue
+            rules.append(rule if required else f"{rule}?")
+        if not rules:
+            return NOTHING
+        if self._form.without_parameters is not None and all(rule.endswith("?") for rule in rules):
+            rules = [self._at_least_one(rules)]
+        return " ".join([*rules, self._breaks()])
+
+    def _at_least_one(self, rules: Sequence[str]) -> str:
+        first = (f"{rule[:-1]} {' '.join(rules[place + 1 :])}" for place, rule in enumerate(rules))
+        return self._book.rule(" | ".join(first))
+
+    def _parameter(self, name: str, schema: Any, path: Path) -> str:
+        if re.fullmatch(self._form.names, name) is None:
+            raise Inexpressible(path, f"the dialect cannot write a parameter named {name!r}")
+        forms = self._forms.of(schema, path)
+        texts = [one for one in forms if one.kind == "string"]
+        others = [one for one in forms if one.kind != "string"]
+        if texts and any(map(is_free, texts)) and not self._form.is_flagged:
+            # All other JSON is a text, too, and read as what it is; but `null` may be none.
+            texts = [one for one in texts if is_free(one)][:1]
+            others = [one for one in others if one.kind == "null"]
+        written, faults = [], []
+        for one in texts:
+            try:
+                trims = self._form.trims and not (is_free(one) and _is_read_exactly(schema, forms))
+                written.append(f"{self._opening(self._form.opening, name)} {self._text(one, trims=trims)}")
+            except Inexpressible as fault:
+                faults.append(fault)
+        if others:
+            try:
+                written += self._json(name, others, schema, path)
+            except Inexpressible as fault:
+                faults.append(fault)
+        if not written or (faults and self._forms.strict and any("pattern" in one.path for one in faults)):
+            raise faults[0] if faults else Inexpressible(path, "no value fits it")
+        return one_of(written)
+
+    def _json(self, name: str, others: Sequence[Form], schema: Any, path: Path) -> list[str]:
+        closing = self._book.literal(self._form.closing)
+        if not self._form.is_flagged:
+            rule = self._values.rule_of(others, f"json of {json.dumps(schema)}", path)
+            return [f"{self._opening(self._form.opening, name)} {rule} {closing}"]
+        written = []
+        for kind in dict.fromkeys(one.kind for one in others):
+            some = [one for one in others if one.kind == kind]
+            rule = self._values.rule_of(some, f"{kind} of {json.dumps(schema)}", path)
+            spelled = "number" if kind == "integer" else kind
+            opening = self._opening(self._form.json_opening.replace(TYPE, spelled), name)
+            written.append(f"{opening} {rule} {closing}")
+        return written
+
+    def _text(self, one: Form, *, trims: bool) -> str:
+        form = self._form
+        pattern = text_pattern(one, form.ends, self._pattern_complaint)
+        if form.has_null_word:
+            pattern = no_null(pattern)
+        if form.quoted is None:
+            return self._book.ended_by(trimmed(pattern) if trims else pattern, form.closing)
+        start, end = form.quoted
+        bare = trimmed(on_one_line(pattern, form.quoted_for))
+        quoted = f"{self._book.literal(start)} {self._book.ended_by(pattern, end + form.closing)}"
+        return f"({self._book.ended_by(bare, form.closing)} | {quoted})"
+
+    def _free_parameters(self, one: Form) -> str:
+        """Of a tool that declares none: any, if it allows any."""
+        others = one.schema.get("additionalProperties", True)
+        if others is False:
+            return NOTHING
+        path = (*one.path, "additionalProperties")
+        if parameter_kind(others, self._forms.root) is Kind.JSON:
+            self._forms.fault(path, "parameters without declared names can only be strings in this dialect")
+            return NOTHING
+        texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
+        before, after = self._form.opening.split(NAME)
+        name = self._book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
+        opening = f"{self._book.literal(before)} {name} {self._broken(after)}"
+        value = one_of(self._text(form, trims=self._form.trims) for form in texts)
+        parameter = self._book.rule(f"{self._breaks()} {opening} {value}")
+        least = 0 if self._form.without_parameters is None else 1
+        return f"{parameter}{{{least},{MAX_FREE_PARAMETERS}}} {self._breaks()}"
+
+    def _opening(self, opening: str, name: str) -> str:
+        return self._broken(opening.replace(NAME, name))
+
+    def _broken(self, text: str) -> str:
+        """With each BREAK as one of the dialect's breaks."""
+        return f" {self._breaks()} ".join(map(self._book.literal, text.split(BREAK)))
+
+    def _breaks(self) -> str:
+        return _choice(self._book.literal, self._form.breaks)
+
+    def _pattern_complaint(self, pattern: str) -> str | None:
+        return self._complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
+
+
+def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
+    """Whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need not be
+    whole to be known as a string."""
+    return {one.kind for one in forms} <= {"string", "null"} and "allOf" not in schema
+
+
+def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
+    """One of these texts; an empty one makes the rest optional."""
+    written = [literal(text) for text in texts if text]
+    if not written:
+        return ""
+    return one_of(written) + ("?" if "" in texts else "")

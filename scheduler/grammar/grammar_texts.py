@@ -1,0 +1,45 @@
+"""Cache of written grammars: agents send the same tools with every turn.
+
+A file of its own because the locking and the bounds are its own, and a grammar's writing is long.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from json import dumps
+from threading import Lock
+from typing import Any
+
+MAX_ENTRIES = 256
+MAX_BYTES = 16 << 20
+
+
+class GrammarTexts:
+    """Grammars by what they were made of, the least recently used evicted first. Thread-safe."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+        self.held_bytes = 0
+
+    def get(self, key: bytes) -> str | None:
+        with self._lock:
+            if key in self._texts:
+                self._texts.move_to_end(key)
+            return self._texts.get(key)
+
+    def put(self, key: bytes, text: str) -> None:
+        with self._lock:
+            self.held_bytes += len(text) - len(self._texts.pop(key, ""))
+            self._texts[key] = text
+            while len(self._texts) > self._max_entries or self.held_bytes > self._max_bytes:
+                self.held_bytes -= len(self._texts.popitem(last=False)[1])
+
+
+def content_key(*parts: Any) -> bytes:
+    """Of JSON values, dataclasses and enumerations. The order of an object's members counts: it is the order
+    in which they are written."""
+    return sha256(dumps(parts, default=repr).encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,311 @@
+"""Random walks through the masks of random schemas, in each dialect.
+
+A walker takes any token that it may. It likes to spell what could confuse a reader: the dialect's own marks,
+line breaks, quotes, words that look like other types. After a while it looks for the end. Each finished walk
+is read by mlx-lm's own parser and validated against the tool's schema.
+
+    python -m tests.scheduler.grammar.walks --walks 10000 [dialect ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.answer.dialects.catalog import dialect_of
+from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
+from scheduler.answer.splitter import Kind, Opened, Section
+from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.events import FinishReason
+from scheduler.link.grammar_limits import parser_limits
+from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
+from tests.fakes.byte_tokenizer import EOS, VOCABULARY
+from tests.fakes.dialect_tokenizer import DialectTokenizer
+from tests.fakes.scheduling import FOLDER
+from tests.scheduler.answer.dialects import KIMI_K3, Message, form
+from tests.scheduler.grammar.random_schemas import RandomSchemas
+
+_LONG = 80
+"""Tokens after which a walker looks for the end."""
+_LONGEST = 800
+_CONFUSING = (
+    *(
+        "\n",
+        "\n\n",
+        " ",
+        "  ",
+        '"',
+        "'",
+        "\\",
+        "<",
+        ">",
+        "</",
+        "&",
+        "&lt;",
+        "{",
+        "}",
+        ",",
+        ":",
+        "=",
+        "\0",
+        "\t",
+    ),
+    *("[1]", "null", "None", "123", "true", "1e5", "01", "é", "🦊", '{"a": 1}', "(1, 2)", "\x85", "\u2028"),
+    *("<tool_call>", "<div>\n</div>", "]]>", "<![CDATA[", "\r\n"),
+)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """`marks`: the dialect's texts that are tokens of their own."""
+
+    form: AnswerFormat
+    marks: tuple[str, ...]
+
+
+_DSML = "｜DSML｜"
+DIALECTS: dict[str, Walked] = {
+    "json_tools": Walked(form("json_tools"), ("<tool_call>", "</tool_call>")),
+    "qwen3_coder": Walked(form("qwen3_coder"), ("<tool_call>", "</tool_call>")),
+    "qwen3_coder, its marks mere text": Walked(form("qwen3_coder"), ()),
+    "glm47": Walked(
+        form("glm47"),
+        ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "laguna, its marks mere text": Walked(form("laguna"), ()),
+    "longcat": Walked(form("longcat"), ("<longcat_tool_call>", "</longcat_tool_call>")),
+    "minimax_m2": Walked(form("minimax_m2"), ("<minimax:tool_call>", "</minimax:tool_call>")),
+    "minicpm5": Walked(form("minicpm5"), ()),
+    "dsml": Walked(form("dsml"), (_DSML,)),
+    "kimi_k2": Walked(
+        form("kimi_k2"),
+        (
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            "<|tool_call_begin|>",
+            "<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+        ),
+    ),
+    "kimi_k3": Walked(KIMI_K3, ("<|open|>", "<|close|>", "<|sep|>")),
+    "gemma4": Walked(form("gemma4"), ("<|tool_call>", "<tool_call|>", '<|"|>')),
+    "function_gemma": Walked(
+        form("function_gemma"), ("<start_function_call>", "<end_function_call>", "<escape>")
+    ),
+    "pythonic": Walked(form("pythonic"), ("<|tool_call_start|>", "<|tool_call_end|>")),
+    "mistral": Walked(form("mistral"), ("[TOOL_CALLS]", "[ARGS]")),
+}
+
+
+class Walker:
+    """Walks in one dialect."""
+
+    def __init__(self, dialect: str) -> None:
+        walked = DIALECTS[dialect]
+        self.form = walked.form
+        self.tokenizer = DialectTokenizer(walked.form, walked.marks)
+        self.prepared_by = Preparation(self.tokenizer, FOLDER)
+        described = dialect_of(walked.form, lambda text: text in walked.marks)
+        assert isinstance(described, Dialect)
+        self.dialect = described
+        self._closings = _closings(described)
+        self._confusing = [*_CONFUSING, *self._closings, *walked.marks]
+
+    def prepare(self, tools: Sequence[Tool], **asked: Any) -> PreparedRequest:
+        chat = ChatPrompt(
+            ({"role": "user", "content": "x"},),
+            tools=tuple(tools),
+            reasoning=Reasoning(enabled=False),
+            **{"tool_choice": ToolChoice.REQUIRED, "parallel_tool_calls": False, **asked},
+        )
+        return self.prepared_by.prepare(GenerationRequest("walk", chat))
+
+    def matcher(self, prepared: PreparedRequest) -> LLMatcher:
+        vocabulary = self.prepared_by._grammars._vocabulary
+        assert vocabulary is not None
+        return LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0, limits=parser_limits())
+
+    def walk(self, matcher: LLMatcher, seed: int) -> list[int] | None:
+        """The tokens of one walk; None if it found no end."""
+        some, tokens = random.Random(seed), list[int]()
+        plan: list[int] = []
+        while len(tokens) < _LONGEST:
+            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            allowed = np.unpackbits(bits, count=VOCABULARY, bitorder="little").view(np.bool_)
+            token = self._choose(some, allowed, plan, len(tokens) > _LONG)
+            if token == EOS:
+                return tokens
+            assert matcher.consume_token(token), matcher.get_error()
+            tokens.append(token)
+        return None
+
+    def _choose(self, some: random.Random, allowed: NDArray[np.bool_], plan: list[int], ending: bool) -> int:
+        if plan and allowed[plan[0]]:
+            return plan.pop(0)
+        plan.clear()
+        if allowed[EOS] and (ending or some.random() < 0.5):
+            return EOS
+        marks = [token for token in self.tokenizer.marks if allowed[token]]
+        if marks and some.random() < (0.9 if ending else 0.3):
+            return some.choice(marks)
+        if some.random() < (0.95 if ending else 0.5):
+            spelled = some.choice(self._closings if ending else self._confusing)
+            plan += self.tokens(spelled) if some.random() < 0.7 else spelled.encode()
+            if plan and allowed[plan[0]]:
+                return plan.pop(0)
+            plan.clear()
+        ends = [byte for byte in b'"]})' if allowed[byte]]
+        if ends and some.random() < (0.9 if ending else 0.3):
+            return some.choice(ends)
+        return int(some.choice(np.flatnonzero(allowed)))
+
+    def tokens(self, text: str) -> list[int]:
+        """With marks as tokens."""
+        by_mark = {mark: token for token, mark in self.tokenizer.marks.items()}
+        parts = re.split("(" + "|".join(map(re.escape, by_mark)) + ")", text) if by_mark else [text]
+        return [
+            token for part in parts for token in ([by_mark[part]] if part in by_mark else list(part.encode()))
+        ]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        written = b"".join(
+            self.tokenizer.marks[token].encode()
+            if token in self.tokenizer.marks
+            else self.tokenizer.plain_bytes(token)
+            for token in tokens
+        )
+        return written.decode()
+
+    def blocks(self, text: str) -> list[str]:
+        """The inside of each pair of marks."""
+        splitter = self.form.splitter(tools=True, in_reasoning=False)
+        found: list[str] = []
+        section: Section = splitter.section
+        for cut in splitter.feed(text):
+            if isinstance(cut, Opened):
+                section = cut.section
+                found += [""] * (section.kind is Kind.CALL)
+            elif section.kind is Kind.CALL:
+                found[-1] += cut
+        if section.kind is Kind.CALL:
+            found[-1] += splitter.finish()
+        return found
+
+    def read_by_mlx_lm(self, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
+        """By its own parser, and by the coercion to the schema that follows it."""
+        assert self.form.tools is not None
+        calls = Calls(tools, str, parallel=True)
+        return [
+            (call.name, json.loads(calls.fitted(call)))
+            for raw in self.blocks(text)
+            for call in read_block(raw, self.form.tools, calls)
+        ]
+
+    def read(self, tokens: list[int], prepared: PreparedRequest) -> tuple[str, list[tuple[str, Any]]]:
+        """What a client gets: the text, and the calls."""
+        pipeline = self.prepared_by.answer_pipeline(prepared)
+        message = Message()
+        for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
+            message.add(piece)
+        assert not message.malformed, message.malformed
+        return message.text, list(message.calls)
+
+    def check(self, tokens: list[int], prepared: PreparedRequest) -> list[tuple[str, Any]]:
+        """Raises if the walk is not what its schema asks for, or not read as it was written."""
+        assert isinstance(prepared.request.prompt, ChatPrompt)
+        tools, written = prepared.request.prompt.tools, self.text(tokens)
+        schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
+        judged = self.read_by_mlx_lm(written, tools)
+        _, read = self.read(tokens, prepared)
+        assert read, "no call"
+        assert [name for name, _ in judged] == [name for name, _ in read]
+        for name, arguments in [*judged, *read]:
+            jsonschema.validate(arguments, schemas[name])
+        for tool, arguments in read:
+            for name, value in arguments.items():
+                # Of a parameter that its schema does not name, nobody knows whether it is text.
+                if isinstance(value, str) and name in schemas[tool].get("properties", {}):
+                    assert self.is_written(name, value, written), f"{value!r} is not what was written"
+        return read
+
+    def is_written(self, name: str, value: str, text: str) -> bool:
+        """Whether a string stands in `text`, character for character."""
+        match self.dialect.arguments:
+            case Tagged() as form:
+                start, end = form.quoted or ("", "")
+                opening = form.opening.replace(NAME, name).split("{break}")[-1]
+                bare = f"{opening}{value}{form.closing}", f"{opening}{start}{value}{end}{form.closing}"
+                return any(one in text for one in bare)
+            case Braced(string_mark=mark):
+                return f"{name}:{mark}{value}{mark}" in text
+            case _:
+                return True
+
+
+def _closings(dialect: Dialect) -> list[str]:
+    form = dialect.arguments
+    own = (
+        [form.closing] if isinstance(form, Tagged) else [form.string_mark] if isinstance(form, Braced) else []
+    )
+    return [text for text in (*own, *own, *own, dialect.tail, dialect.closing, '"', "}") if text]
+
+
+def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str | None]:
+    """The texts of checked walks; None for one that found no end."""
+    walker = Walker(dialect)
+    nests = not isinstance(walker.dialect.arguments, Braced) or walker.dialect.arguments.nests
+    for number in range(seed, seed + schemas):
+        tools = RandomSchemas(number, nests=nests).tools()
+        prepared = walker.prepare(tools)
+        compiled = walker.matcher(prepared)
+        assert not compiled.is_error(), compiled.get_error()
+        for step in range(each):
+            tokens = walker.walk(compiled.deep_copy(), number * each + step)
+            text = None if tokens is None else walker.text(tokens)
+            try:
+                if tokens is not None:
+                    walker.check(tokens, prepared)
+            except Exception as error:
+                schemas_text = json.dumps([tool.parameters for tool in tools])
+                raise AssertionError(
+                    f"{dialect}, schema {number}, walk {step}: {error}\n{text!r}\n{schemas_text}"
+                ) from error
+            yield text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dialects", nargs="*", default=list(DIALECTS))
+    parser.add_argument("--walks", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for dialect in options.dialects:
+        started, finished, endless = time.monotonic(), 0, 0
+        schemas = options.walks // 10
+        for text in walks(dialect, schemas + schemas // 5, 10, options.seed):
+            finished += text is not None
+            endless += text is None
+            if finished == options.walks:
+                break
+        seconds = time.monotonic() - started
+        print(
+            f"{dialect}: {finished} walks read and valid, {endless} without an end, {seconds:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
