@@ -51,13 +51,24 @@ FRAGMENTS = (
 """What texts are made of here: above all beginnings and pieces of marks, also of other dialects."""
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 
+
+def is_no_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
+
+
 CHOICES = ["1", "01", "true", "null", "fast mode"]
 VALUES: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
     "text": ({"type": "string"}, texts),
     "maybe": (
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        st.none() | texts.filter(lambda t: t != "null"),
+        st.none() | texts.filter(is_no_json),
     ),
+    "number_or_text": ({"type": ["integer", "string"]}, st.integers(-9, 99) | texts.filter(is_no_json)),
+    "fixed": ({"const": " as it is"}, st.just(" as it is")),
     "choice": ({"type": "string", "enum": CHOICES}, st.sampled_from(CHOICES)),
     "untyped_choice": ({"enum": CHOICES}, st.sampled_from(CHOICES)),
     "whole": ({"type": "integer"}, st.integers(-(2**60), 2**60)),
