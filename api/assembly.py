@@ -28,6 +28,9 @@ from api.served_model import ServedModel
 from api.served_models import ServedModels
 from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
+from scheduler.answer.answer_format import AnswerFormat
+from scheduler.answer.dialects.catalog import dialect_of
+from scheduler.answer.dialects.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError
@@ -138,13 +141,13 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         reasoning_parser=settings.reasoning_parser,
     )
     config = _config(options, found, shared, number)
-    _describe(config, tokenizer.answer_format.tool_calls, found.folder.embedder)
+    _describe(config, tokenizer.answer_format, found.folder.embedder)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
     scheduler = Scheduler(
         config,
-        Preparation(tokenizer, found.folder, settings.thinking()),
+        Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls),
         _launchers(shared.blas, config, alone=alone),
         shared.threads,
         on_loading=loading.show,
@@ -195,9 +198,9 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
 
 
-def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | None) -> None:
+def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:
     if embedder is None:
-        click.echo(f"tools      {_TOOL_CALLS[tool_calls]}")
+        click.echo(f"tools      {_TOOL_CALLS[form.tool_calls]}{_unheld(form)}")
     else:
         click.echo(f"task       {TASKS[embedder.kind]}")
     if config.engines > 1:
@@ -206,6 +209,13 @@ def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | Non
         click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
     click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
+
+
+def _unheld(form: AnswerFormat) -> str:
+    dialect = dialect_of(form, lambda token: True)
+    if not isinstance(dialect, Unheld):
+        return ""
+    return f"; no call can be held to a schema: the dialect {dialect.name} {dialect.why}"
 
 
 def _names(options: ModelOptions, found: _Found) -> list[str]:

@@ -25,6 +25,7 @@ from api.option_values import (
 from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
+from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.prompt.embedder import Task
 
 
@@ -95,6 +96,12 @@ class ModelSettings(BaseModel):
         " template, generic where it has no tools.",
         "auto",
         "tool_call_parser",
+    )
+    hold_calls: HoldCalls = option(
+        "Model",
+        "Which tool calls a grammar holds to their schema: auto: all, from their opening mark on; strict:"
+        " those of requests with a strict tool; off: none. A call that a request requires is always held.",
+        "strict",
     )
     media: Policy = option(
         "Model",

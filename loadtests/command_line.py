@@ -261,10 +261,11 @@ def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
 
 
 @bench.command("row-costs")
-@click.argument("feature", type=click.Choice(["logprobs", "grammar"]))
+@click.argument("feature", type=click.Choice(["logprobs", "grammar", "calls"]))
 @click.option("--steps", "step_count", default=200, show_default=True, help="Decode steps of each batch.")
 def row_costs(feature: str, step_count: int) -> None:
-    """Measure what rows with log-probabilities or a grammar cost a batch of 32, against one without."""
+    """Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32, against one
+    without."""
     cache = user_cache_folder(os.environ)
     folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
     command = [sys.executable, "-m", "loadtests.row_costs", feature, str(folder), str(step_count)]

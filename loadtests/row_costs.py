@@ -1,6 +1,6 @@
-"""What rows with a feature, log-probabilities or a grammar, cost a decoding batch.
+"""What rows with a feature, log-probabilities, a grammar or a held call, cost a decoding batch.
 
-`penstock bench row-costs`, or `python -m loadtests.row_costs logprobs|grammar MODEL_FOLDER STEPS` in a
+`penstock bench row-costs`, or `python -m loadtests.row_costs logprobs|grammar|calls MODEL_FOLDER STEPS` in a
 process that was started with the engine's BLAS. Batches of 32 rows, of which none, a few and all have the
 feature, take turns of 8 steps, so that other work on the machine slows all of them. It prints medians of
 ratios, each of one turn to the plain batch's turn in the same round; on a busy machine the ratio of processor
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from scheduler.config import EngineConfig
 from scheduler.engine.loop import EngineLoop
@@ -23,34 +23,45 @@ from scheduler.link.messages import StepOutput, Submit
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
+from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
 from scheduler.structure import JsonText
 
-Feature = Literal["logprobs", "grammar"]
+Feature = Literal["logprobs", "grammar", "calls"]
 ROWS = 32
-FEATURED_ROWS: dict[Feature, tuple[int, ...]] = {"logprobs": (0, 1, ROWS), "grammar": (0, 4, ROWS)}
+FEATURED_ROWS: dict[Feature, tuple[int, ...]] = {
+    "logprobs": (0, 1, ROWS),
+    "grammar": (0, 4, ROWS),
+    "calls": (0, 8, ROWS),
+}
 """Rows with the feature; the first entry is the plain batch."""
 _STEPS_A_TURN = 8
 _TOP_LOGPROBS = 20
-_ENDLESS_JSON = JsonText(
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "size": {"type": "number"}, "ok": {"type": "boolean"}},
-            "required": ["name", "size", "ok"],
-            "additionalProperties": False,
-        },
-        "minItems": 200,
+_ENDLESS: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "size": {"type": "number"}, "ok": {"type": "boolean"}},
+        "required": ["name", "size", "ok"],
+        "additionalProperties": False,
     },
-    "row-costs",
+    "minItems": 200,
+}
+_ENDLESS_JSON = JsonText(_ENDLESS, "row-costs")
+_ENDLESS_CALL = Tool(
+    "write",
+    parameters={
+        "properties": {"path": {"type": "string", "maxLength": 40}, "rows": _ENDLESS},
+        "required": ["path", "rows"],
+    },
 )
 
 
 def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[float, float]]]:
     """Return wall-clock and processor seconds a step, of each turn, by the number of rows with the
     feature."""
-    preparation = Preparation(HubTokenizer(folder), inspect(folder))
+    # The dialect that most coding models write, in which a string is bare text.
+    tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")
+    preparation = Preparation(tokenizer, inspect(folder))
     loops = {}
     for rows in FEATURED_ROWS[feature]:
         features = [feature if row < rows else None for row in range(ROWS)]
@@ -97,7 +108,12 @@ def _submit(preparation: Preparation, row: int, feature: Feature | None, steps: 
     max_tokens = steps + 100
     request = GenerationRequest(
         f"row-{row}",
-        ChatPrompt(({"role": "user", "content": f"say {row}"},), reasoning=Reasoning(enabled=False)),
+        ChatPrompt(
+            ({"role": "user", "content": f"say {row}"},),
+            tools=(_ENDLESS_CALL,) if feature == "calls" else (),
+            tool_choice=ToolChoice.REQUIRED if feature == "calls" else ToolChoice.AUTO,
+            reasoning=Reasoning(enabled=False),
+        ),
         sampling=Sampling(temperature=1.0, seed=row),
         max_tokens=max_tokens,
         structure=_ENDLESS_JSON if feature == "grammar" else None,
@@ -124,7 +140,7 @@ def _decoding(folder: Path, submits: list[Submit]) -> EngineLoop:
 
 def main() -> None:
     name, folder, steps = sys.argv[1:]
-    feature: Feature = "grammar" if name == "grammar" else "logprobs"
+    (feature,) = (known for known in FEATURED_ROWS if known == name)
     for line in described(measure(feature, Path(folder), int(steps))):
         print(line, flush=True)
 

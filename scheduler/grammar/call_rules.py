@@ -23,7 +23,7 @@ from scheduler.answer.dialects.description import (
 )
 from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
-from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms
+from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, trimmed, without
 from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
 from scheduler.request import Tool
@@ -132,8 +132,16 @@ class CallRules:
 
     def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
         schema = {"type": "object", **tool.parameters}
-        forms = SchemaForms(schema, strict=strict)
-        objects = [one for one in forms.of(schema, ()) if one.kind == "object"]
+        try:
+            return self._of_schema(form, SchemaForms(schema, strict=strict))
+        except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+            # A client's schema may be anything.
+            if strict:
+                raise Inexpressible(*malformed(schema, error)) from None
+            return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
+
+    def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:
+        objects = [one for one in forms.of(forms.root, ()) if one.kind == "object"]
         written, faults = [], []
         for one in objects:
             try:
@@ -293,6 +301,12 @@ class _TaggedRules:
 
     def _pattern_complaint(self, pattern: str) -> str | None:
         return self._complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
+
+
+def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of a schema that is none: parameters of these names, with any value."""
+    properties = schema.get("properties")
+    return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
 
 
 def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:

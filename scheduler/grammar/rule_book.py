@@ -38,10 +38,12 @@ class RuleBook:
         """The name of the rule for `key`, whose body may refer to the same key."""
         if key in self._names:
             return self._names[key]
-        name = self._names[key] = f"v{len(self._names)}"
+        name = self._names[key] = f"v{len(self._lines)}_{len(self._names)}"
         try:
             self._lines.append(f"{name}: {body()}")
         except Exception:
+            # What was written inside may name it: a rule that no text ends.
+            self._lines.append(f"{name}: {name}")
             del self._names[key]
             raise
         return name

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
 from scheduler.answer.dialects.parameter_kind import JSON_TYPES, json_types
 from scheduler.answer.tool_calls.schema_check import SchemaCheck, StepBudget, StepsExhausted
 
@@ -135,11 +138,14 @@ class SchemaForms:
             self.fault((*path, "type"), f"{declared!r} is no JSON type")
 
     def _check_apart(self, branches: list[Any], path: Path) -> None:
-        for one, other in combinations(branches, 2):
-            common = json_types(one, self.root) & json_types(other, self.root)
-            if common == {"object"} and self._differ(one, other):
-                continue
-            if common:
+        if not self.strict:
+            return
+        if len(branches) > _MOST_FORMS:
+            self.fault(path, f"it has more than {_MOST_FORMS} alternatives")
+        types = [json_types(one, self.root, self._budget) for one in branches]
+        for (one, its), (other, others) in combinations(zip(branches, types, strict=True), 2):
+            common = its & others
+            if common and not (common == {"object"} and self._differ(one, other)):
                 self.fault(path, "more than one of its schemas may fit a value")
 
     def _differ(self, one: Any, other: Any) -> bool:
@@ -191,6 +197,17 @@ class SchemaForms:
                     self.fault((*path, keyword), "it stands beside another one in 'allOf' or '$ref'")
         _merge_objects(merged, one, other)
         return merged
+
+
+def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
+    """The place and the words for a schema that is none."""
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as fault:
+        return tuple(str(step) for step in fault.absolute_path), str(fault.message)[:400]
+    except Exception:  # It refers to what does not resolve.
+        pass
+    return (), "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
 
 
 def _merge_objects(merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:

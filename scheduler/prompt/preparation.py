@@ -17,7 +17,7 @@ from scheduler.config import ThinkingConfig
 from scheduler.engine.adapter_files import salted
 from scheduler.engine.thinking import ThinkingLimit
 from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
-from scheduler.grammar.answer_grammar import AnswerGrammars
+from scheduler.grammar.answer_grammar import AnswerGrammars, HoldCalls
 from scheduler.grammar.verdicts import UnknownVerdict
 from scheduler.link.messages import ThinkingBudget
 from scheduler.prompt.model_folder import ModelFolder
@@ -90,7 +90,11 @@ class Preparation:
     """Prepares requests with the tokenizer and the configuration of the model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, folder: ModelFolder, thinking: ThinkingConfig | None = None
+        self,
+        tokenizer: Tokenizer,
+        folder: ModelFolder,
+        thinking: ThinkingConfig | None = None,
+        hold_calls: HoldCalls = "strict",
     ) -> None:
         """`thinking` None: no budgets but those that requests name."""
         self.tokenizer = tokenizer
@@ -99,7 +103,7 @@ class Preparation:
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
-        self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids)
+        self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids, hold_calls)
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     @property
