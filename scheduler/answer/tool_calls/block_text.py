@@ -44,6 +44,7 @@ class BlockText:
 
     def ended(self) -> None:
         """The newest call is whole."""
+        self.calls.ended += 1
         self.whole_to = self.stream.position
 
     def one_call(self, text: str, syntax: ToolSyntax | None = None) -> ParsedCall:

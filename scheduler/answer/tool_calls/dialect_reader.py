@@ -158,10 +158,10 @@ class WholeBlock:
         yield from ()
 
     def close(self) -> Iterator[AnswerPiece]:
-        before = self._calls.started
+        before = self._calls.started, self._calls.ended
         try:
             pieces = [*self._reader.feed(self.raw), *self._reader.close()]
         except UnreadableCall:
-            self._calls.started = before
+            self._calls.started, self._calls.ended = before
             raise
         yield from pieces

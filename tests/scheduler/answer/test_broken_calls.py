@@ -164,6 +164,17 @@ SEVERAL = [name for name, template in TEMPLATES.items() if template.opening]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
+def test_the_row_ends_with_that_call(name: str) -> None:
+    """Not with the mark behind the others, which would be generated for nothing."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), BOTH)]).removesuffix(template.closing)
+    answer = pipeline(form(template.parser), tools=tools_for(template), parallel=False)
+    message, reason = message_of(answer, [raw.encode()], FinishReason.LENGTH)
+    assert (answer.stopped, reason) == (True, FinishReason.TOOL_CALLS)
+    assert (message.malformed, message.calls) == ([], ((name_in(template), BOTH),))
+
+
+@pytest.mark.parametrize("name", SEVERAL)
 def test_whole_calls_stay_whole_before_one_that_is_broken(name: str) -> None:
     """Only the broken one is text, and only it is malformed."""
     template = TEMPLATES[name]
