@@ -28,6 +28,7 @@ from scheduler.cluster.agent_messages import (
 from scheduler.cluster.agent_process import AgentLauncher
 from scheduler.cluster.membership import Seat, Seated, changes
 from scheduler.cluster.order import HostOrder, HostStarter
+from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.cluster.statistics import ClusterState, ClusterStatistics, NodeStatistics
 from scheduler.errors import LinkError
 from scheduler.link.framing import encode
@@ -104,6 +105,20 @@ class SeatStarter:
         return self.seat.machine
 
 
+class RankStarter:
+    """Starts host processes for one rank of an engine over several machines."""
+
+    def __init__(self, cluster: Cluster, rank: int) -> None:
+        self._cluster = cluster
+        self._rank = rank
+
+    async def start(self, order: HostOrder) -> None:
+        await self._cluster.start_rank(self._rank, order)
+
+    def describe(self) -> str:
+        return self._cluster.machine_of_rank(self._rank)
+
+
 class Cluster:
     """`run` must be running."""
 
@@ -114,15 +129,18 @@ class Cluster:
         launcher: Callable[[HostStarter], EngineLauncher],
         metrics: Metrics,
         addresses: tuple[str, ...] = (),
+        hosts: RankHosts | None = None,
     ) -> None:
         """`launcher`: of engines on the machine of a starter. `addresses`: of this machine, by which nodes
-        reach it; empty: the one that Ray knows."""
+        reach it; empty: the one that Ray knows. `hosts`: of the ranks of one engine, which is the only one,
+        and is there while all of them are; `launcher` then makes its own starters (`RankStarter`)."""
         self._agent = agent
         self._engines = engines
         self._launcher = launcher
         self._metrics = metrics
         self._telemetry = Containment(metrics)
         self._addresses = addresses
+        self._hosts = hosts
         self._state = ClusterState.CONNECTING
         self._reason: str | None = None
         self._refusal = ""
@@ -148,7 +166,8 @@ class Cluster:
     def statistics(self) -> ClusterStatistics:
         by_node: dict[str, list[str]] = {}
         for name, place in self._places.items():
-            by_node.setdefault(place.starter.seat.node_id, []).append(name)
+            for node_id in place.starter.seat.node_id.split():
+                by_node.setdefault(node_id, []).append(name)
         nodes = [
             NodeStatistics(node.machine, node.address, True, node.places, tuple(by_node.pop(node.id, ())))
             for node in self._nodes.values()
@@ -271,6 +290,20 @@ class Cluster:
         if pending.refusal:
             raise LaunchFailed(f"no engine can be started on {seat.machine}: {pending.refusal}")
 
+    async def start_rank(self, rank: int, order: HostOrder) -> None:
+        """Raise LaunchFailed."""
+        seats = self._rank_seats()
+        if seats is None:
+            raise LaunchFailed("the machines of the engine's ranks are not all in the cluster")
+        await self.start_host(seats[rank], order)
+
+    def machine_of_rank(self, rank: int) -> str:
+        seats = self._rank_seats()
+        return f"the machine of rank {rank}" if seats is None else seats[rank].machine
+
+    def _rank_seats(self) -> tuple[Seat, ...] | None:
+        return None if self._hosts is None else self._hosts.seats(list(self._nodes.values()))
+
     # --- the members
 
     async def _follow_nodes(self) -> None:
@@ -286,7 +319,9 @@ class Cluster:
 
     def _adjust(self, now: float) -> None:
         members = list(self._seated(now))
-        todo = changes(list(self._nodes.values()), members, now, MOST_ENGINES)
+        nodes = list(self._nodes.values())
+        offered = nodes if self._hosts is None else self._hosts.whole(nodes)
+        todo = changes(offered, members, now, MOST_ENGINES)
         for name, seat in todo.move:
             _log.info("engine_node_joined_again", engine=name, machine=seat.machine)
             self._places[name].starter.seat = seat
