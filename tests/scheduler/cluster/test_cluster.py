@@ -10,9 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from scheduler.cluster.cluster import AGENT_SECONDS, SILENCE_SECONDS, Cluster
+from scheduler.cluster.cluster import AGENT_SECONDS, SILENCE_SECONDS, Cluster, RankStarter
 from scheduler.cluster.membership import RETRY_SECONDS
 from scheduler.cluster.order import HostStarter
+from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.cluster.statistics import ClusterState
 from scheduler.link.messages import ScriptedPlan
 from tests.cancellation.bench import Client
@@ -28,19 +29,22 @@ LONG = 60
 class Farm:
     """A scheduler whose engines are on a fake cluster. `launchers` in the order of their engines."""
 
-    def __init__(self, ray: FakeRay, addresses: tuple[str, ...] = ()) -> None:
+    def __init__(self, ray: FakeRay, addresses: tuple[str, ...] = (), hosts: RankHosts | None = None) -> None:
         self.launchers: list[PlacedLauncher] = []
+        self.ranks = 0 if hosts is None else hosts.group.ranks
         self.scheduler = make_scheduler(
             self.none_here, PLAN, engines=0, nodes_decide=True, must_start=False, max_slots=4, lookahead=0
         )
         metrics = self.scheduler.metrics.server
-        self.cluster = Cluster(ray, self.scheduler.pool, self._launcher, metrics, addresses)
+        self.cluster = Cluster(ray, self.scheduler.pool, self._launcher, metrics, addresses, hosts)
 
     @staticmethod
     def none_here(number: int) -> PlacedLauncher:
         raise AssertionError("no engine is started here")
 
     def _launcher(self, starter: HostStarter) -> PlacedLauncher:
+        if self.ranks:
+            starter = RankStarter(self.cluster, 0)
         self.launchers.append(PlacedLauncher(starter))
         return self.launchers[-1]
 
