@@ -234,7 +234,7 @@ def test_what_ranks_cannot_do_is_refused_at_start(options: dict[str, str], model
 
 
 def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
-    """One token for what engines load and for what their machines are sent; the number of ranks is the file's."""
+    """One token for what engines load and for what their machines are sent, and as many ranks as hosts."""
     file = tmp_path / "pair.json"
     file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
     settings = load({"engines": f"ray:{file}"})
