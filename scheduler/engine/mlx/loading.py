@@ -183,7 +183,11 @@ def _verdict(
         verdict = _checked(model, command, description, held)
         cost = None
         if verdict.batching.in_place:
-            cost = group_cost_tokens(model, held, rounds=None if rank is None else FIXED_ROUNDS)
+            cost = (
+                group_cost_tokens(model, held)
+                if rank is None
+                else group_cost_tokens(model, held, rounds=FIXED_ROUNDS)
+            )
         kept = Kept(verdict, cost)
         if rank is not None:
             kept = rank.decided(kept, Kept)

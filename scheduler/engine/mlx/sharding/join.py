@@ -30,8 +30,8 @@ from scheduler.link.messages import RankGroup
 
 JOIN_SECONDS = 60.0
 """Until all ranks are there: each has been started, and has imported MLX."""
-_INIT_SECONDS = 120.0
-"""A backstop, beyond which MLX's own attempts to connect (31 s) have ended."""
+_INIT_SECONDS = 60.0
+"""A backstop: the ranks have met, and MLX's own attempts to connect end after 31 s."""
 _RETRY_SECONDS = 0.1
 _MARK_BYTES = 32
 

@@ -25,7 +25,7 @@ from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
 from scheduler.engine.mlx.sharding.split import split, way_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.sharding.ranks import Ranks
-from tests.scheduler.engine.mlx.zoo.census import build, names
+from tests.scheduler.engine.mlx.zoo.census import build, build_exact, names
 from tests.scheduler.engine.mlx.zoo.check import Trial, words
 from tests.scheduler.engine.mlx.zoo.tiny import SIZES
 
@@ -78,7 +78,7 @@ def run(rank: Rank, name: str, scenes: str = "", forced: str = "") -> dict[str, 
             "logits": apart,
             "bytes": [asdict(row_bytes(cache)) for cache in (whole_cache, part_cache)],
         }
-        trial = Trial(model, model_type)
+        trial = Trial(model, model_type, build_exact(name) if "@" in name else None)
         trial._model = part
         if scenes:
             trial._batching = checked(part, model_type).batching

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -96,6 +98,27 @@ def test_a_back_end_that_mlx_lacks_is_refused(backend: Any) -> None:
 def test_too_few_addresses_are_refused() -> None:
     with pytest.raises(RanksUnusable, match="rank 1 of 2, with addresses of 1"):
         join(msgspec.structs.replace(ring(), hosts=("127.0.0.1:5000",)), 1, 0.3)
+
+
+_LOST = """
+import sys, msgspec
+from scheduler.engine.mlx.sharding import join
+from scheduler.link.messages import RankGroup
+join._INIT_SECONDS = 0.5
+join.join(msgspec.json.decode(sys.argv[1], type=RankGroup), 0, 60.0)
+"""
+
+
+def test_a_rank_that_is_lost_after_it_was_met_ends_the_process() -> None:
+    """MLX waits for it with Python's global lock held: no exception could be raised, and nothing be sent."""
+    group = ring()
+    command = [sys.executable, "-c", _LOST, msgspec.json.encode(group).decode()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        meet(group, 1, 60.0)
+        _, error = process.communicate(timeout=60.0)
+    assert process.returncode == 1
+    assert f"rank 0 joins {', '.join(group.hosts)} by ring" in error
+    assert "Timeout" in error
 
 
 def run(rank: Rank) -> list[Any]:
