@@ -24,6 +24,7 @@ from scheduler.errors import (
     InvalidRequest,
     LastEngine,
     ModelNotFound,
+    NodesDecide,
     PromptTooLong,
     QueueFull,
     QueueTimeout,
@@ -144,7 +145,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
         case ModelNotFound() | UnknownEngine():
             return 404, "invalid_request_error"
-        case LastEngine() | TooManyEngines():
+        case LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"

@@ -101,6 +101,12 @@ class TooManyEngines(InvalidRequest):
     code = "too_many_engines"
 
 
+class NodesDecide(InvalidRequest):
+    """The engines follow the machines of a cluster; nobody else adds or removes one."""
+
+    code = "nodes_decide"
+
+
 class LastEngine(InvalidRequest):
     """Without this engine there would be none to serve."""
 

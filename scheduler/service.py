@@ -26,9 +26,10 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
 from scheduler.pool.adapters import source_of
+from scheduler.pool.boundary import EngineTraits, Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
-from scheduler.pool.pool import EngineTraits, Launchers, Pool
+from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.supervisor import EngineNeverReady

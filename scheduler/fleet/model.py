@@ -217,6 +217,9 @@ class Model:
 
     def _why_failed(self) -> str | None:
         """Return why its engines do not start; None: they may yet."""
+        if self.scheduler.pool.nodes_decide:
+            # A machine that can may join at any time.
+            return None
         members = list(self.scheduler.pool)
         if all(one.never_ready is not None for one in members):
             return members[0].never_ready

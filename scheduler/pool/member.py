@@ -109,6 +109,16 @@ class Member:
         return self.sender.connected
 
     @property
+    def linked(self) -> bool:
+        """Whether a process of it runs, which may still be loading."""
+        return self.supervisor.linked
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be started, and nobody tries."""
+        return self.never_ready is not None
+
+    @property
     def requests(self) -> int:
         return len(self.multiplexer)
 

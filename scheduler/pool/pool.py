@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Protocol
 
 import structlog
 import trio
@@ -15,6 +13,7 @@ from scheduler.errors import (
     DeadlineExceeded,
     EngineLost,
     LastEngine,
+    NodesDecide,
     SchedulerError,
     TooManyEngines,
     Unavailable,
@@ -25,51 +24,23 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.link.process import EngineLauncher
 from scheduler.pool.adapters import Adapters
+from scheduler.pool.boundary import MOST_ENGINES, EngineTraits, Launchers, PoolListener
 from scheduler.pool.dispatcher import Dispatcher
 from scheduler.pool.kinship import Kinship
 from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
-from scheduler.pool.owner import Lost, MemoryShare, WholeMemory
+from scheduler.pool.owner import Lost
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.together import life_of_all
 from scheduler.recovery.death import Death
 from scheduler.recovery.poison import culprit_of, poison
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.requests.awaiting import Awaiting
-from scheduler.requests.multiplexer import RequestObserver
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 
 _log = structlog.get_logger("scheduler")
-MOST_ENGINES = 64
-"""Each is a process with a model."""
-Launchers = Callable[[int], EngineLauncher]
-"""The launcher of the engine with this number."""
-
-
-class PoolListener(Protocol):
-    """The service, to its pool. Called in the task that reads a link: nothing here may wait."""
-
-    def pump(self) -> None:
-        """Something may be sent now."""
-        ...
-
-    def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None: ...
-    def retired(self, record: StreamRecord) -> None: ...
-    def fail_queued(self, error: SchedulerError) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTraits:
-    """What all engines of a pool have in common."""
-
-    observer: RequestObserver
-    on_loading: Callable[[str, str], None] = lambda engine, stage: None
-    """Called with an engine's name and the stage that it loads."""
-    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory()
-    """An engine's part of the memory of all models, by its name."""
-    clock: Callable[[], float] = trio.current_time
 
 
 class Pool:
@@ -99,6 +70,7 @@ class Pool:
         self.kinship = Kinship()
         self._numbers = count()
         self.loaded = config.load_at_start
+        self.nodes_decide = config.nodes_decide
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(queue, self._members, self.awaiting, place, self._session_moved)
@@ -219,37 +191,61 @@ class Pool:
         _log.error("engine_failed", engine=member.name, reason=member.never_ready)
         self._follow_blocks()
 
-    def add(self) -> Member:
-        """Start a further engine. Raise TooManyEngines."""
+    def add(self, launcher: EngineLauncher | None = None) -> Member:
+        """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
+        no engine is started without a launcher of its own."""
+        if launcher is None and self.nodes_decide:
+            raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
         if len(self._members) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
-        member = self._new()
+        member = self._new(launcher)
         _log.info("engine_added", engine=member.name)
         if self.loaded:
             self._start(member)
+        self._follow_blocks()
         return member
+
+    def retry(self, name: str) -> None:
+        """Try again to start an engine that could not be. Raise UnknownEngine."""
+        member = self[name]
+        if member.failed and not member.running and self.loaded:
+            self._start(member)
+            self._follow_blocks()
+
+    def remove(self, name: str) -> None:
+        """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
+        Raise UnknownEngine."""
+        self._drain(self[name])
 
     def drain(self, name: str) -> Member:
         """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
-        LastEngine if no other one is left."""
+        LastEngine if no other one is left; NodesDecide."""
         member = self[name]
-        if not any(one is not member and not one.draining and one.never_ready is None for one in self):
+        if self.nodes_decide:
+            raise NodesDecide(
+                "there is an engine for each place of a node: let a machine leave to drain its own"
+            )
+        if not any(one is not member and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
-        if not member.draining:
-            member.draining = True
-            _log.info("engine_draining", engine=name, requests=member.requests)
-            self._follow_blocks()
-            self._stop_if_drained(member)
-            self._listener.pump()
+        self._drain(member)
         return member
 
-    def _new(self) -> Member:
+    def _drain(self, member: Member) -> None:
+        if member.draining:
+            return
+        member.draining = True
+        _log.info("engine_draining", engine=member.name, requests=member.requests)
+        self._follow_blocks()
+        self._stop_if_drained(member)
+        self._listener.pump()
+
+    def _new(self, launcher: EngineLauncher | None = None) -> Member:
         number = next(self._numbers)
         name = str(number)
         member = self._members[name] = Member(
             name,
             self._config,
-            self._launchers(number),
+            launcher or self._launchers(number),
             self,
             self._metrics.of_engine(name),
             self._telemetry,
@@ -263,7 +259,7 @@ class Pool:
     def _stop_if_drained(self, member: Member) -> None:
         if not member.draining or len(member.multiplexer):
             return
-        if member.never_ready is None:
+        if member.running:
             member.stop()
         else:
             self._leave(member)
@@ -340,11 +336,13 @@ class Pool:
     def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
         self.awaiting.add(lost)
         self._follow_blocks()
-        failed_starts = [one.failed_starts for one in map(_life, self._serving())]
-        if all(failed >= STARTS_UNTIL_BLOCKED for failed in failed_starts):
+        serving = self._serving()
+        failed_starts = [one.failed_starts for one in map(_life, serving)]
+        # Where there is none, requests wait for one that joins.
+        if serving and all(failed >= STARTS_UNTIL_BLOCKED for failed in failed_starts):
             reason = f"the engine does not start: {cause}"
             self._listener.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
-        if all(one.hopeless for one in self._serving()):
+        if serving and all(one.hopeless for one in serving):
             for record in list(self.awaiting):
                 reason = f"the engine was lost, and no other could be started to resume the request: {cause}"
                 self.awaiting.give_up(record, EngineLost(reason, retry_after_seconds=10.0))
@@ -385,7 +383,7 @@ class Pool:
         now = self._traits.clock()
         reasons = [(one.blocked_until, one.blocked(now)) for one in self._serving()]
         blocks = [(until, reason) for until, reason in reasons if reason is not None]
-        if len(blocks) < len(reasons):
+        if not reasons or len(blocks) < len(reasons):
             self._admission.unblock()
         else:
             until, reason = min(blocks)

@@ -24,8 +24,11 @@ _BEST_FIRST = (
 
 
 def life_of_all(members: Iterable[Member]) -> EngineStatistics:
-    """Ready if one is; the last death is that of the engine that died last."""
+    """Ready if one is; the last death is that of the engine that died last. Where there is none, one is to
+    come."""
     members = list(members)
+    if not members:
+        return EngineStatistics(EngineCondition.STARTING, 0, 0, None, None)
     lives = [member.supervisor.statistics() for member in members]
     died = max(members, key=lambda member: member.lost_at).supervisor.statistics()
     return EngineStatistics(

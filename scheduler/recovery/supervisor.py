@@ -133,6 +133,11 @@ class Supervisor:
         )
 
     @property
+    def linked(self) -> bool:
+        """Whether an engine's process runs: it loads, or is ready."""
+        return self._life is not None
+
+    @property
     def was_ready(self) -> bool:
         """Whether any of its engines ever was."""
         return self._slowest_load_seconds is not None

@@ -13,7 +13,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
-from scheduler.errors import PoisonousRequest, Unavailable
+from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.link.process import Exit, Session
@@ -37,6 +37,16 @@ class Broken:
             raise ValueError("this GPU is broken")
 
         return await LoopbackLauncher(refuse).run(session)
+
+
+class OnceBroken(LoopbackLauncher):
+    """Its first engine says why it cannot start."""
+
+    async def run(self, session: Session) -> Exit:
+        if self.starts == 0:
+            self.starts += 1
+            return await Broken().run(session)
+        return await super().run(session)
 
 
 class Engines:
@@ -302,3 +312,44 @@ async def test_all_at_once(autojump_clock: MockClock) -> None:
     for client in clients:
         assert isinstance(client.finals[0], Finished)
         await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_where_nodes_decide_there_may_be_no_engine(autojump_clock: MockClock) -> None:
+    """Requests wait, operators add and drain none, and reports are empty."""
+    engines = Engines(0, nodes_decide=True, must_start=False)
+    pool = engines.scheduler.pool
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engines.scheduler.run)
+        client = Client(ask("early", max_tokens=LONG))
+        nursery.start_soon(client.follow, engines.scheduler)
+        await engines.until(lambda: engines.scheduler.operations.statistics().queued == 1)
+        assert engines.scheduler.operations.report().engines == ()
+        with pytest.raises(NodesDecide):
+            pool.add()
+        added = pool.add(LoopbackLauncher(lambda load: scripted(load)))
+        await engines.scheduler.wait_idle()
+        with pytest.raises(NodesDecide):
+            pool.drain(added.name)
+        pool.remove(added.name)
+        await engines.until(lambda: engines.conditions() == {})
+        assert engines.scheduler.operations.statistics().blocked is None
+        nursery.cancel_scope.cancel()
+    await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_an_engine_that_could_not_be_started_may_be_tried_again(autojump_clock: MockClock) -> None:
+    """Under its own name; others are left alone."""
+    engines = Engines(1)
+    async with running(engines.scheduler) as nursery:
+        engines.launchers[1] = once_broken = OnceBroken()
+        engines.scheduler.pool.add()
+        await engines.until(lambda: engines.conditions()["1"] == "failed")
+        engines.scheduler.pool.retry("0")
+        engines.scheduler.pool.retry("1")
+        await engines.all_ready()
+        assert (engines.launchers[0].starts, once_broken.starts) == (1, 2)
+        (client,) = await engines.come(nursery, 1)
+        await engines.scheduler.wait_idle()
+    await check_undisturbed(client, PLAN)

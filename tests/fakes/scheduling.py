@@ -14,8 +14,8 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
+from scheduler.pool.boundary import Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
-from scheduler.pool.pool import Launchers
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
@@ -55,6 +55,7 @@ def make_scheduler(
     engines: int = 1,
     load_at_start: bool = True,
     must_start: bool = True,
+    nodes_decide: bool = False,
     memory_limit: float = 0.0,
     share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
     metrics: ModelMetrics | None = None,
@@ -80,6 +81,7 @@ def make_scheduler(
         engines=engines,
         load_at_start=load_at_start,
         must_start=must_start,
+        nodes_decide=nodes_decide,
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
     launchers = launcher if callable(launcher) else lambda number: launcher

@@ -12,8 +12,9 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Counters, Ready, Retired, StepOutput, Submit, ToEngine, TokenOut
 from scheduler.link.process import Exit, Session
+from scheduler.pool.boundary import EngineTraits
 from scheduler.pool.member import Member
-from scheduler.pool.pool import EngineTraits, Pool
+from scheduler.pool.pool import Pool
 from scheduler.recovery.death import Death
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
