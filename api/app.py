@@ -68,10 +68,12 @@ def make_app(
     media: Policy = "note",
     refuse_unknown_fields: bool = False,
     front_name: str = "",
+    cluster: Callable[[], dict[str, Any]] | None = None,
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
-    named. `front_name`: in the ids of responses; empty: none."""
+    named. `front_name`: in the ids of responses; empty: none. `cluster`: reports the machines that have the
+    engines; None: this one has them."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
@@ -98,7 +100,7 @@ def make_app(
     app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
     app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
-    app.include_router(operations_routes(models), responses=OPENAI_ERRORS)
+    app.include_router(operations_routes(models, cluster), responses=OPENAI_ERRORS)
     app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
     app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
     app.include_router(adapter_routes(models), responses=OPENAI_ERRORS)

@@ -28,7 +28,8 @@ from api.served_model import ServedModel
 from api.served_models import ServedModels
 from api.settings import ServeSettings
 from api.worker_threads import WorkerThreads
-from scheduler.config import SchedulerConfig
+from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
@@ -39,9 +40,9 @@ from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.pool.boundary import Launchers
 from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sharers_of
 from scheduler.pool.owner import WholeMemory
-from scheduler.pool.pool import Launchers
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
@@ -53,6 +54,7 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
+    from api.cluster import RayEngines
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
@@ -80,6 +82,8 @@ class Assembly:
     metrics: Metrics
     tracers: Sequence[RequestSpans]
     """Of each model that is traced."""
+    cluster: RayEngines | None = None
+    """Where engines are on other machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class _Made:
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
+    if len(several) > 1 and any(options.settings.engines == "ray" for options in several):
+        raise OptionError("--engines ray: there may be one model, which all machines have, not several")
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
@@ -121,7 +127,17 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
         [one.tracer for one in made if one.tracer is not None],
+        _cluster(several[0].settings, fleet, metrics),
     )
+
+
+def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RayEngines | None:
+    if settings.engines != "ray":
+        return None
+    # Imported here: a server whose engines are all on this machine loads nothing of it.
+    from api.cluster import RayEngines
+
+    return RayEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
@@ -165,7 +181,7 @@ def _memory(
     models: Sequence[ModelOptions], found: Sequence[_Found], names: Sequence[Sequence[str]]
 ) -> SharedMemory:
     """Return the one budget of all models, which the first one's engines find out."""
-    sharers = sharers_of(models[0].settings.engines, gpus_of(os.environ))
+    sharers = sharers_of(models[0].settings.local_engines, gpus_of(os.environ))
     needs = {
         of_model[0]: partial(_need_bytes, one.folder.path, options.settings)
         for options, one, of_model in zip(models, found, names, strict=True)
@@ -188,11 +204,19 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
         shared.models,
     )
     # One model that cannot be loaded does not end the others.
-    config = replace(config, load_at_start=number == 0, must_start=shared.models == 1)
+    must_start = shared.models == 1 and not config.nodes_decide
+    config = replace(config, load_at_start=number == 0, must_start=must_start)
+    if config.nodes_decide and config.engine.backend == "mlx":
+        config = replace(config, engine=_found_elsewhere(config.engine, found))
     if (folder := config.engine.kv_disk) is None or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
     return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
+
+
+def _found_elsewhere(engine: EngineConfig, found: _Found) -> EngineConfig:
+    """Return what other machines find the same model by."""
+    return replace(engine, model=found.name, fingerprint=portable_fingerprint(found.folder.path))
 
 
 def _describe(config: SchedulerConfig, tool_calls: str, embedder: Embedder | None) -> None:

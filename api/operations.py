@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -75,7 +75,7 @@ def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
     return statistics.engine.ready is not None or model.state in loadable
 
 
-def operations_routes(models: ServedModels) -> APIRouter:
+def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]] | None = None) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
@@ -108,10 +108,12 @@ def operations_routes(models: ServedModels) -> APIRouter:
         """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
         requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
         the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
-        Of several models that is the first; `models` has each by its name."""
+        Of several models that is the first; `models` has each by its name. With engines on other machines
+        `cluster` says which there are, and whether new ones can be started."""
         bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
         first, *others = bodies.values()
-        return {**first, "models": bodies} if others else first
+        body = {**first, "models": bodies} if others else first
+        return body if cluster is None else {**body, "cluster": cluster()}
 
     return router
 
@@ -123,7 +125,7 @@ async def scheduler_object(scheduler: Scheduler) -> dict[str, Any]:
     body["restarts"], body["last_death"] = life.restarts, life.last_death
     body["last_death_cause"] = life.death_cause
     body["engines"] = await engine_objects(scheduler)
-    body["engine"] = body["engines"][0]["report"]
+    body["engine"] = body["engines"][0]["report"] if body["engines"] else None
     return body
 
 

@@ -16,6 +16,7 @@ from api.effort_tokens import by_effort
 from api.model_defaults import checked, from_text
 from api.served_names import named_presets
 from scheduler.link.messages import ScriptedPlan
+from scheduler.pool.boundary import MOST_ENGINES
 
 
 def scripted_plan(text: Any) -> Any:
@@ -34,6 +35,19 @@ def scripted_plan(text: Any) -> Any:
         return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+def engine_count(text: Any) -> Any:
+    """A number, or `ray`."""
+    if text == "ray":
+        return text
+    try:
+        count = int(text)
+    except (TypeError, ValueError):
+        count = 0
+    if not 1 <= count <= MOST_ENGINES:
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or ray")
+    return count
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {

@@ -38,7 +38,8 @@ def scheduler_config(
     """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
     an adapter whose folder cannot be read."""
     return SchedulerConfig(
-        engines=settings.engines,
+        engines=0 if settings.engines == "ray" else settings.engines,
+        nodes_decide=settings.engines == "ray",
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(
             backend=settings.engine,
@@ -50,11 +51,11 @@ def scheduler_config(
             scripted=settings.scripted,
             kv_cache_bytes=settings.kv_cache_bytes,
             kv_disk=settings.kv_disk,
-            kv_disk_bytes=settings.kv_disk_bytes // (settings.engines * models),
+            kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
-            sharers=sharers_of(settings.engines, gpus_of(os.environ)),
+            sharers=1 if settings.engines == "ray" else sharers_of(settings.engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
             pooler=pooler,
         ),

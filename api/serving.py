@@ -100,6 +100,7 @@ async def _serve(settings: ServeSettings) -> None:
             media=settings.media,
             refuse_unknown_fields=settings.unknown_fields == "refuse",
             front_name=settings.front_name or "",
+            cluster=None if assembled.cluster is None else assembled.cluster.report,
         ),
         limits,
         on_error=_log_handler_error,
@@ -112,6 +113,8 @@ async def _serve(settings: ServeSettings) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fleet.run)
         nursery.start_soon(server.run, listeners)
+        if assembled.cluster is not None:
+            nursery.start_soon(assembled.cluster.run)
         if metrics_listeners:
             # Without a drain of its own: it answers until the last request has ended. It checks no host
             # names: scrapers use other names than clients, and its metrics have no text of prompts.

@@ -19,12 +19,12 @@ from api.option_values import (
     MemoryAmount,
     between_commas,
     checked_host_names,
+    engine_count,
     origins_with_commas,
     scripted_plan,
 )
 from api.responses.response_ids import FRONT_NAME
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool.pool import MOST_ENGINES
 
 
 class ServeSettings(ModelSettings):
@@ -92,12 +92,11 @@ class ServeSettings(ModelSettings):
         "Keys", "File of API keys, one a line: 'tenant:key', and 'tenant:key admin' for operators.", None
     )
 
-    engines: int = option(
+    engines: Annotated[int | Literal["ray"], BeforeValidator(engine_count)] = option(
         "Scheduling",
-        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU.",
+        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. ray: one on"
+        " each machine of a Ray cluster with the resource mlx.",
         1,
-        ge=1,
-        le=MOST_ENGINES,
     )
     max_slots: int = option(
         "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
@@ -175,6 +174,23 @@ class ServeSettings(ModelSettings):
     )
     kv_disk_bytes: Bytes = option(
         "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
+    )
+
+    engine_port: int = option(
+        "Cluster",
+        "Port to which engines on other machines connect (--engines ray); 0 takes a free one.",
+        0,
+        ge=0,
+        le=65535,
+    )
+    engine_address: str | None = option(
+        "Cluster",
+        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
+        " not given: listens on all, and they connect to the one that Ray has.",
+        None,
+    )
+    ray_address: str = option(
+        "Cluster", "Ray's head, as host:port; auto: the cluster that this machine has joined.", "auto"
     )
 
     engine: Literal["mlx", "scripted"] = option(
@@ -259,6 +275,14 @@ class ServeSettings(ModelSettings):
 
     def host_names(self) -> list[str]:
         return between_commas(self.allowed_hosts)
+
+    @property
+    def local_engines(self) -> int:
+        """Engines on this machine. Where others have them, one on each device."""
+        return 1 if self.engines == "ray" else self.engines
+
+    def engine_addresses(self) -> tuple[str, ...]:
+        return tuple(between_commas(self.engine_address))
 
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)

@@ -64,6 +64,13 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
         assert not [imported for imported in imports(path) if imported.split(".")[0] in {"mlx", "mlx_lm"}]
 
 
+@pytest.mark.parametrize("path", modules("scheduler") + modules("api") + modules("loadtests"), ids=name_of)
+def test_only_the_agent_touches_ray(path: Path) -> None:
+    """It takes SIGTERM and 25 threads in whichever process imports it."""
+    if name_of(path) != "scheduler/cluster/agent.py":
+        assert not [imported for imported in imports(path) if imported.split(".")[0] == "ray"]
+
+
 @pytest.mark.parametrize("folder", ["scheduler", "scheduler/engine"])
 def test_packages_form_no_cycle(folder: str) -> None:
     """Each file and each sub-package of a folder is a node; the imports between them are acyclic."""
@@ -116,12 +123,26 @@ def test_the_parent_process_runs_without_mlx() -> None:
 
 
 def test_what_is_off_is_not_loaded() -> None:
-    """A server without tracing neither loads nor needs the tracer."""
-    program = "import sys, api.serving; print('opentelemetry.sdk' in sys.modules, 'requests' in sys.modules)"
+    """A server without tracing neither loads nor needs the tracer; one whose engines are all here nothing of
+    clusters."""
+    names = ("opentelemetry.sdk", "requests", "api.cluster", "scheduler.cluster.cluster", "ray")
+    program = f"import sys, api.serving; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "False False"
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_server_with_a_cluster_runs_without_ray() -> None:
+    """Only its agent has it; neither does a host process, which lives beside every engine."""
+    program = (
+        "import sys, api.cluster, scheduler.cluster.engine_host, scheduler.cluster.host;"
+        "print('ray' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_the_engine_process_runs_without_trio() -> None:

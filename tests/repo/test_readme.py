@@ -67,7 +67,13 @@ def test_commands_are_known_with_their_options(
 
 def served(words: list[str]) -> None:
     context = penstock.commands["serve"].make_context("serve", words)
-    options.load({name: value for name, value in context.params.items() if value is not None})
+    given = {name: _text(value) for name, value in context.params.items() if value}
+    options.load(given)
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    """Of an option that may be given several times: with commas."""
+    return value if isinstance(value, str) else ",".join(value)
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:

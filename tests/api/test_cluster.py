@@ -1,0 +1,76 @@
+"""`--engines ray`: the option, and what operators see of machines that come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, trio_test
+
+from api.api_keys import ApiKeys
+from api.assembly import assemble
+from api.live import snapshot
+from api.options import load
+from api.scheduler_settings import scheduler_config
+from scheduler.errors import OptionError
+from scheduler.link.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.scheduling import make_scheduler
+from tests.scheduler.cluster.fake_ray import FakeRay, node
+from tests.scheduler.cluster.test_cluster import Farm
+
+EMPTY = ("/health", "/v1/engines", "/v1/scheduler", "/v1/models", "/metrics", "/")
+SHOWN = {"state": "lost", "reason": "Ray's head at mac-1:6379 does not answer"}
+
+
+@pytest.mark.parametrize("given", ["0", "65", "rayon", "ray:", "2.5", ""])
+def test_engines_are_a_number_or_ray(given: str) -> None:
+    with pytest.raises(OptionError, match=r"--engines .*a number from 1 to 64, or ray"):
+        load({"engines": given})
+
+
+def test_with_ray_no_engine_is_started_here() -> None:
+    """One on each device elsewhere has all of that, and none is needed for a start."""
+    config = scheduler_config(load({"engines": "ray"}), Path("none"), ApiKeys(), Path("cache"))
+    assert (config.engines, config.nodes_decide, config.engine.sharers) == (0, True, 1)
+    assert not scheduler_config(load({"engines": "2"}), Path("none"), ApiKeys(), Path("cache")).nodes_decide
+
+
+def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
+    settings = load({"engines": "ray", "engine": "scripted", "model": "a,b"})
+    with pytest.raises(OptionError, match="--engines ray: there may be one model"):
+        assemble(settings, ApiKeys())
+
+
+@trio_test
+async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) -> None:
+    """`/ready` says 503 until the first engine is; the others answer, without an engine to name."""
+    scheduler = make_scheduler(Farm.none_here, ScriptedPlan(), engines=0, nodes_decide=True, must_start=False)
+    async with trio.open_nursery() as nursery, client_of(scheduler, cluster=lambda: dict(SHOWN)) as client:
+        nursery.start_soon(scheduler.run)
+        ready = await client.get("/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "starting")
+        for page in EMPTY:
+            assert (await client.get(page)).status_code == 200, page
+        assert snapshot(scheduler)["engines"] == []
+        body = (await client.get("/v1/scheduler")).json()
+        assert (body["engines"], body["engine"]) == ([], None)
+        assert body["cluster"] == SHOWN
+        assert (await client.get("/v1/cache")).status_code == 503
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_operators_neither_add_nor_drain_engines(autojump_clock: MockClock) -> None:
+    """409, and what to do instead: machines join and leave."""
+    farm = Farm(FakeRay(node("mac-1")))
+    async with farm.running(), client_of(farm.scheduler) as client:
+        await farm.ready(1)
+        for answer in (await client.post("/v1/engines"), await client.delete("/v1/engines/0")):
+            assert answer.status_code == 409
+            assert answer.json()["error"]["code"] == "nodes_decide"
+            assert "machine" in answer.json()["error"]["message"]
+        assert (await client.delete("/v1/engines/7")).status_code == 404
+        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+        assert "cluster" not in (await client.get("/v1/scheduler")).json()
