@@ -12,7 +12,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
+.PHONY: serve test cluster zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -32,6 +32,10 @@ fuzz: $(VENV)/test
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
+
+# Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
+cluster: $(VENV)/cluster
+	$(VENV)/bin/pytest tests/cluster $(ARGS)
 
 # Every model that mlx-lm has, tiny and random: the same tokens in a batch as alone; make zoo ARGS="llama gemma3n --again".
 # Without names also many random schedules and a kill -9 for each kind of cache.
@@ -63,6 +67,11 @@ $(VENV)/test: $(INPUTS) | $(VENV)/bin/pip
 	@$(PIP) -e '.[$(BACKEND),test]'
 	@touch $@
 
+$(VENV)/cluster: $(VENV)/test
+	@echo "installing Ray"
+	@$(PIP) -e '.[$(BACKEND),test,cluster]'
+	@touch $@
+
 # Frameworks of clients, in an environment of their own: tests/clients.
 $(VENV)/clients/made: tests/clients/requirements.txt | $(VENV)/bin/pip
 	@echo "installing the clients' frameworks that tests talk to"
@@ -88,7 +97,7 @@ $(VENV)/bin/pip:
 
 constraints:
 	@rm -rf $(VENV)-new && $(PYTHON) -m venv $(VENV)-new
-	@$(VENV)-new/bin/python -m pip install --quiet '.[$(BACKEND),test]' hatchling editables
+	@$(VENV)-new/bin/python -m pip install --quiet '.[$(BACKEND),test,cluster]' hatchling editables
 	@{ head -2 constraints.txt; \
 	   $(VENV)-new/bin/python -m pip freeze --exclude penstock | grep -v ' @ '; } > constraints.new
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-new
