@@ -59,8 +59,9 @@ class RayEngines:
                     raise StartupError(
                         f"cannot listen for engines on {address}:{self._port}: {error}"
                     ) from error
+            where = ", ".join(self._addresses) or "the address that Ray has of this machine"
             click.echo(
-                f"cluster    engines connect to port {self._port}, each with a token of its own, and then in"
+                f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and then in"
                 " plain text: prompts and answers are for everybody to read on the way; use Thunderbolt, a"
                 " network that you trust or a VPN (--engine-address)"
             )
