@@ -38,6 +38,7 @@ class RayEngines:
         self._listener = Listener()
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
+        self._blas = "off" if settings.engine == "scripted" else settings.blas
         self._stop_seconds = SupervisionConfig().stop_seconds
         self._cluster = Cluster(
             AgentProcess(environment, settings.ray_address),
@@ -61,9 +62,9 @@ class RayEngines:
                     ) from error
             where = ", ".join(self._addresses) or "the address that Ray has of this machine"
             click.echo(
-                f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and then in"
-                " plain text: prompts and answers are for everybody to read on the way; use Thunderbolt, a"
-                " network that you trust or a VPN (--engine-address)"
+                f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and"
+                " then in plain text: prompts and answers can be read on the way; use Thunderbolt, a network that"
+                " you trust or a VPN (--engine-address)"
             )
             await self._cluster.run()
 
@@ -74,4 +75,6 @@ class RayEngines:
 
     def _launcher(self, starter: HostStarter) -> EngineLauncher:
         # The cluster adds the addresses, of which Ray may have to tell the first.
-        return RemoteLauncher(starter, self._listener, self._addresses, self._port, self._stop_seconds)
+        return RemoteLauncher(
+            starter, self._listener, self._addresses, self._port, self._stop_seconds, blas=self._blas
+        )

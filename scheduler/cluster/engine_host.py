@@ -12,12 +12,8 @@ import os
 import threading
 from collections.abc import Mapping
 
-import msgspec
-
 from scheduler.cluster.order import HostOrder
 from scheduler.cluster.started_host import start_host
-from scheduler.engine.mlx.cpu.fast_blas import prepare
-from scheduler.user_cache import user_cache_folder
 
 
 class EngineHost:
@@ -25,8 +21,7 @@ class EngineHost:
 
     def __init__(self, order: bytes) -> None:
         """Raise HostNotStarted."""
-        environment = host_environment(os.environ)
-        self._host = start_host(with_fast_blas(HostOrder.decode(order), environment), environment)
+        self._host = start_host(HostOrder.decode(order), host_environment(os.environ))
         threading.Thread(target=self._end_with_it, daemon=True).start()
 
     def pid(self) -> int:
@@ -47,11 +42,3 @@ def host_environment(environment: Mapping[str, str]) -> dict[str, str]:
     if not kept.get("CUDA_VISIBLE_DEVICES"):
         kept.pop("CUDA_VISIBLE_DEVICES", None)
     return kept
-
-
-def with_fast_blas(order: HostOrder, environment: Mapping[str, str]) -> HostOrder:
-    """Return the order with what the engine needs for this machine's fast BLAS, where it computes on a plain
-    Linux CPU. The host process itself multiplies nothing."""
-    ours = prepare("auto", user_cache_folder(environment)).environment(environment)
-    added = tuple((name, value) for name, value in ours.items() if environment.get(name) != value)
-    return msgspec.structs.replace(order, environment=(*added, *order.environment))

@@ -84,7 +84,7 @@ def changes(nodes: Sequence[Node], members: Sequence[Seated], now: float, most: 
 
 def retry_seconds(failures: int) -> float:
     """Return how long an engine waits that could not be started `failures` times in a row."""
-    return min(RETRY_SECONDS * 2 ** min(failures - 1, 16), RETRY_LIMIT_SECONDS)
+    return min(RETRY_SECONDS * 2.0 ** min(failures - 1, 16), RETRY_LIMIT_SECONDS)
 
 
 def _seats(node: Node) -> Iterator[Seat]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -26,11 +25,9 @@ from scheduler.cluster.agent_messages import (
     front_inbound,
 )
 from scheduler.cluster.agent_process import AgentProcess
-from scheduler.cluster.engine_host import host_environment, with_fast_blas
+from scheduler.cluster.engine_host import host_environment
 from scheduler.cluster.order import HostOrder
-from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.link.framing import encode
-from scheduler.user_cache import user_cache_folder
 
 _SECONDS = 60
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -117,17 +114,6 @@ def test_a_host_process_gets_the_machines_environment() -> None:
     rays = {"RAY_JOB_ID": "1", "RAY_AUTH_TOKEN": "secret", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     assert host_environment(own | rays) == own
     assert host_environment({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
-
-
-def test_an_engine_elsewhere_has_its_own_machines_blas(tmp_path: Path) -> None:
-    """As one here has this machine's, and beside what the front orders."""
-    order = HostOrder(("10.0.0.1",), 7000, "0" * 64, "1" * 64, (("CUDA_VISIBLE_DEVICES", "1"),))
-    environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": "/bin"}
-    library = prepare("auto", user_cache_folder(environment)).library
-    found = dict(with_fast_blas(order, environment).environment)
-    assert found["CUDA_VISIBLE_DEVICES"] == "1"
-    assert found.get("LD_PRELOAD") == (None if library is None else str(library))
-    assert "PATH" not in found
 
 
 def test_messages_come_back_as_they_went() -> None:
