@@ -63,8 +63,8 @@ class RayEngines:
             where = ", ".join(self._addresses) or "the address that Ray has of this machine"
             click.echo(
                 f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and"
-                " then in plain text: prompts and answers can be read on the way; use Thunderbolt, a network that"
-                " you trust or a VPN (--engine-address)"
+                " then in plain text: prompts and answers can be read on the way; use Thunderbolt, a network"
+                " that you trust or a VPN (--engine-address)"
             )
             await self._cluster.run()
 
