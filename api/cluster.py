@@ -40,6 +40,7 @@ class RayEngines:
         self._hosts = settings.rank_hosts
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
+        self._blas = "off" if settings.engine == "scripted" else settings.blas
         self._stop_seconds = SupervisionConfig().stop_seconds
         self._cluster = Cluster(
             AgentProcess(environment, settings.ray_address),
@@ -65,10 +66,11 @@ class RayEngines:
                     raise StartupError(
                         f"cannot listen for engines on {address}:{self._port}: {error}"
                     ) from error
+            where = ", ".join(self._addresses) or "the address that Ray has of this machine"
             click.echo(
-                f"cluster    engines connect to port {self._port}, each with a token of its own, and then in"
-                " plain text: prompts and answers are for everybody to read on the way; use Thunderbolt, a"
-                " network that you trust or a VPN (--engine-address)"
+                f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and"
+                " then in plain text: prompts and answers can be read on the way; use Thunderbolt, a network"
+                " that you trust or a VPN (--engine-address)"
             )
             await self._cluster.run()
 
@@ -83,6 +85,14 @@ class RayEngines:
             group = self._hosts.group
             starters = [RankStarter(self._cluster, rank) for rank in range(group.ranks)]
             return GangLauncher(
-                starters, group, self._listener, self._addresses, self._port, self._stop_seconds
+                starters,
+                group,
+                self._listener,
+                self._addresses,
+                self._port,
+                self._stop_seconds,
+                blas=self._blas,
             )
-        return RemoteLauncher(starter, self._listener, self._addresses, self._port, self._stop_seconds)
+        return RemoteLauncher(
+            starter, self._listener, self._addresses, self._port, self._stop_seconds, blas=self._blas
+        )

@@ -26,7 +26,7 @@ from scheduler.cluster.agent_messages import (
     front_inbound,
 )
 from scheduler.cluster.agent_process import AgentLauncher
-from scheduler.cluster.membership import Seat, Seated, changes
+from scheduler.cluster.membership import Seat, Seated, changes, retry_seconds
 from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.cluster.statistics import ClusterState, ClusterStatistics, NodeStatistics
@@ -43,7 +43,8 @@ BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
 """An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
 AGENT_SECONDS = 10.0
-"""A start waits this long for an agent that is gone: it may be on its way back."""
+"""After an agent's end starts wait this long for the next one; later they fail at once, so that requests that
+wait for this engine go on at others."""
 _TICK_SECONDS = 1.0
 """Links that end are noticed this late."""
 _READ_BYTES = 1 << 16
@@ -60,6 +61,8 @@ class Engine(Protocol):
         """Whether a process of it runs."""
         ...
 
+    @property
+    def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
         """Whether it could not be started, and nobody tries."""
@@ -85,10 +88,12 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a member is, and since when it is not tried there."""
+    """Where a member is, and when it is tried again there if it could not be started."""
 
     starter: SeatStarter
-    failed_at: float | None = None
+    failures: int = 0
+    """In a row."""
+    retry_at: float | None = None
 
 
 class SeatStarter:
@@ -146,6 +151,8 @@ class Cluster:
         self._refusal = ""
         """Why the agent said that it cannot work."""
         self._restarts = 0
+        self._lost_at = 0.0
+        """When an agent was connected last; before the first one, the start."""
         self._address: str | None = None
         self._nodes: dict[str, Node] = {}
         self._places: dict[str, _Place] = {}
@@ -159,6 +166,7 @@ class Cluster:
 
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the agent. Engines are the pool's."""
+        self._lost_at = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_nodes)
             await self._keep_agent()
@@ -200,6 +208,8 @@ class Cluster:
         reason = self._refusal or last_words
         if reason != self._reason:
             _log.error("cluster_lost", reason=reason, restart_in_seconds=backoff)
+        if self._state is ClusterState.CONNECTED:
+            self._lost_at = trio.current_time()
         self._state, self._reason, self._refusal = ClusterState.LOST, reason, ""
         self._restarts += 1
         self._telemetry.sample(self._metrics.agent_restarts.inc)
@@ -269,7 +279,7 @@ class Cluster:
 
     async def start_host(self, seat: Seat, order: HostOrder) -> None:
         """Raise LaunchFailed."""
-        with trio.move_on_after(AGENT_SECONDS):
+        with trio.move_on_at(max(self._lost_at + AGENT_SECONDS, trio.current_time())):
             await self._connected.wait()
         if (stream := self._stream) is None or self._address is None:
             reason = self._reason or "the agent is not connected to Ray yet"
@@ -329,7 +339,7 @@ class Cluster:
             del self._places[name]
             self._engines.remove(name)
         for name in todo.retry:
-            self._places[name].failed_at = None
+            self._places[name].retry_at = None
             self._engines.retry(name)
         for seat in todo.add:
             starter = SeatStarter(self, seat)
@@ -341,11 +351,12 @@ class Cluster:
         for name in [name for name in self._places if name not in there]:
             del self._places[name]
         for name, place in self._places.items():
-            if not there[name].failed:
-                place.failed_at = None
-            elif place.failed_at is None:
-                place.failed_at = now
-            yield Seated(name, place.starter.seat, there[name].linked, place.failed_at)
+            if there[name].ready:
+                place.failures = 0
+            if there[name].failed and place.retry_at is None:
+                place.failures += 1
+                place.retry_at = now + retry_seconds(place.failures)
+            yield Seated(name, place.starter.seat, there[name].linked, place.retry_at)
 
 
 def _with_place(order: HostOrder, addresses: tuple[str, ...], seat: Seat) -> HostOrder:

@@ -14,7 +14,7 @@ import trio
 
 from loadtests.processes import processes
 from tests.cluster.machines import engines_ready, machines, report
-from tests.cluster.test_ray import check_whole
+from tests.cluster.streams import check_whole
 from tests.end_to_end.raw_client import Answer
 from tests.end_to_end.serving import Served, eventually, start
 from tests.end_to_end.test_ranks import ask_all
