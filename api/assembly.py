@@ -112,7 +112,7 @@ class _Made:
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
-    if len(several) > 1 and any(options.settings.engines == "ray" for options in several):
+    if len(several) > 1 and any(options.settings.on_cluster for options in several):
         raise OptionError("--engines ray: there may be one model, which all machines have, not several")
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
@@ -135,7 +135,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
 
 
 def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RayEngines | None:
-    if settings.engines != "ray":
+    if not settings.on_cluster:
         return None
     # Imported here: a server whose engines are all on this machine loads nothing of it.
     from api.cluster import RayEngines
@@ -229,8 +229,8 @@ def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | 
         click.echo(f"task       {TASKS[embedder.kind]}")
     if config.engines > 1:
         click.echo(f"engines    {config.engines}, behind one queue (--engines)")
-    if config.engine.ranks > 1:
-        click.echo(f"ranks      {config.engine.ranks} processes compute the model together (--ranks)")
+    if (group := config.engine.ranks) is not None:
+        click.echo(f"ranks      {group.ranks} processes compute the model together, by {group.backend}")
     if config.engine.adapters:
         click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
     sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
@@ -266,11 +266,12 @@ def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Lau
     Several models share all of it: which of them is busy changes, and an idle one needs no core."""
     environment = engine_environment(os.environ)
     cores, gpus = sorted(cores_of_process()), gpus_of(environment)
+    ranks = 1 if config.engine.ranks is None else config.engine.ranks.ranks
 
     def launcher(number: int) -> ProcessLauncher:
-        share = share_of(number, config.engines, cores, gpus, config.engine.ranks)
+        share = share_of(number, config.engines, cores, gpus, ranks)
         own = {**share.environment, **environment}
-        if gpus and (config.engines > 1 or config.engine.ranks > 1):
+        if gpus and (config.engines > 1 or ranks > 1):
             own["CUDA_VISIBLE_DEVICES"] = share.environment["CUDA_VISIBLE_DEVICES"]
         pinned = share.cores if alone else None
         return ProcessLauncher(blas.environment(own), config.supervision.stop_seconds, pinned)

@@ -15,7 +15,8 @@ import trio
 from api.engines import rounded
 from api.settings import ServeSettings
 from scheduler.cluster.agent_process import AgentProcess
-from scheduler.cluster.cluster import Cluster
+from scheduler.cluster.cluster import Cluster, RankStarter
+from scheduler.cluster.gang_launcher import GangLauncher
 from scheduler.cluster.order import HostStarter
 from scheduler.cluster.remote_launcher import RemoteLauncher
 from scheduler.config import SupervisionConfig
@@ -36,8 +37,10 @@ class RayEngines:
     ) -> None:
         """`environment`: of the agent, without options."""
         self._listener = Listener()
+        self._hosts = settings.rank_hosts
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
+        self._blas = "off" if settings.engine == "scripted" else settings.blas
         self._stop_seconds = SupervisionConfig().stop_seconds
         self._cluster = Cluster(
             AgentProcess(environment, settings.ray_address),
@@ -45,9 +48,13 @@ class RayEngines:
             self._launcher,
             metrics,
             self._addresses,
+            self._hosts,
         )
         where = "this machine's cluster" if settings.ray_address == "auto" else settings.ray_address
-        click.echo(f"engines    one for each unit of the resource mlx in Ray, {where} (--engines ray)")
+        what = "one for each unit of the resource mlx"
+        if self._hosts is not None:
+            what = f"one of {self._hosts.group.ranks} ranks, on as many machines"
+        click.echo(f"engines    {what} in Ray, {where} (--engines {settings.engines})")
 
     async def run(self) -> None:
         """Never returns by itself. Raise StartupError if it cannot listen."""
@@ -59,10 +66,11 @@ class RayEngines:
                     raise StartupError(
                         f"cannot listen for engines on {address}:{self._port}: {error}"
                     ) from error
+            where = ", ".join(self._addresses) or "the address that Ray has of this machine"
             click.echo(
-                f"cluster    engines connect to port {self._port}, each with a token of its own, and then in"
-                " plain text: prompts and answers are for everybody to read on the way; use Thunderbolt, a"
-                " network that you trust or a VPN (--engine-address)"
+                f"cluster    engines connect to {where}, port {self._port}, each with a token of its own, and"
+                " then in plain text: prompts and answers can be read on the way; use Thunderbolt, a network"
+                " that you trust or a VPN (--engine-address)"
             )
             await self._cluster.run()
 
@@ -73,4 +81,18 @@ class RayEngines:
 
     def _launcher(self, starter: HostStarter) -> EngineLauncher:
         # The cluster adds the addresses, of which Ray may have to tell the first.
-        return RemoteLauncher(starter, self._listener, self._addresses, self._port, self._stop_seconds)
+        if self._hosts is not None:
+            group = self._hosts.group
+            starters = [RankStarter(self._cluster, rank) for rank in range(group.ranks)]
+            return GangLauncher(
+                starters,
+                group,
+                self._listener,
+                self._addresses,
+                self._port,
+                self._stop_seconds,
+                blas=self._blas,
+            )
+        return RemoteLauncher(
+            starter, self._listener, self._addresses, self._port, self._stop_seconds, blas=self._blas
+        )

@@ -37,16 +37,19 @@ def scripted_plan(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
+RAY, RAY_HOSTS = "ray", "ray:"
+
+
 def engine_count(text: Any) -> Any:
-    """A number, or `ray`."""
-    if text == "ray":
+    """A number, `ray`, or `ray:` and a file of ranks' hosts."""
+    if isinstance(text, str) and (text == RAY or text.removeprefix(RAY_HOSTS) not in ("", text)):
         return text
     try:
         count = int(text)
     except (TypeError, ValueError):
         count = 0
     if not 1 <= count <= MOST_ENGINES:
-        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or ray")
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or ray, or ray:FILE")
     return count
 
 

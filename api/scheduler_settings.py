@@ -21,7 +21,7 @@ from scheduler.config import (
 )
 from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.errors import StartupError
-from scheduler.link.messages import AdapterSource
+from scheduler.link.messages import AdapterSource, RankGroup
 from scheduler.link.pooling import Pooler
 from scheduler.pool.adapters import MAX_ADAPTERS, source_of
 from scheduler.pool.machine_share import gpus_of, sharers_of
@@ -39,8 +39,8 @@ def scheduler_config(
     an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
     _check_ranks(settings, pooler, models)
     return SchedulerConfig(
-        engines=0 if settings.engines == "ray" else settings.engines,
-        nodes_decide=settings.engines == "ray",
+        engines=0 if settings.on_cluster else settings.local_engines,
+        nodes_decide=settings.on_cluster,
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(
             backend=settings.engine,
@@ -56,11 +56,10 @@ def scheduler_config(
             load_check=settings.load_check,
             verdict_folder=cache_folder / "load-checks",
             memory_limit=settings.memory_limit,
-            sharers=1 if settings.engines == "ray" else sharers_of(settings.engines, gpus_of(os.environ)),
+            sharers=1 if settings.on_cluster else sharers_of(settings.local_engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
             pooler=pooler,
-            ranks=settings.ranks,
-            ranks_by="nccl" if gpus_of(os.environ) else "ring",
+            ranks=_ranks(settings),
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(
@@ -83,16 +82,27 @@ def scheduler_config(
 
 
 def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:
-    if settings.ranks == 1:
+    over_machines = settings.rank_hosts is not None
+    if settings.ranks == 1 and not over_machines:
         return
     alone = {
+        f"--ranks {settings.ranks}": over_machines and settings.ranks > 1,
         "--kv-disk": settings.kv_disk is not None,
         "--adapter": bool(settings.adapters()),
         "an embedder or a reranker": pooler is not None,
         "several models": models > 1,
     }
     if others := [name for name, asked in alone.items() if asked]:
-        raise StartupError(f"--ranks {settings.ranks} does not go with {' and '.join(others)}")
+        ranks = f"--engines {settings.engines}" if over_machines else f"--ranks {settings.ranks}"
+        raise StartupError(f"{ranks} does not go with {' and '.join(others)}")
+
+
+def _ranks(settings: ServeSettings) -> RankGroup | None:
+    if (hosts := settings.rank_hosts) is not None:
+        return hosts.group
+    if settings.ranks == 1:
+        return None
+    return RankGroup(settings.ranks, "nccl" if gpus_of(os.environ) else "ring", ())
 
 
 def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:

@@ -7,14 +7,16 @@ and the only place that names them.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, SecretStr
 
 from api.api_keys import ApiKeys, load_keys
 from api.model_settings import ModelSettings, option
 from api.option_values import (
+    RAY_HOSTS,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -25,6 +27,9 @@ from api.option_values import (
 )
 from api.responses.response_ids import FRONT_NAME
 from scheduler.link.messages import MOST_RANKS, ScriptedPlan
+
+if TYPE_CHECKING:
+    from scheduler.cluster.rank_hosts import RankHosts
 
 
 class ServeSettings(ModelSettings):
@@ -92,10 +97,11 @@ class ServeSettings(ModelSettings):
         "Keys", "File of API keys, one a line: 'tenant:key', and 'tenant:key admin' for operators.", None
     )
 
-    engines: Annotated[int | Literal["ray"], BeforeValidator(engine_count)] = option(
+    engines: Annotated[int | str, BeforeValidator(engine_count)] = option(
         "Scheduling",
         "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. ray: one on"
-        " each machine of a Ray cluster with the resource mlx.",
+        " each machine of a Ray cluster with the resource mlx; ray:FILE: one over all machines of an MLX host"
+        " file, a rank on each.",
         1,
     )
     ranks: int = option(
@@ -287,7 +293,23 @@ class ServeSettings(ModelSettings):
     @property
     def local_engines(self) -> int:
         """Engines on this machine. Where others have them, one on each device."""
-        return 1 if self.engines == "ray" else self.engines
+        return 1 if isinstance(self.engines, str) else self.engines
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether the machines of a cluster have the engines."""
+        return isinstance(self.engines, str)
+
+    @cached_property
+    def rank_hosts(self) -> RankHosts | None:
+        """The machines of one engine's ranks; None: each engine is on one. Always the same, with its token.
+        Raise OptionError."""
+        if not isinstance(self.engines, str) or not self.engines.startswith(RAY_HOSTS):
+            return None
+        # Imported here: a server whose engines are all on this machine loads nothing of it.
+        from scheduler.cluster.rank_hosts import read_rank_hosts
+
+        return read_rank_hosts(Path(self.engines.removeprefix(RAY_HOSTS)).expanduser())
 
     def engine_addresses(self) -> tuple[str, ...]:
         return tuple(between_commas(self.engine_address))

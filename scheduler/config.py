@@ -50,10 +50,8 @@ class EngineConfig:
     """LoRA adapters with which the engines start."""
     pooler: Pooler | None = None
     """Of an embedder or a reranker."""
-    ranks: int = 1
-    """Processes of one engine."""
-    ranks_by: Literal["ring", "nccl"] = "ring"
-    """How ranks on one machine reach each other."""
+    ranks: RankGroup | None = None
+    """Processes of one engine; None: one."""
     model: str = ""
     """What the operator named, for engines on other machines."""
     fingerprint: str = ""
@@ -96,7 +94,7 @@ class EngineConfig:
             memory_most_bytes=0 if given is None else given.most_bytes,
             adapters=self.adapters if adapters is None else adapters,
             pooler=self.pooler,
-            ranks=None if self.ranks == 1 else RankGroup(self.ranks, self.ranks_by, ()),
+            ranks=self.ranks,
             model=self.model,
             fingerprint=self.fingerprint,
         )

@@ -27,7 +27,7 @@ from loadtests.pool.local_starter import LOOPBACK, LocalStarter
 from loadtests.pool.simulation import prepared
 from scheduler.cluster.remote_launcher import RemoteLauncher
 from scheduler.config import EngineConfig, SchedulerConfig
-from scheduler.events import Finished
+from scheduler.events import Failed
 from scheduler.link.listener import Listener
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher, ProcessLauncher
@@ -73,11 +73,6 @@ class LinkCost:
         return f"TCP, {self.delay_ms:g} ms one way" if self.delay_ms else "TCP"
 
 
-@dataclass(slots=True)
-class _Tally:
-    tokens: int = 0
-
-
 def run(plan: LinksPlan, note: Callable[[str], None]) -> list[LinkCost]:
     """Measure in turns: socket pair, TCP by delay, and again. Return the medians over the rounds."""
     preparation = prepared()
@@ -105,20 +100,19 @@ async def _measure(plan: LinksPlan, preparation: Preparation, delay_ms: float) -
         scheduler = Scheduler(SchedulerConfig(engine), preparation, lambda number: launcher, _in_place)
         nursery.start_soon(scheduler.run)
         await scheduler.wait_ready()
-        tally = _Tally()
         # Two more than slots: the next step fills a freed one without a round trip.
         for number in range(plan.slots + 2):
-            nursery.start_soon(_client, scheduler, number, tally)
+            nursery.start_soon(_client, scheduler, number)
         await trio.sleep(_WARM_UP_SECONDS)
-        before = (tally.tokens, time.process_time(), trio.current_time())
+        before = (_tokens(scheduler), trio.current_time(), time.process_time())
         await trio.sleep(plan.seconds)
-        after = (tally.tokens, time.process_time(), trio.current_time())
+        cpu = time.process_time() - before[-1]
+        tokens, seconds = _tokens(scheduler) - before[0], trio.current_time() - before[1]
         nursery.cancel_scope.cancel()
-    tokens, cpu, seconds = (late - early for early, late in zip(before, after, strict=True))
     return LinkCost(delay_ms, tokens / seconds, cpu / max(1, tokens))
 
 
-async def _client(scheduler: Scheduler, number: int, tally: _Tally) -> None:
+async def _client(scheduler: Scheduler, number: int) -> None:
     """One prompt after another, of another length each, so that rows end at different steps."""
     for turn in count():
         request = GenerationRequest(
@@ -129,8 +123,12 @@ async def _client(scheduler: Scheduler, number: int, tally: _Tally) -> None:
         )
         async with scheduler.stream(request) as stream:
             async for event in stream:
-                if isinstance(event, Finished):
-                    tally.tokens += event.usage.output_tokens
+                assert not isinstance(event, Failed), event
+
+
+def _tokens(scheduler: Scheduler) -> float:
+    samples = (sample for family in scheduler.metrics.registry.collect() for sample in family.samples)
+    return sum(sample.value for sample in samples if sample.name == "penstock_generated_tokens_total")
 
 
 @asynccontextmanager

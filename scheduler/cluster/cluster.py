@@ -26,8 +26,9 @@ from scheduler.cluster.agent_messages import (
     front_inbound,
 )
 from scheduler.cluster.agent_process import AgentLauncher
-from scheduler.cluster.membership import Seat, Seated, changes
+from scheduler.cluster.membership import Seat, Seated, changes, retry_seconds
 from scheduler.cluster.order import HostOrder, HostStarter
+from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.cluster.statistics import ClusterState, ClusterStatistics, NodeStatistics
 from scheduler.errors import LinkError
 from scheduler.link.framing import encode
@@ -42,7 +43,8 @@ BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
 """An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
 AGENT_SECONDS = 10.0
-"""A start waits this long for an agent that is gone: it may be on its way back."""
+"""After an agent's end starts wait this long for the next one; later they fail at once, so that requests that
+wait for this engine go on at others."""
 _TICK_SECONDS = 1.0
 """Links that end are noticed this late."""
 _READ_BYTES = 1 << 16
@@ -59,6 +61,8 @@ class Engine(Protocol):
         """Whether a process of it runs."""
         ...
 
+    @property
+    def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
         """Whether it could not be started, and nobody tries."""
@@ -84,10 +88,12 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a member is, and since when it is not tried there."""
+    """Where a member is, and when it is tried again there if it could not be started."""
 
     starter: SeatStarter
-    failed_at: float | None = None
+    failures: int = 0
+    """In a row."""
+    retry_at: float | None = None
 
 
 class SeatStarter:
@@ -104,6 +110,20 @@ class SeatStarter:
         return self.seat.machine
 
 
+class RankStarter:
+    """Starts host processes for one rank of an engine over several machines."""
+
+    def __init__(self, cluster: Cluster, rank: int) -> None:
+        self._cluster = cluster
+        self._rank = rank
+
+    async def start(self, order: HostOrder) -> None:
+        await self._cluster.start_rank(self._rank, order)
+
+    def describe(self) -> str:
+        return self._cluster.machine_of_rank(self._rank)
+
+
 class Cluster:
     """`run` must be running."""
 
@@ -114,20 +134,25 @@ class Cluster:
         launcher: Callable[[HostStarter], EngineLauncher],
         metrics: Metrics,
         addresses: tuple[str, ...] = (),
+        hosts: RankHosts | None = None,
     ) -> None:
         """`launcher`: of engines on the machine of a starter. `addresses`: of this machine, by which nodes
-        reach it; empty: the one that Ray knows."""
+        reach it; empty: the one that Ray knows. `hosts`: of the ranks of one engine, which is the only one,
+        and is there while all of them are; `launcher` then makes its own starters (`RankStarter`)."""
         self._agent = agent
         self._engines = engines
         self._launcher = launcher
         self._metrics = metrics
         self._telemetry = Containment(metrics)
         self._addresses = addresses
+        self._hosts = hosts
         self._state = ClusterState.CONNECTING
         self._reason: str | None = None
         self._refusal = ""
         """Why the agent said that it cannot work."""
         self._restarts = 0
+        self._lost_at = 0.0
+        """When an agent was connected last; before the first one, the start."""
         self._address: str | None = None
         self._nodes: dict[str, Node] = {}
         self._places: dict[str, _Place] = {}
@@ -141,6 +166,7 @@ class Cluster:
 
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the agent. Engines are the pool's."""
+        self._lost_at = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_nodes)
             await self._keep_agent()
@@ -148,7 +174,8 @@ class Cluster:
     def statistics(self) -> ClusterStatistics:
         by_node: dict[str, list[str]] = {}
         for name, place in self._places.items():
-            by_node.setdefault(place.starter.seat.node_id, []).append(name)
+            for node_id in place.starter.seat.node_id.split():
+                by_node.setdefault(node_id, []).append(name)
         nodes = [
             NodeStatistics(node.machine, node.address, True, node.places, tuple(by_node.pop(node.id, ())))
             for node in self._nodes.values()
@@ -181,6 +208,8 @@ class Cluster:
         reason = self._refusal or last_words
         if reason != self._reason:
             _log.error("cluster_lost", reason=reason, restart_in_seconds=backoff)
+        if self._state is ClusterState.CONNECTED:
+            self._lost_at = trio.current_time()
         self._state, self._reason, self._refusal = ClusterState.LOST, reason, ""
         self._restarts += 1
         self._telemetry.sample(self._metrics.agent_restarts.inc)
@@ -250,7 +279,7 @@ class Cluster:
 
     async def start_host(self, seat: Seat, order: HostOrder) -> None:
         """Raise LaunchFailed."""
-        with trio.move_on_after(AGENT_SECONDS):
+        with trio.move_on_at(max(self._lost_at + AGENT_SECONDS, trio.current_time())):
             await self._connected.wait()
         if (stream := self._stream) is None or self._address is None:
             reason = self._reason or "the agent is not connected to Ray yet"
@@ -271,6 +300,20 @@ class Cluster:
         if pending.refusal:
             raise LaunchFailed(f"no engine can be started on {seat.machine}: {pending.refusal}")
 
+    async def start_rank(self, rank: int, order: HostOrder) -> None:
+        """Raise LaunchFailed."""
+        seats = self._rank_seats()
+        if seats is None:
+            raise LaunchFailed("the machines of the engine's ranks are not all in the cluster")
+        await self.start_host(seats[rank], order)
+
+    def machine_of_rank(self, rank: int) -> str:
+        seats = self._rank_seats()
+        return f"the machine of rank {rank}" if seats is None else seats[rank].machine
+
+    def _rank_seats(self) -> tuple[Seat, ...] | None:
+        return None if self._hosts is None else self._hosts.seats(list(self._nodes.values()))
+
     # --- the members
 
     async def _follow_nodes(self) -> None:
@@ -286,7 +329,9 @@ class Cluster:
 
     def _adjust(self, now: float) -> None:
         members = list(self._seated(now))
-        todo = changes(list(self._nodes.values()), members, now, MOST_ENGINES)
+        nodes = list(self._nodes.values())
+        offered = nodes if self._hosts is None else self._hosts.whole(nodes)
+        todo = changes(offered, members, now, MOST_ENGINES)
         for name, seat in todo.move:
             _log.info("engine_node_joined_again", engine=name, machine=seat.machine)
             self._places[name].starter.seat = seat
@@ -294,7 +339,7 @@ class Cluster:
             del self._places[name]
             self._engines.remove(name)
         for name in todo.retry:
-            self._places[name].failed_at = None
+            self._places[name].retry_at = None
             self._engines.retry(name)
         for seat in todo.add:
             starter = SeatStarter(self, seat)
@@ -306,11 +351,12 @@ class Cluster:
         for name in [name for name in self._places if name not in there]:
             del self._places[name]
         for name, place in self._places.items():
-            if not there[name].failed:
-                place.failed_at = None
-            elif place.failed_at is None:
-                place.failed_at = now
-            yield Seated(name, place.starter.seat, there[name].linked, place.failed_at)
+            if there[name].ready:
+                place.failures = 0
+            if there[name].failed and place.retry_at is None:
+                place.failures += 1
+                place.retry_at = now + retry_seconds(place.failures)
+            yield Seated(name, place.starter.seat, there[name].linked, place.retry_at)
 
 
 def _with_place(order: HostOrder, addresses: tuple[str, ...], seat: Seat) -> HostOrder:

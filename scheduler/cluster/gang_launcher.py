@@ -34,9 +34,13 @@ class GangLauncher:
         port: int,
         stop_seconds: float,
         environment: Mapping[str, str] | None = None,
+        blas: str = "off",
     ) -> None:
         """`starters`: by rank. `group`: as the session's Load has it. The rest as for a RemoteLauncher."""
-        self._leader = RemoteLauncher(starters[0], listener, addresses, port, stop_seconds, environment)
+        self._leader = RemoteLauncher(
+            starters[0], listener, addresses, port, stop_seconds, environment, blas=blas
+        )
+        self._blas = blas
         self._others = tuple(starters[1:])
         self._group = group
         self._listener = listener
@@ -76,7 +80,13 @@ class GangLauncher:
         `engine` if the rank cannot be started: rank 0 would wait for it."""
         async with self._listener.expect(HOST_ROLE) as host:
             order = HostOrder(
-                self._addresses, self._port, host.token, "", self._environment, self._rank_order(rank)
+                self._addresses,
+                self._port,
+                host.token,
+                "",
+                self._environment,
+                self._blas,
+                self._rank_order(rank),
             )
             link = await host_link(starter, order, host)
         try:

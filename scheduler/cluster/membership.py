@@ -9,6 +9,8 @@ from scheduler.cluster.agent_messages import Node
 
 RETRY_SECONDS = 60.0
 """An engine that could not be started is tried again after this long, and when its node joins again."""
+RETRY_LIMIT_SECONDS = 3600.0
+"""The wait doubles up to this: a machine may load a model for minutes only to be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Seated:
     seat: Seat
     linked: bool
     """Whether its link lives: an engine runs there, whatever Ray says of the node."""
-    failed_at: float | None = None
-    """Since when nobody tries to start it any more; None: it runs, or is being started."""
+    retry_at: float | None = None
+    """It could not be started, and is tried again then; None: it runs, or is being started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,17 @@ def changes(nodes: Sequence[Node], members: Sequence[Seated], now: float, most: 
     retry = tuple(
         member.name
         for member in members
-        if member.failed_at is not None
+        if member.retry_at is not None
         and member.name not in remove
-        and (member.name in moved or now - member.failed_at >= RETRY_SECONDS)
+        and (member.name in moved or now >= member.retry_at)
     )
     room = max(0, most - len(members) + len(remove))
     return Changes(tuple(free)[:room], tuple(remove), tuple(move), retry)
+
+
+def retry_seconds(failures: int) -> float:
+    """Return how long an engine waits that could not be started `failures` times in a row."""
+    return min(RETRY_SECONDS * 2.0 ** min(failures - 1, 16), RETRY_LIMIT_SECONDS)
 
 
 def _seats(node: Node) -> Iterator[Seat]:

@@ -40,6 +40,8 @@ class HostOrder(WireStruct, frozen=True):
     """64 hex digits, for one connection: the engine's."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the engine gets beside those of its machine."""
+    blas: str = "off"
+    """`--blas` of that machine: "auto", "off" or a library there."""
     rank: RankOrder | None = None
     """None: the engine, or its rank 0. Else there is no `engine_token`."""
 

@@ -14,6 +14,9 @@ from typing import IO
 
 from scheduler.cluster.host import DIAL_SECONDS, FAILED, STARTED
 from scheduler.cluster.order import HostOrder
+from scheduler.engine.mlx.cpu.fast_blas import prepare
+from scheduler.errors import OptionError
+from scheduler.user_cache import user_cache_folder
 
 _ROOT = str(Path(__file__).parents[2])
 _START_SECONDS = DIAL_SECONDS + 20.0
@@ -57,6 +60,11 @@ def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -
     # The same checkout as this process has, whatever its working folder is.
     paths = [_ROOT, environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    if order.blas != "off":
+        try:
+            environment = prepare(order.blas, user_cache_folder(environment)).environment(environment)
+        except OptionError as error:
+            raise HostNotStarted(str(error)) from error
     try:
         starter = subprocess.Popen(
             [sys.executable, "-m", "scheduler.cluster.host"],

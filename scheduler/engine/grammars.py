@@ -29,8 +29,10 @@ class Grammars:
         tokenizer: LLTokenizer | None,
         kept: int = KEPT,
         clock: Callable[[], float] = time.thread_time,
+        judged_elsewhere: bool = False,
     ) -> None:
-        """`clock`: seconds, to time a row's masks."""
+        """`clock`: seconds, to time a row's masks. `judged_elsewhere`: as of a Constraint."""
+        self._judged_elsewhere = judged_elsewhere
         self._tokenizer = tokenizer
         self._clock = clock
         self._kept = kept
@@ -74,7 +76,7 @@ class Grammars:
         if matcher.is_error():
             raise RequestRefused(f"the grammar cannot be used: {matcher.get_error()}")
         cut_by = None if submit.thinking is None else submit.thinking.end[0]
-        return Constraint(matcher, sequence.answer(), self._clock, cut_by)
+        return Constraint(matcher, sequence.answer(), self._clock, cut_by, self._judged_elsewhere)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
         """Raise RequestRefused for any exception of the compilation, which must not end the engine."""

@@ -233,6 +233,21 @@ def test_what_ranks_cannot_do_is_refused_at_start(options: dict[str, str], model
         scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), models=models)
 
 
+def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
+    """One token for what engines load and for what their machines are sent, and as many ranks as hosts."""
+    file = tmp_path / "pair.json"
+    file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
+    settings = load({"engines": f"ray:{file}"})
+    config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    assert (config.engines, config.nodes_decide) == (0, True)
+    assert settings.rank_hosts is not None
+    assert config.engine.load_message().ranks == settings.rank_hosts.group
+    with pytest.raises(StartupError, match=r"^--engines ray:.*pair\.json does not go with --ranks 3$"):
+        scheduler_config(
+            load({"engines": f"ray:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
+        )
+
+
 def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
     one, two = (
         scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine

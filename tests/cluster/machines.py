@@ -18,7 +18,7 @@ from tests.end_to_end.serving import Served, eventually
 
 
 class Machines:
-    """Three nodes and their head. Names are those of the operator."""
+    """Nodes and their head. Names are those of the operator."""
 
     def __init__(self, nodes: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self._nodes = nodes
@@ -58,8 +58,11 @@ class Machines:
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator[Machines]:
-    """Ends what is left of the cluster afterwards. Its engines end with their front."""
+def machines(
+    folder: Path, *, more: tuple[str, ...] = ("mac-2", "mac-3"), tokens: bool = True
+) -> Iterator[Machines]:
+    """Ends what is left of the cluster afterwards. Its engines end with their front. `more`: nodes beside the
+    head's; `tokens`: whether Ray checks them."""
     token = folder / "ray-token"
     token.write_text(secrets.token_hex(32))
     own = {
@@ -76,13 +79,13 @@ def machines(folder: Path) -> Iterator[Machines]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **own},
+            env={**os.environ, **own} | ({} if tokens else {"RAY_AUTH_MODE": "disabled"}),
         )
     assert nodes.stdin is not None
     assert nodes.stdout is not None
     try:
         found = Machines(nodes, own)
-        for name in ("mac-2", "mac-3"):
+        for name in more:
             found.join(name)
         yield found
     finally:

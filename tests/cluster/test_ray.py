@@ -8,22 +8,23 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import trio
 
 from loadtests.processes import children, is_gone
 from tests.cluster.machines import Machines, engine_pids, engines_ready, machines, report, state
-from tests.end_to_end.raw_client import Answer, ask
+from tests.cluster.streams import ask_all, check_whole
+from tests.end_to_end.raw_client import Answer
 from tests.end_to_end.serving import Served, eventually, start
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
     pytest.mark.timeout(180),
 ]
-STREAMS = 16
 _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.02", "--max-slots", "8")
 
 
@@ -46,37 +47,6 @@ def undisturbed(served: Served) -> list[Answer]:
     return trio.run(ask_all, served)
 
 
-async def ask_all(served: Served, disturb: Callable[[], None] | None = None) -> list[Answer]:
-    """All at once; `disturb` is called when each engine has given tokens to some of them."""
-    found = [Answer()] * STREAMS
-    before = served.metric("penstock_generated_tokens_total")
-
-    async def one(number: int) -> None:
-        fields = {"max_tokens": 100 + 4 * number, "ignore_eos": True}
-        found[number] = await ask(served.port, f"agent {number} " * (number + 1), **fields)
-
-    async with trio.open_nursery() as nursery:
-        for number in range(STREAMS):
-            nursery.start_soon(one, number)
-        if disturb is not None:
-            flowing = partial(
-                eventually,
-                lambda: served.metric("penstock_generated_tokens_total") >= before + 10 * STREAMS,
-            )
-            await trio.to_thread.run_sync(flowing)
-            await trio.to_thread.run_sync(disturb)
-    return found
-
-
-def check_whole(answers: list[Answer], undisturbed: list[Answer]) -> None:
-    """Every stream is the undisturbed one, to the byte, and ends once."""
-    for number, (answer, expected) in enumerate(zip(answers, undisturbed, strict=True)):
-        assert (answer.status, answer.errors) == (200, []), f"stream {number}"
-        assert answer.text == expected.text, f"stream {number}"
-        assert answer.finish_reason == expected.finish_reason
-        assert answer.events.count("[DONE]") == 1
-
-
 def restarts(served: Served) -> int:
     return sum(engine["restarts"] for engine in report(served)["engines"])
 
@@ -91,6 +61,8 @@ def test_each_node_has_one_engine(served: Served, undisturbed: list[Answer]) -> 
     """All of them serve, and the report says who is where."""
     found = report(served)["cluster"]
     assert (found["state"], found["reason"], found["agent_restarts"]) == ("connected", None, 0)
+    assert found["port"] > 0
+    assert any("plain text" in line and str(found["port"]) in line for line in served.lines)
     assert sorted(len(engines) for engines in places(served).values()) == [1, 1, 1]
     for engine in "012":
         assert served.metric("penstock_generated_tokens_total", f'engine="{engine}"') > 0
@@ -101,9 +73,6 @@ def test_each_node_has_one_engine(served: Served, undisturbed: list[Answer]) -> 
 def test_operators_do_not_add_engines(served: Served) -> None:
     status, body = served.get("/ready")
     assert status == 200, body
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
-
     for method, path in (("POST", "/v1/engines"), ("DELETE", "/v1/engines/0")):
         with pytest.raises(HTTPError) as refused:
             urlopen(Request(served.url + path, method=method))

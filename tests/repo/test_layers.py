@@ -155,3 +155,14 @@ def test_the_engine_process_runs_without_trio() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False False"
+
+
+@pytest.mark.parametrize("module", ["scheduler.cluster.host", "scheduler.cluster.started_host"])
+def test_what_runs_beside_a_remote_engine_is_small(module: str) -> None:
+    """A host process lives for as long as its engine; a Ray worker loads what starts it."""
+    names = ("trio", "mlx", "ray", "structlog", "numpy", "transformers")
+    program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -257,6 +257,19 @@ class MlxBackend:
                 leases[row] = (row.lease, runs)
         self._batch.rebase(self._layout, leases)
 
+    def slow_rows(self) -> dict[int, str]:
+        """The rows that somebody else should end for their masks' time (`end_row`), and why."""
+        constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
+        return {
+            number: one.too_slow
+            for number, one in constraints.items()
+            if one is not None and one.too_slow is not None and one.failure is None
+        }
+
+    def end_row(self, request_id: int, reason: str) -> None:
+        """The row's next step retires it as failed."""
+        self._batch.rows[request_id].sampling.failure = reason
+
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))
 

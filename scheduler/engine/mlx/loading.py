@@ -141,7 +141,7 @@ def _load(
     mx.clear_cache()
     tier = _disk_tier(command, config, model, report)
     report("reading the tokenizer")
-    grammars = _grammars(Path(command.model_folder), description.vocabulary, config, timed=rank is None)
+    grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)
     limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
@@ -223,13 +223,11 @@ def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> V
     return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0)
 
 
-def _grammars(folder: Path, vocabulary: int, config: dict[str, Any], timed: bool) -> Grammars:
+def _grammars(folder: Path, vocabulary: int, config: dict[str, Any], alone: bool) -> Grammars:
     """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
-    to stderr. `timed`: slow masks end their row. Not on ranks: they measure other times, and a row that ended
-    on one of them only would be the end of all."""
+    to stderr. `alone`: slow masks end their row at once. Ranks measure different times: rank 0 decides."""
     try:
-        tokenizer = grammar_tokenizer(folder, vocabulary, config)
-        return Grammars(tokenizer) if timed else Grammars(tokenizer, clock=lambda: 0.0)
+        return Grammars(grammar_tokenizer(folder, vocabulary, config), judged_elsewhere=not alone)
     except Exception as error:  # transformers' parsers raise many types.
         print(f"structured output is not available: {error}", file=sys.stderr)
         return Grammars(None)

@@ -95,6 +95,13 @@ class Remove(WireStruct, frozen=True, tag="remove"):
     request_id: int
 
 
+class EndRow(WireStruct, frozen=True, tag="end_row"):
+    """The row's next step retires it as failed: on rank 0 its grammar took too long."""
+
+    request_id: int
+    reason: str
+
+
 class SaveMemory(WireStruct, frozen=True, tag="save_memory"):
     saving: bool
 
@@ -154,6 +161,7 @@ Call: TypeAlias = (
     | Refused
     | Keep
     | Remove
+    | EndRow
     | SaveMemory
     | EmitPending
     | Step

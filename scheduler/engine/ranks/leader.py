@@ -27,6 +27,7 @@ from scheduler.engine.ranks.calls import (
     Call,
     Compare,
     EmitPending,
+    EndRow,
     Forget,
     Joined,
     Keep,
@@ -38,7 +39,7 @@ from scheduler.engine.ranks.calls import (
     Step,
     Told,
 )
-from scheduler.engine.ranks.replay import Digest, RanksDisagree, ToldClock, disagreement, joined
+from scheduler.engine.ranks.replay import Digest, EndsRows, RanksDisagree, ToldClock, disagreement, joined
 from scheduler.engine.ranks.told import ToldDevice, ToldPrefixes
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
@@ -192,12 +193,20 @@ class Leader:
 
     def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         self.check_states()
+        self._end_slow_rows()
         self._tell(Step(tuple((chunk.request_id, chunk.tokens) for chunk in chunks), predicted_seconds))
         result = self._counted(self._own.step(chunks, predicted_seconds))
         self._steps += 1
         if self._steps % self._compared_steps == 0:
             self.compare()
         return result
+
+    def _end_slow_rows(self) -> None:
+        """A time is one process's own: what it means is decided here, between two steps."""
+        if isinstance(self._own, EndsRows):
+            for request_id, reason in self._own.slow_rows().items():
+                self._tell(EndRow(request_id, reason))
+                self._own.end_row(request_id, reason)
 
     def _counted(self, result: StepResult) -> StepResult:
         self._digest.add(result)

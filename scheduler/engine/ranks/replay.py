@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import assert_never
+from typing import Protocol, assert_never, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,7 @@ from scheduler.engine.ranks.calls import (
     ClearPool,
     Compare,
     EmitPending,
+    EndRow,
     Evict,
     Forget,
     Heard,
@@ -42,6 +43,19 @@ from scheduler.engine.sequence import RequestRefused, Sequence
 
 class RanksDisagree(Exception):
     """Equal calls had different results. The engine cannot go on: its ranks compute different requests."""
+
+
+@runtime_checkable
+class EndsRows(Protocol):
+    """A back end with grammars, whose masks' time ends rows on rank 0's word only."""
+
+    def slow_rows(self) -> dict[int, str]:
+        """The rows that are to end, and why."""
+        ...
+
+    def end_row(self, request_id: int, reason: str) -> None:
+        """The row's next step retires it as failed."""
+        ...
 
 
 class ToldClock:
@@ -149,6 +163,10 @@ class Replay:
                 backend.keep(request_id, tokens)
             case Remove(request_id=request_id):
                 backend.remove(request_id)
+            case EndRow(request_id=request_id, reason=reason):
+                if not isinstance(backend, EndsRows):
+                    raise RanksDisagree("rows here have no grammars")
+                backend.end_row(request_id, reason)
             case SaveMemory(saving=saving):
                 backend.save_memory(saving)
             case EmitPending():

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.cluster.agent_messages import Node
-from scheduler.cluster.membership import RETRY_SECONDS, Changes, Seat, Seated, changes
+from scheduler.cluster.membership import (
+    RETRY_LIMIT_SECONDS,
+    RETRY_SECONDS,
+    Changes,
+    Seat,
+    Seated,
+    changes,
+    retry_seconds,
+)
 
 MOST = 8
 MACHINES = ("mac-1", "mac-2", "mac-3")
@@ -57,10 +65,17 @@ def test_an_engine_that_runs_gets_its_machines_place_before_one_that_does_not() 
 
 def test_an_engine_that_could_not_be_started_is_tried_again() -> None:
     """After a while, and at once when its node joins again."""
-    failed = replace(seated("0", node("mac-1"), linked=False), failed_at=100.0)
-    assert not follow([node("mac-1")], [failed], 100.0 + RETRY_SECONDS - 1)
-    assert follow([node("mac-1")], [failed], 100.0 + RETRY_SECONDS).retry == ("0",)
+    failed = replace(seated("0", node("mac-1"), linked=False), retry_at=160.0)
+    assert not follow([node("mac-1")], [failed], 159.0)
+    assert follow([node("mac-1")], [failed], 160.0).retry == ("0",)
     assert follow([node("mac-1", 2)], [failed], 101.0).retry == ("0",)
+
+
+def test_attempts_become_rare_and_do_not_end() -> None:
+    """A model that is refused may take minutes to load."""
+    waits = [retry_seconds(failures) for failures in range(1, 100)]
+    assert waits[:3] == [RETRY_SECONDS, 2 * RETRY_SECONDS, 4 * RETRY_SECONDS]
+    assert set(waits[6:]) == {RETRY_LIMIT_SECONDS}
 
 
 def test_two_nodes_of_one_name_differ_by_their_ids() -> None:
@@ -83,8 +98,8 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], list[Seated], float]:
     members = []
     for number, (where, unit) in enumerate(taken):
         linked = draw(st.booleans())
-        failed_at = None if linked else draw(st.none() | st.floats(0, 100))
-        members.append(replace(seated(str(number), where, unit, linked=linked), failed_at=failed_at))
+        retry_at = None if linked else draw(st.none() | st.floats(50, 250))
+        members.append(replace(seated(str(number), where, unit, linked=linked), retry_at=retry_at))
     return alive, members, draw(st.floats(100, 200))
 
 
@@ -101,7 +116,7 @@ def test_after_the_changes_nothing_is_left_to_do(
         replace(
             one,
             seat=moved.get(one.name, one.seat),
-            failed_at=None if one.name in found.retry else one.failed_at,
+            retry_at=None if one.name in found.retry else one.retry_at,
         )
         for one in members
         if one.name not in found.remove

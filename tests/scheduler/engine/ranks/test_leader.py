@@ -145,6 +145,26 @@ def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
     assert len(ranks.followers.calls) == 2
 
 
+def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
+    """Times differ between processes, so what they mean is rank 0's word: in the same step for all."""
+
+    class Slow(ScriptedBackend):
+        def slow_rows(self) -> dict[int, str]:
+            return {number: "too slow" for number in self._rows if number == 2} if self is ranks.own else {}
+
+        def end_row(self, request_id: int, reason: str) -> None:
+            self.remove(request_id)
+            ended.append((self is ranks.own, request_id, reason))
+
+    ended: list[tuple[bool, int, str]] = []
+    ranks = Ranks(lambda clock: Slow(_PLAN, clock=clock), compared_steps=1)
+    for number in (1, 2):
+        ranks.leader.admit(Sequence.of(request(number, [number], 9)))
+    for _ in range(3):
+        ranks.leader.step()
+    assert ended == [(False, 2, "too slow"), (True, 2, "too slow")]
+
+
 def test_ranks_of_another_kind_are_refused_by_name() -> None:
     """Say which fact differs: another folder's model, another device."""
     plans = iter([ScriptedPlan(vocabulary=9000), ScriptedPlan()])

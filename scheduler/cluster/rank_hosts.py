@@ -1,0 +1,116 @@
+"""The machines of one engine's ranks, from a file as MLX's own tools write it, and whether all are there.
+
+`mlx.distributed_config --output` writes such files: `{"backend": ..., "hosts": [{"ssh": ..., "ips": [...],
+"rdma": [...]}, ...]}`, or the list of hosts alone. Its `envs` are not used: an engine has its machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Literal
+
+import msgspec
+
+from scheduler.cluster.agent_messages import Node
+from scheduler.cluster.membership import Seat
+from scheduler.errors import OptionError
+from scheduler.link.messages import MOST_RANKS, RankGroup
+
+RING_PORT = 32320
+"""Rank r listens on this port plus r for its neighbour."""
+CONTROL_PORT = RING_PORT - 1
+"""Where the other ranks dial rank 0."""
+
+
+class _Host(msgspec.Struct):
+    ssh: str
+    ips: list[str] = []
+    rdma: list[str | None] = []
+
+
+class _File(msgspec.Struct):
+    hosts: list[_Host]
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankHosts:
+    """`machines`: by rank, the names and addresses by which the file knows it."""
+
+    machines: tuple[frozenset[str], ...]
+    group: RankGroup
+
+    def seats(self, nodes: Sequence[Node]) -> tuple[Seat, ...] | None:
+        """Return a place for each rank, in their order; None while one of the machines is not there."""
+        free = {node.id: list(range(node.places)) for node in nodes}
+        found: list[Seat] = []
+        for names in self.machines:
+            node = next((one for one in nodes if _names(one) & names and free[one.id]), None)
+            if node is None:
+                return None
+            found.append(Seat(node.id, node.machine, free[node.id].pop(0), node.places))
+        return tuple(found)
+
+    def whole(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return all machines as one that has a single place; none while one of them is not there."""
+        if (seats := self.seats(nodes)) is None:
+            return []
+        ids, machines = " ".join(seat.node_id for seat in seats), " + ".join(seat.machine for seat in seats)
+        return [Node(ids, machines, machines, "", 1)]
+
+
+def _names(node: Node) -> set[str]:
+    return {node.address, node.name, node.host, node.host.partition(".")[0]}
+
+
+def read_rank_hosts(path: Path) -> RankHosts:
+    """Each call makes a token. Raise OptionError, which names the file."""
+    try:
+        text = path.read_bytes()
+        listed = text.lstrip().startswith(b"[")
+        file = _File(msgspec.json.decode(text, type=list[_Host])) if listed else _decoded(text)
+        return RankHosts(tuple(frozenset([host.ssh, *host.ips]) for host in file.hosts), _group(file))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"--engines ray:{path}: {error}") from error
+
+
+def _decoded(text: bytes) -> _File:
+    return msgspec.json.decode(text, type=_File)
+
+
+def _group(file: _File) -> RankGroup:
+    """Raise ValueError."""
+    hosts = file.hosts
+    if not 2 <= len(hosts) <= MOST_RANKS:
+        raise ValueError(f"an engine has 2 to {MOST_RANKS} ranks, and this file {len(hosts)} hosts")
+    if lacking := [host.ssh for host in hosts if not host.ips]:
+        raise ValueError(f"{', '.join(lacking)} has no address in `ips`")
+    backend = _backend(file)
+    devices: tuple[tuple[str, ...], ...] = ()
+    if backend == "jaccl":
+        devices = tuple(tuple(name or "" for name in host.rdma) for host in hosts)
+        if any(len(names) != len(hosts) for names in devices):
+            raise ValueError("jaccl needs an RDMA device from each host to each other one in `rdma`")
+    return RankGroup(
+        len(hosts),
+        backend,
+        tuple(f"{host.ips[0]}:{RING_PORT + rank}" for rank, host in enumerate(hosts)),
+        f"{hosts[0].ips[0]}:{CONTROL_PORT}",
+        token_hex(32),
+        devices,
+    )
+
+
+def _backend(file: _File) -> Literal["ring", "jaccl", "nccl"]:
+    match file.backend or ("jaccl" if all(host.rdma for host in file.hosts) else "ring"):
+        case "ring":
+            return "ring"
+        case "jaccl":
+            return "jaccl"
+        case "nccl":
+            return "nccl"
+        case other:
+            raise ValueError(f"the backend is {other!r}, and not ring, jaccl or nccl")

@@ -1,0 +1,46 @@
+"""Ray has to check tokens: the agent leaves a head that answers without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, front_inbound
+from scheduler.cluster.agent_process import AgentProcess
+from tests.cluster.machines import Machines, machines
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.timeout(180),
+]
+_SECONDS = 90
+
+
+async def first_word(cluster: Machines) -> FromAgent:
+    said: list[FromAgent] = []
+
+    async def session(stream: trio.abc.Stream) -> None:
+        reader = front_inbound()
+        while not said and (data := await stream.receive_some()):
+            said.extend(reader.feed(data))
+
+    with trio.fail_after(_SECONDS):
+        await AgentProcess({**os.environ, **cluster.environment}, cluster.address).run(session)
+    return said[0]
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["with tokens", "without"])
+def test_only_a_head_that_checks_tokens_is_joined(tokens: bool, tmp_path: Path) -> None:
+    with machines(tmp_path, more=(), tokens=tokens) as cluster:
+        message = trio.run(first_word, cluster)
+    if tokens:
+        assert isinstance(message, Nodes)
+        assert [node.name for node in message.nodes] == ["mac-1"]
+    else:
+        assert isinstance(message, AgentRefused)
+        assert "answers without a token" in message.reason
+        assert "ray get-auth-token" in message.reason

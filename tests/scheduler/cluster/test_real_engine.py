@@ -1,0 +1,113 @@
+"""The real engine on what is another machine to it: it finds the model by name and fingerprint, and gives the
+tokens that a child process gives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from scheduler.cluster.order import HostOrder
+from scheduler.cluster.started_host import HostNotStarted, start_host
+from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.model_source import EMBEDDED
+from scheduler.link.channel import Channel
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    Fault,
+    Load,
+    Loading,
+    Ready,
+    ScriptedPlan,
+    StepOutput,
+)
+from scheduler.link.process import EngineLauncher, ProcessLauncher
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.contracts.journal import request
+from tests.fakes.local_hosts import LocalStarter, OverTcp
+from tests.scheduler.link.real_engine import until_gone
+
+PROMPT = list(range(300, 340))
+TOKENS = 12
+
+
+def load(folder: str, fingerprint: str = "") -> Load:
+    plan = ScriptedPlan()
+    return Load(
+        PROTOCOL_VERSION,
+        "mlx",
+        folder,
+        4,
+        512,
+        8,
+        "auto",
+        plan,
+        load_check="off",
+        model=EMBEDDED if fingerprint else "",
+        fingerprint=fingerprint,
+    )
+
+
+async def answer(channel: Channel, command: Load) -> tuple[Ready, list[int]]:
+    channel.send_nowait(command)
+    tokens: list[int] = []
+    ready: Ready | None = None
+    while len(tokens) < TOKENS:
+        match await channel.receive():
+            case Ready() as ready:
+                channel.send_nowait(request(1, PROMPT, TOKENS))
+            case StepOutput() as output:
+                tokens += [one.token for one in output.tokens]
+            case Loading():
+                pass
+            case other:
+                raise AssertionError(other)
+    assert ready is not None
+    return ready, tokens
+
+
+def ask(launcher: EngineLauncher, command: Load) -> tuple[Ready, list[int]]:
+    answers: list[tuple[Ready, list[int]]] = []
+
+    async def session(channel: Channel) -> None:
+        answers.append(await answer(channel, command))
+
+    trio.run(launcher.run, session)
+    return answers[0]
+
+
+def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> None:
+    """Of the model that it has found for itself, where the server's folder does not exist."""
+    fingerprint = portable_fingerprint(EMBEDDED_FOLDER)
+    here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
+    there, tokens = ask(OverTcp(LocalStarter(tmp_path)), load("/the/servers/own", fingerprint))
+    assert tokens == expected
+    assert (there.fingerprint, there.host) == (fingerprint, socket.gethostname())
+    assert (here.fingerprint, here.host) == ("", socket.gethostname())
+    assert (there.vocabulary, there.weights_dtype) == (here.vocabulary, here.weights_dtype)
+
+
+def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    """With a sentence for the operator."""
+    heard: list[str] = []
+
+    async def session(channel: Channel) -> None:
+        channel.send_nowait(load(str(EMBEDDED_FOLDER), "00" * 32))
+        (fault,) = await until_gone(channel)
+        assert isinstance(fault, Fault)
+        heard.append(fault.error)
+
+    ended = trio.run(OverTcp(LocalStarter(tmp_path)).run, session)
+    assert ended.returncode == 1
+    [sentence] = heard
+    assert sentence.startswith(f"host {socket.gethostname()} has another model {EMBEDDED} than the server")
+
+
+def test_a_blas_that_is_not_on_that_machine_is_named() -> None:
+    """Before anything is started."""
+    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas="/no/such/library.so")
+    with pytest.raises(HostNotStarted, match=r"/no/such/library\.so"):
+        start_host(order)
