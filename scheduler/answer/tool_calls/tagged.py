@@ -116,8 +116,10 @@ class TaggedCalls:
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
         """A value in a dialect that puts marks around a text with line breaks: only those are long."""
         yield from self._stream.space()
-        if call.json_types(key) != _TEXT or not (yield from self._stream.optional(start)):
-            yield from self._whole(call, key, opening, None)
+        types = call.json_types(key)
+        is_quoted = yield from self._stream.optional(start)
+        if not is_quoted or "string" not in types or (yield from self._begins_json(types)):
+            yield from self._whole(call, key, opening, None, before=start if is_quoted else "")
             return
         yield call.begin_string(key)
         yield from self._block.text_until(call, [end])
@@ -137,15 +139,20 @@ class TaggedCalls:
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
         """Whether the value may turn out to be one of the other types."""
+        if types == _TEXT:
+            return False
         for length in range(len(self._lead) + 1, _LONGEST_SPACE):
             start = (yield from self._stream.peek(length))[:length]
             if (first := start.strip()) or len(start) < length:
                 return any(first[:1] in _BEGINNINGS[kind] for kind in types)
         return True
 
-    def _whole(self, call: WrittenCall, key: str, opening: str, is_text: bool | None) -> Pieces:
+    def _whole(
+        self, call: WrittenCall, key: str, opening: str, is_text: bool | None, before: str = ""
+    ) -> Pieces:
+        """`before`: what was read of the value."""
         text, _ = yield from self._stream.until(self._ends)
-        own = text.removeprefix(self._lead)
+        own = before + text.removeprefix(self._lead)
         schema = call.property_schema(key)
         types = call.json_types(key)
         if is_text is not None or "string" not in types:
