@@ -74,6 +74,10 @@ class Assembly:
             if isinstance(cut, str):
                 self._read += len(cut)
                 yield from self._piece(section, cut)
+                if self._calls.ended and self._calls.enough:
+                    # Others may follow between the same marks.
+                    self.ended_calls = self._calls.started
+                    return
                 continue
             self._read += len(cut.mark)
             yield from self._close(section, cut)

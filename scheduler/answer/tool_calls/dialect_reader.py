@@ -125,7 +125,7 @@ class DialectReader:
     def _unreadable(self, why: Exception) -> UnreadableCall:
         """Of the call that was begun; if none was, of the text behind the calls that are over."""
         written = self._block.written
-        if written and not written[-1].done:
+        if written and not written[-1].ended:
             rest = self.raw[self._block.sent_to :]
             if _is_json(written[-1].sent + rest):
                 rest = self.raw[self._block.begun_at :]
@@ -158,10 +158,10 @@ class WholeBlock:
         yield from ()
 
     def close(self) -> Iterator[AnswerPiece]:
-        before = self._calls.started
+        before = self._calls.started, self._calls.ended
         try:
             pieces = [*self._reader.feed(self.raw), *self._reader.close()]
         except UnreadableCall:
-            self._calls.started = before
+            self._calls.started, self._calls.ended = before
             raise
         yield from pieces

@@ -7,16 +7,30 @@ parsers of some dialects trim more, which would change an indented line of code.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from json import loads
 from typing import Any
 
 from scheduler.answer.dialects.description import BREAK, NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
+from scheduler.answer.dialects.parameter_kind import read_mixed
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
-from scheduler.answer.tool_calls.written_call import TextKind, WrittenCall
+from scheduler.answer.tool_calls.written_call import WrittenCall
 
-_NULL = "null"
+_TEXT = {"string"}
+"""The JSON types of what is always text."""
+_LONGEST_SPACE = 64
+_BEGINNINGS = {
+    "string": "",
+    "null": "nN",
+    "boolean": "tfTF",
+    "number": "-0123456789NI",
+    "integer": "-0123456789",
+    "array": "[",
+    "object": "{",
+}
+"""How values of each type begin where they are not a bare text, also in Python's spelling."""
 _NAME = re.compile(r"[^\s<>]+")
 
 
@@ -88,31 +102,22 @@ class TaggedCalls:
     def _parameter(self, call: WrittenCall) -> Pieces:
         call.inside_member = True
         key, is_text, opening = yield from self._key()
-        match is_text:
-            case None:
-                kind = call.text_kind(key)
-            case True if takes_strings(call.property_schema(key)):
-                kind = TextKind.STRING
-            case _:
-                kind = TextKind.OPEN
-        if kind is TextKind.STRING_OR_NULL:
-            kind = yield from self._unless_null()
-        if kind is not TextKind.STRING:
-            yield from self._whole(call, key, opening, kind)
-        elif self._tagged.quoted is None:
+        if self._tagged.quoted is not None:
+            yield from self._quoted(call, key, opening, *self._tagged.quoted)
+        elif (yield from self._is_text(call, key, is_text)):
             yield from self._stream.optional(self._lead)
             yield call.begin_string(key)
             yield from self._block.text_until(call, self._ends)
             yield call.end_string()
         else:
-            yield from self._quoted(call, key, opening, *self._tagged.quoted)
+            yield from self._whole(call, key, opening, is_text)
         call.inside_member = False
 
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
-        """A string in a dialect that puts marks around one with line breaks: only those are long."""
+        """A value in a dialect that puts marks around a text with line breaks: only those are long."""
         yield from self._stream.space()
-        if not (yield from self._stream.optional(start)):
-            yield from self._whole(call, key, opening, TextKind.STRING)
+        if call.json_types(key) != _TEXT or not (yield from self._stream.optional(start)):
+            yield from self._whole(call, key, opening, None)
             return
         yield call.begin_string(key)
         yield from self._block.text_until(call, [end])
@@ -120,16 +125,45 @@ class TaggedCalls:
         yield from self._stream.space()
         yield from self._stream.one_of([self._closing])
 
-    def _unless_null(self) -> Waiting[TextKind]:
-        """A text that begins with the word null waits until it is whole."""
-        start = yield from self._stream.peek(len(self._lead) + len(_NULL))
-        is_null = start.removeprefix(self._lead).lower().startswith(_NULL)
-        return TextKind.STRING_OR_NULL if is_null else TextKind.STRING
+    def _is_text(self, call: WrittenCall, key: str, is_text: bool | None) -> Waiting[bool]:
+        """Whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
+        schema = call.property_schema(key)
+        if is_text is not None:
+            return is_text and takes_strings(schema)
+        types = call.json_types(key)
+        if types == _TEXT:
+            return _choices(schema) is None
+        return "string" in types and not (yield from self._begins_json(types))
 
-    def _whole(self, call: WrittenCall, key: str, opening: str, kind: TextKind) -> Pieces:
+    def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
+        """Whether the value may turn out to be one of the other types."""
+        for length in range(len(self._lead) + 1, _LONGEST_SPACE):
+            start = (yield from self._stream.peek(length))[:length]
+            if (first := start.strip()) or len(start) < length:
+                return any(first[:1] in _BEGINNINGS[kind] for kind in types)
+        return True
+
+    def _whole(self, call: WrittenCall, key: str, opening: str, is_text: bool | None) -> Pieces:
         text, _ = yield from self._stream.until(self._ends)
-        yield call.member(key, self._value(call, key, opening, text, kind))
+        own = text.removeprefix(self._lead)
+        schema = call.property_schema(key)
+        types = call.json_types(key)
+        if is_text is not None or "string" not in types:
+            value = self._by_the_parser(call.started.name, key, opening, own)
+        elif types == _TEXT:
+            plain = self._unquoted(own)
+            value = plain if plain in (_choices(schema) or ()) else plain.strip()
+        else:
+            value = read_mixed(self._unquoted(own), schema, call.schema, call.budget)
+        yield call.member(key, value)
         self._block.sent()
+
+    def _unquoted(self, text: str) -> str:
+        if self._tagged.quoted is None:
+            return text
+        start, end = self._tagged.quoted
+        text = text.strip()
+        return text[len(start) : -len(end)] if text.startswith(start) and text.endswith(end) else text
 
     def _key(self) -> Waiting[tuple[str, bool | None, str]]:
         """The name of the parameter, whether its value is text (None: its schema decides), and the opening
@@ -152,22 +186,19 @@ class TaggedCalls:
         mark = middle + kind + end
         return key, mark == self._after_key, self._key_start + key + mark
 
-    def _value(self, call: WrittenCall, key: str, opening: str, text: str, kind: TextKind) -> Any:
-        """A value that is whole, by its schema and mlx-lm's parser."""
-        own = text.removeprefix(self._lead)
-        match kind:
-            case TextKind.STRING:
-                return own.strip()
-            case TextKind.STRING_OR_NULL:
-                return None if own.lower() == _NULL else own
-            case TextKind.CHOICE if self._tagged.quoted is None:
-                return own if own in call.property_schema(key)["enum"] else own.strip()
-            case _:
-                return self._by_the_parser(call.started.name, key, opening, own)
-
     def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:
         if any(end in text for end in self._tagged.ends):
             # It is in a string inside a JSON value, where the parser would end the call.
             text = json_text(loads(text, strict=False)).replace("<", r"\u003c")
         head = self._head.replace(TOOL, name).replace(NUMBER, "0")
         return self._block.one_value(head + opening + text + self._tagged.closing + self._tail, key)
+
+
+def _choices(schema: Any) -> Sequence[Any] | None:
+    """The values that a schema lists, if it does."""
+    if not isinstance(schema, Mapping):
+        return None
+    if "const" in schema:
+        return [schema["const"]]
+    choices = schema.get("enum")
+    return choices if isinstance(choices, list) else None

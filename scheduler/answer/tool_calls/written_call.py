@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
 from typing import Any
 
+from scheduler.answer.dialects.parameter_kind import json_types
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import json_text
 from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
 
-class TextKind(Enum):
-    """What a bare text between tags is, by the schema of its parameter."""
-
-    STRING = auto()
-    """Itself, whatever it looks like: it is sent while it is written."""
-    STRING_OR_NULL = auto()
-    """The same, except the word null."""
-    CHOICE = auto()
-    """One of some strings, also where they look like numbers."""
-    OPEN = auto()
-    """Known when it is whole."""
-
-
 class WrittenCall:
-    def __init__(self, started: ToolCallStarted, schema: Schema, budget: StepBudget) -> None:
+    def __init__(
+        self,
+        started: ToolCallStarted,
+        schema: Schema,
+        budget: StepBudget,
+        types: dict[str, frozenset[str]] | None = None,
+    ) -> None:
+        """`types`: those of the tool's parameters that were looked up in the answer before."""
         self.started = started
         self.schema = schema
         self.budget = budget
+        self._types = {} if types is None else types
         self._sent: list[str] = []
         self._members = 0
         self.inside_member = False
         """Whether the model is in the middle of an argument: what it has written may be half a path."""
         self.done = False
+        """Whether its arguments are whole."""
+        self.ended = False
+        """Whether its end mark came, too."""
 
     @property
     def sent(self) -> str:
@@ -50,26 +48,12 @@ class WrittenCall:
         except StepsExhausted:
             return None
 
-    def text_kind(self, key: str) -> TextKind:
-        schema = self.property_schema(key)
-        if not isinstance(schema, Mapping):
-            return TextKind.OPEN
-        branches = schema.get("anyOf", schema.get("oneOf"))
-        if branches is not None:
-            plain = isinstance(branches, list) and "type" not in schema and "allOf" not in schema
-            types = [each.get("type") if _is_plain(each) else None for each in branches] if plain else []
-        elif "allOf" in schema or "const" in schema:
-            return TextKind.OPEN
-        else:
-            kinds = schema.get("type", [])
-            types = kinds if isinstance(kinds, list) else [kinds]
-        choices = schema.get("enum")
-        if choices is not None:
-            strings = isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)
-            return TextKind.CHOICE if strings and types in ([], ["string"]) else TextKind.OPEN
-        if types == ["string"]:
-            return TextKind.STRING
-        return TextKind.STRING_OR_NULL if types in _STRING_OR_NULL else TextKind.OPEN
+    def json_types(self, key: str) -> frozenset[str]:
+        """The JSON types that the schema of one argument allows. Looked up once: a client's schema can make
+        that cost milliseconds."""
+        if key not in self._types:
+            self._types[key] = json_types(property_schema(self.schema, key), self.schema)
+        return self._types[key]
 
     def json(self, text: str) -> ToolCallArguments:
         """JSON text of the arguments as it is."""
@@ -98,17 +82,3 @@ class WrittenCall:
     def _head(self, key: str) -> str:
         self._members += 1
         return ("{" if self._members == 1 else ", ") + json_text(key) + ": "
-
-
-_STRING_OR_NULL = (["string", "null"], ["null", "string"])
-
-
-def _is_plain(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and not schema.keys() & {
-        "enum",
-        "const",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "$ref",
-    }

@@ -233,6 +233,17 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
         assert time.process_time() - started < 1.0, raw[:80]
 
 
+@pytest.mark.parametrize("parser", MARKS)
+def test_no_text_takes_an_answer_long(parser: str) -> None:
+    """The same where the text is read while it is written, and by the parser at its end."""
+    syntax = tool_syntax(parser)
+    for raw in texts(parser, 40_000):
+        started = time.process_time()
+        data = f"{syntax.start}{raw}{syntax.end}".encode()
+        message_of(pipeline(form(parser)), [data[at : at + 64] for at in range(0, len(data), 64)])
+        assert time.process_time() - started < 1.0, raw[:80]
+
+
 def test_the_table_of_texts_names_every_parser() -> None:
     """The test fails for a new one in a newer mlx-lm."""
     assert set(MARKS) == {*tool_parser_names(), "dsml"}

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.tool_calls import dialect_reader
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
@@ -51,13 +52,24 @@ FRAGMENTS = (
 """What texts are made of here: above all beginnings and pieces of marks, also of other dialects."""
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 
+
+def is_no_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
+
+
 CHOICES = ["1", "01", "true", "null", "fast mode"]
 VALUES: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
     "text": ({"type": "string"}, texts),
     "maybe": (
         {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        st.none() | texts.filter(lambda t: t != "null"),
+        st.none() | texts.filter(is_no_json),
     ),
+    "number_or_text": ({"type": ["integer", "string"]}, st.integers(-9, 99) | texts.filter(is_no_json)),
+    "fixed": ({"const": " as it is"}, st.just(" as it is")),
     "choice": ({"type": "string", "enum": CHOICES}, st.sampled_from(CHOICES)),
     "untyped_choice": ({"enum": CHOICES}, st.sampled_from(CHOICES)),
     "whole": ({"type": "integer"}, st.integers(-(2**60), 2**60)),
@@ -112,7 +124,6 @@ def _meets(value: str, end: str) -> bool:
 @st.composite
 def calls(draw: st.DrawFn, template: Template) -> list[Call]:
     keys = draw(st.lists(st.sampled_from(list(VALUES)), unique=True, max_size=5))
-    keys = [key for key in keys if template.nests or key not in NESTED]
     arguments = {}
     for key in keys:
         arguments[key] = draw(VALUES[key][1].filter(lambda value: carries(template, value)))
@@ -215,3 +226,23 @@ def test_a_long_text_leaves_while_it_is_written(name: str) -> None:
         # A text in JSON or Python has its escapes already.
         assert sent[position] >= len(written if "\n" in raw[begun:ended] else raw[begun:position]) - HELD_BACK
     assert sent[-1] <= sent[ended] + HELD_BACK
+
+
+def test_deepseeks_own_program_renders_what_is_read_back() -> None:
+    """The one template that is at hand here as a program."""
+    template = TEMPLATES["dsml"]
+    made = [(TOOL.name, {"text": " a\n<b>\n", "whole": 3, "list": ["x"]}), (TOOL.name, {"flag": True})]
+    functions = [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in made]
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": function} for function in functions],
+    }
+    rendered = chat_template("deepseek_v32").apply_chat_template(
+        [{"role": "user", "content": "x"}, said], thinking_mode="chat"
+    )
+    raw = rendered[
+        rendered.index(template.opening) : rendered.index(template.closing) + len(template.closing)
+    ]
+    with without_the_whole_block():
+        assert read(template, raw, []).calls == tuple(made)

@@ -19,6 +19,11 @@ _MOST_BYTES = 4_096
 
 _CALL = b'<tool_call>{"name": "get_time", "arguments": {'
 _HARMONY_CALL = b"<|channel|>commentary to=functions.f<|message|>"
+_QWEN_CALL = b"<tool_call>\n<function=get_time>\n"
+_GLM_CALL = b"<tool_call>get_time<arg_key>zone</arg_key><arg_value>"
+_KIMI_CALL = (
+    b"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>"
+)
 ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
     # name: (the dialect, the beginning of the answer, the repeated token)
     "text": (form(None), b"", b"word "),
@@ -38,6 +43,18 @@ ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
     "json-value": (form("json_tools"), _CALL + b'"z": {"x": "', b"word "),
     "json-key": (form("json_tools"), _CALL + b'"', b"word "),
     "json-behind-the-arguments": (form("json_tools"), _CALL + b"}", b"word "),
+    "qwen-text": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=zone>", b"word\n"),
+    "qwen-value": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=other>", b"word\n"),
+    "qwen-key": (form("qwen3_coder"), _QWEN_CALL + b"<parameter=", b"word"),
+    "qwen-not-as-written": (form("qwen3_coder"), _QWEN_CALL + b"what", b"word"),
+    "glm-text": (form("glm47"), _GLM_CALL, b"</arg_"),
+    "gemma-text": (form("gemma4"), b'<|tool_call>call:get_time{zone:<|"|>', b'<|"'),
+    "gemma-value": (form("gemma4"), b"<|tool_call>call:get_time{z:[", b"1,"),
+    "pythonic-text": (form("pythonic"), b"<|tool_call_start|>[get_time(zone='", b"w\\n\\"),
+    "pythonic-value": (form("pythonic"), b"<|tool_call_start|>[get_time(z=[", b"'w', "),
+    "kimi-text": (form("kimi_k2"), _KIMI_CALL + b'{"zone": "', b"word "),
+    "mistral-text": (form("mistral"), b'[TOOL_CALLS]get_time[ARGS]{"zone": "', b"word "),
+    "space-in-a-block": (form("minimax_m2"), b"<minimax:tool_call>", b"    "),
     "json-name-without-end": (form("json_tools"), b'<tool_call>{"name": "', b"word "),
     "json-list": (form("json_tools"), b"<tool_call>[", b"word "),
 }
