@@ -45,7 +45,7 @@ class CallRules:
         complaint: Complaint,
         json_arguments: Callable[[int, Tool], str],
     ) -> None:
-        """`mark`: the text at which calls begin, for whoever reads them. `json_arguments`: the rule of a
+        """`mark`: the text at which calls begin for a reader. `json_arguments`: the rule of a
         tool's arguments as one JSON object, for the tool with a number."""
         self._dialect = dialect
         self._mark = mark
