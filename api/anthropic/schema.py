@@ -55,7 +55,7 @@ class CustomTool(Body):
 class ToolChoice(Body):
     type: Annotated[
         Literal["auto", "none", "any", "tool"],
-        Partly("a required call needs a model that writes calls as JSON"),
+        Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark"),
     ]
     name: str | None = None
     disable_parallel_tool_use: StrictBool | None = None

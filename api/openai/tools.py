@@ -13,7 +13,7 @@ from scheduler.request import Tool, ToolChoice
 MAX_TOOLS = 1024
 
 STRICT = Partly(
-    "a grammar enforces it where the model writes calls as JSON; else the server converts arguments to it"
+    "a grammar enforces it in every dialect of calls but muse_spark; there the server converts arguments to it"
 )
 
 
@@ -68,7 +68,7 @@ Choice: TypeAlias = Annotated[
     Literal["auto", "none", "required"] | NamedFunction,
     BeforeValidator(_named, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
 ]
-CHOICE = Partly("a required call needs a model that writes calls as JSON")
+CHOICE = Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark")
 
 
 def neutral_choice(choice: str | NamedFunction | None) -> tuple[ToolChoice, str | None]:

@@ -136,9 +136,7 @@ class AnswerGrammars:
                 f"{place}: not supported when continuing a given message", param=place
             )
         if self._tokenizer.answer_format.layout is Layout.MUSE_SPARK:
-            return UnsupportedParameter(
-                f"{place}: no grammar is available for this model's answer format", param=place
-            )
+            return _unheld(place, dialect_of(self._tokenizer.answer_format, self._vocabulary.has_special))
         return None
 
 
@@ -285,10 +283,8 @@ class _Draft:
         return "reasoning?"
 
 
-def _unheld(place: str, dialect: Unheld | None) -> UnsupportedParameter:
-    why = (
-        "has no tool calls"
-        if dialect is None
-        else f"writes tool calls in {dialect.name}, which {dialect.why}"
-    )
+def _unheld(place: str, dialect: Dialect | Unheld | None) -> UnsupportedParameter:
+    why = "writes no tool calls"
+    if isinstance(dialect, Unheld):
+        why = f"writes tool calls in {dialect.name}, which {dialect.why}"
     return UnsupportedParameter(f"{place}: this model {why}, so no grammar can hold them", param=place)

@@ -23,8 +23,8 @@ from scheduler.answer.dialects.description import (
 )
 from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
-from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms, malformed
-from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, trimmed, without
+from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
+from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
 from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
 from scheduler.request import Tool
 
@@ -45,7 +45,7 @@ class CallRules:
         complaint: Complaint,
         json_arguments: Callable[[int, Tool], str],
     ) -> None:
-        """`mark`: the text at which calls begin, for whoever reads them. `json_arguments`: the rule of a
+        """`mark`: the text at which calls begin for a reader. `json_arguments`: the rule of a
         tool's arguments as one JSON object, for the tool with a number."""
         self._dialect = dialect
         self._mark = mark
@@ -58,20 +58,19 @@ class CallRules:
         tool's place as the first step of its path."""
         self._write(tools, several=several)
         before, after = self._dialect.around_text
-        empty_text = " ".join(f"{self._book.literal(mark)}?" for mark in (before, after) if mark)
+        empty_text = " ".join(_choice(self._book.literal, ("", mark)) for mark in (before, after))
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
         """The rule of any text with calls in it, each of them held from its mark on. Raises Inexpressible."""
         self._write(tools, several=several and bool(self._dialect.opening))
-        free = without((self._mark,))
+        free = text_without((self._mark,))
         text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
         before, after = self._dialect.around_text
         if before:
+            begun, ended = (_choice(self._book.literal, ("", mark)) for mark in (before, after))
             calls = f"({self._book.literal(self._mark)} marked)?"
-            return (
-                f"{self._book.literal(before)}? {text}? {self._book.literal(after)}? {calls} {self._trails()}"
-            )
+            return f"{begun} {text}? {ended} {calls} {self._trails()}"
         return f"({marked})* {text}?" if several else f"({marked} | {text}?)"
 
     def _write(self, tools: Sequence[Tool], *, several: bool) -> None:
@@ -92,7 +91,7 @@ class CallRules:
     def _call(self, number: int, tool: Tool) -> str:
         try:
             if re.fullmatch(self._dialect.tools, tool.name) is None or self._is_keyword(tool.name):
-                raise Inexpressible((), f"the dialect cannot write a call of a tool named {tool.name!r}")
+                raise CannotWrite((), f"the dialect cannot write a call of a tool named {tool.name!r}")
             body = self._arguments(number, tool)
         except Inexpressible as fault:
             raise Inexpressible((tool.place, *fault.path), fault.why) from None
@@ -159,7 +158,7 @@ class CallRules:
             case Braced():
                 is_name = re.compile(form.names).fullmatch
                 braced = BracedNotation(
-                    self._book, form, lambda name: is_name(name) is not None, self._complaint
+                    self._book, form, lambda name: is_name(name) is not None, self._complaint, forms.strict
                 )
                 values = ValueRules(self._book, forms, braced, self._complaint)
                 return f'"{{" {values.listed(one, braced.key)} "}}"'
@@ -170,7 +169,7 @@ class CallRules:
                 return ValueRules(self._book, forms, notation, self._complaint).form(one)
 
     def _json_notation(self, ends: Sequence[str], forms: SchemaForms) -> JsonNotation:
-        return JsonNotation(self._book, ends, self._complaint, gap_rule(self._book, forms.root))
+        return JsonNotation(self._book, ends, self._complaint, gap_rule(self._book, forms.root), forms.strict)
 
     def _keywords(self, form: Keywords, forms: SchemaForms, one: Form) -> str:
         values = ValueRules(self._book, forms, self._json_notation(form.ends, forms), self._complaint)
@@ -190,7 +189,9 @@ class _TaggedRules:
         self._form = form
         self._forms = forms
         self._complaint = complaint
-        notation = JsonNotation(book, form.ends, complaint, gap_rule(book, forms.root), order=form.order)
+        notation = JsonNotation(
+            book, form.ends, complaint, gap_rule(book, forms.root), forms.strict, order=form.order
+        )
         self._values = ValueRules(book, forms, notation, complaint)
 
     def parameters(self, one: Form) -> str:
@@ -202,18 +203,19 @@ class _TaggedRules:
             path = (*one.path, "properties", name)
             try:
                 rule = self._book.rule(f"{self._breaks()} {self._parameter(name, schema, path)}")
-            except Inexpressible:
-                if required or (
-                    self._forms.strict and schema is not False and not self._forms.of(schema, path)
-                ):
+            except Inexpressible as fault:
+                if required or (self._forms.strict and not isinstance(fault, CannotWrite)):
                     raise
                 continue
             rules.append(rule if required else f"{rule}?")
         if not rules:
-            return NOTHING
+            return self._no_parameters()
         if self._form.without_parameters is not None and all(rule.endswith("?") for rule in rules):
             rules = [self._at_least_one(rules)]
         return " ".join([*rules, self._breaks()])
+
+    def _no_parameters(self) -> str:
+        return NOTHING if self._form.without_parameters is not None else self._breaks() or NOTHING
 
     def _at_least_one(self, rules: Sequence[str]) -> str:
         first = (f"{rule[:-1]} {' '.join(rules[place + 1 :])}" for place, rule in enumerate(rules))
@@ -221,19 +223,24 @@ class _TaggedRules:
 
     def _parameter(self, name: str, schema: Any, path: Path) -> str:
         if re.fullmatch(self._form.names, name) is None:
-            raise Inexpressible(path, f"the dialect cannot write a parameter named {name!r}")
+            raise CannotWrite(path, f"the dialect cannot write a parameter named {name!r}")
         forms = self._forms.of(schema, path)
         texts = [one for one in forms if one.kind == "string"]
         others = [one for one in forms if one.kind != "string"]
-        if texts and any(map(is_free, texts)) and not self._form.is_flagged:
-            # All other JSON is a text, too, and read as what it is; but `null` may be none.
-            texts = [one for one in texts if is_free(one)][:1]
-            others = [one for one in others if one.kind == "null"]
-        written, faults = [], []
+        has_null = False
+        if texts and not self._form.is_flagged:
+            # Of terminals the longest wins, so a text swallows the word null: it is one of the texts.
+            has_null = any(one.kind == "null" for one in others)
+            others = [one for one in others if one.kind != "null"]
+            if any(map(is_free, texts)):
+                # All other JSON is a text, too, and read as what it is.
+                texts, others = [one for one in texts if is_free(one)][:1], []
+        written, faults = list[str](), list[Inexpressible]()
         for one in texts:
+            trims = self._form.trims and not (is_free(one) and _is_read_exactly(schema, forms))
             try:
-                trims = self._form.trims and not (is_free(one) and _is_read_exactly(schema, forms))
-                written.append(f"{self._opening(self._form.opening, name)} {self._text(one, trims=trims)}")
+                text = self._text(one, trims=trims, has_null=has_null)
+                written.append(f"{self._opening(self._form.opening, name)} {text}")
             except Inexpressible as fault:
                 faults.append(fault)
         if others:
@@ -241,8 +248,11 @@ class _TaggedRules:
                 written += self._json(name, others, schema, path)
             except Inexpressible as fault:
                 faults.append(fault)
-        if not written or (faults and self._forms.strict and any("pattern" in one.path for one in faults)):
-            raise faults[0] if faults else Inexpressible(path, "no value fits it")
+        for found in faults:
+            if not written or (self._forms.strict and not isinstance(found, CannotWrite)):
+                raise found
+        if not written:
+            raise CannotWrite(path, "no value fits it")
         return one_of(written)
 
     def _json(self, name: str, others: Sequence[Form], schema: Any, path: Path) -> list[str]:
@@ -259,27 +269,32 @@ class _TaggedRules:
             written.append(f"{opening} {rule} {closing}")
         return written
 
-    def _text(self, one: Form, *, trims: bool) -> str:
+    def _text(self, one: Form, *, trims: bool, has_null: bool = False) -> str:
         form = self._form
-        pattern = text_pattern(one, form.ends, self._pattern_complaint)
-        if form.has_null_word:
-            pattern = no_null(pattern)
+        pattern = text_pattern(one, form.ends, self._pattern_complaint, strict=self._forms.strict)
         if form.quoted is None:
-            return self._book.ended_by(trimmed(pattern) if trims else pattern, form.closing)
+            whole = self._nulls(trimmed(pattern) if trims else pattern, has_null=has_null)
+            return self._book.ended_by(whole, form.closing)
         start, end = form.quoted
-        bare = trimmed(on_one_line(pattern, form.quoted_for))
-        quoted = f"{self._book.literal(start)} {self._book.ended_by(pattern, end + form.closing)}"
+        bare = self._nulls(trimmed(on_one_line(pattern, form.quoted_for)), has_null=has_null)
+        inside = self._nulls(pattern, has_null=False)
+        quoted = f"{self._book.literal(start)} {self._book.ended_by(inside, end + form.closing)}"
         return f"({self._book.ended_by(bare, form.closing)} | {quoted})"
+
+    def _nulls(self, pattern: str, *, has_null: bool) -> str:
+        if has_null:
+            return f'({pattern}) | "null"'
+        return no_null(pattern) if self._form.has_null_word else pattern
 
     def _free_parameters(self, one: Form) -> str:
         """Of a tool that declares none: any, if it allows any."""
         others = one.schema.get("additionalProperties", True)
         if others is False:
-            return NOTHING
+            return self._no_parameters()
         path = (*one.path, "additionalProperties")
         if parameter_kind(others, self._forms.root) is Kind.JSON:
             self._forms.fault(path, "parameters without declared names can only be strings in this dialect")
-            return NOTHING
+            return self._no_parameters()
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
         before, after = self._form.opening.split(NAME)
         name = self._book.terminal(r"/[A-Za-z_][A-Za-z0-9_]{0,63}/")
@@ -320,4 +335,4 @@ def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
     written = [literal(text) for text in texts if text]
     if not written:
         return ""
-    return one_of(written) + ("?" if "" in texts else "")
+    return f"({' | '.join(written)})" + ("?" if "" in texts else "")

@@ -52,6 +52,10 @@ class Inexpressible(Exception):
         self.why = why
 
 
+class CannotWrite(Inexpressible):
+    """The dialect itself has no way to write it: where it need not be written, it is left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """`kind` is a JSON type; `schema` has the keywords of `_MEANING` only."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
-from scheduler.grammar.schema_forms import Form, Inexpressible
+from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible
 from scheduler.grammar.vocabulary import quoted
 
 _ANY = "(?s:.*)"
@@ -37,6 +37,11 @@ def escaped(text: str) -> str:
     )
 
 
+def text_without(ends: Sequence[str]) -> str:
+    """Any text, and no special token: a complement alone has their bytes, too."""
+    return f"/{_ANY}/ & {without(ends)}"
+
+
 def without(ends: Sequence[str]) -> str:
     """A conjunct: none of `ends` occurs."""
     return f"~/{_ANY}({'|'.join(map(escaped, ends))}){_ANY}/" if ends else f"/{_ANY}/"
@@ -57,16 +62,18 @@ def lacking(end: str) -> str:
     return f"^[^{first}]*({first}{rest})*$" if others else f"^[^{first}]*$"
 
 
-def text_pattern(form: Form, ends: Sequence[str], complaint: Callable[[str], str | None]) -> str:
+def text_pattern(
+    form: Form, ends: Sequence[str], complaint: Callable[[str], str | None], *, strict: bool
+) -> str:
     """The pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a pattern.
 
-    Raises Inexpressible if there are none, or a pattern cannot be used.
+    Raises Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
     """
     schema, conjuncts = form.schema, [without(ends)]
     if (choices := form.choices) is not None:
         carried = [text for text in choices if not any(end in text for end in ends)]
         if not carried:
-            raise Inexpressible(form.path, "the dialect cannot write any of its values")
+            raise CannotWrite(form.path, "the dialect cannot write any of its values")
         conjuncts.append("(" + " | ".join(map(quoted, carried)) + ")")
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:
@@ -74,12 +81,13 @@ def text_pattern(form: Form, ends: Sequence[str], complaint: Callable[[str], str
     if (asked := schema.get("pattern")) is not None:
         pattern = f"/{_searched(str(asked))}/"
         why = complaint(pattern) if _has_plain_anchors(str(asked)) else "its anchors cannot be used here"
-        if why is not None:
+        if why is None:
+            conjuncts.append(pattern)
+        elif strict:
             raise Inexpressible((*form.path, "pattern"), why)
-        conjuncts.append(pattern)
     if (name := schema.get("format")) in FORMATS:
         conjuncts.append(f"/{FORMATS[str(name)]}/")
-    return " & ".join([f"/{_ANY}/" if len(conjuncts) == 1 else conjuncts.pop(), *conjuncts])
+    return " & ".join([f"/{_ANY}/", *conjuncts])
 
 
 def trimmed(pattern: str) -> str:

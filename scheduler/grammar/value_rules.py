@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from scheduler.answer.dialects.description import Braced, Order
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
-from scheduler.grammar.schema_forms import Form, Inexpressible, Path, SchemaForms
+from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms
 from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options
@@ -60,6 +60,8 @@ class JsonNotation:
     ends: Sequence[str]
     complaint: Complaint
     gap: str
+    strict: bool
+    """Whether a pattern that cannot be used is a fault; else it is ignored."""
     name: str = "json"
     nests: bool = True
     order: Order = Order.DECLARED
@@ -77,7 +79,7 @@ class JsonNotation:
             return self._text(length_bounds(schema))
         inner = {"type": "string", **schema, "allOf": [{"pattern": lacking(end)} for end in self.ends]}
         if (why := self.complaint({"json_schema": inner})) is not None:
-            if "pattern" in schema:
+            if "pattern" in schema and self.strict:
                 raise Inexpressible((*form.path, "pattern"), why)
             return self._text(length_bounds(schema))
         return self.book.rule(f"%json {json.dumps(inner, ensure_ascii=False)}")
@@ -98,6 +100,7 @@ class BracedNotation:
     form: Braced
     is_name: Callable[[str], bool]
     complaint: Complaint
+    strict: bool
     gap: str = NOTHING
     name: str = "braced"
 
@@ -119,7 +122,7 @@ class BracedNotation:
         def complaint(pattern: str) -> str | None:
             return self.complaint({"lark_grammar": f"start: T\nT: {pattern}\n"})
 
-        pattern = text_pattern(form, self.form.ends, complaint)
+        pattern = text_pattern(form, self.form.ends, complaint, strict=self.strict)
         return (
             f"{self.book.literal(self.form.string_mark)} {self.book.ended_by(pattern, self.form.string_mark)}"
         )
@@ -183,11 +186,11 @@ class ValueRules:
     def form(self, form: Form) -> str:
         """Raises Inexpressible."""
         if form.kind in ("array", "object") and not self._notation.nests:
-            raise Inexpressible(form.path, f"the dialect cannot write a value of type {form.kind!r}")
+            raise CannotWrite(form.path, f"the dialect cannot write a value of type {form.kind!r}")
         if (choices := form.choices) is not None:
             written = [self._notation.constant(value) for value in choices]
             if not (carried := [rule for rule in written if rule is not None]):
-                raise Inexpressible(form.path, "the dialect cannot write any of its values")
+                raise CannotWrite(form.path, "the dialect cannot write any of its values")
             return one_of(carried)
         match form.kind:
             case "string":
@@ -211,7 +214,7 @@ class ValueRules:
             except Inexpressible as fault:
                 faults.append(fault)
         if not written:
-            raise faults[0] if faults else Inexpressible(path, "no value fits it")
+            raise faults[0] if faults else CannotWrite(path, "no value fits it")
         return one_of(written)
 
     def _number(self, form: Form) -> str:
@@ -266,12 +269,10 @@ class ValueRules:
             try:
                 key = key_of(name)
                 if key is None:
-                    raise Inexpressible(path, f"the dialect cannot write the name {name!r}")
+                    raise CannotWrite(path, f"the dialect cannot write the name {name!r}")
                 rules.append((f"{key} {self.value(schema, path)}", required))
-            except Inexpressible:
-                if required or (
-                    self._forms.strict and schema is not False and not self._forms.of(schema, path)
-                ):
+            except Inexpressible as fault:
+                if required or (self._forms.strict and not isinstance(fault, CannotWrite)):
                     raise
         return self._in_order(rules, f"{quoted(comma)} {self._notation.gap if comma == ',' else ''}")
 

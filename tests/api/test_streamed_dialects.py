@@ -65,7 +65,8 @@ def test_chats_stream_what_they_complete(name: str) -> None:
                 kinds = [event.type async for event in stream]
                 streamed = await stream.get_final_completion()
         assert kinds.count("tool_calls.function.arguments.delta") > FEWEST_DELTAS
-        for answer in (whole, streamed):
+        answers: list[Any] = [whole, streamed]
+        for answer in answers:
             (choice,) = answer.choices
             assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
             assert choice.message.tool_calls is not None
@@ -90,7 +91,8 @@ def test_responses_stream_what_they_create(name: str) -> None:
                 kinds = [event.type async for event in stream]
                 streamed = await stream.get_final_response()
         assert kinds.count("response.function_call_arguments.delta") > FEWEST_DELTAS
-        for response in (whole, streamed):
+        responses: list[Any] = [whole, streamed]
+        for response in responses:
             (item,) = response.output
             assert item.type == "function_call"
             assert (item.name, json.loads(item.arguments)) == ("write", ARGUMENTS)
@@ -112,7 +114,8 @@ def test_messages_stream_what_they_create(name: str) -> None:
                 kinds = [event.type async for event in stream]
                 streamed = await stream.get_final_message()
         assert kinds.count("input_json") > FEWEST_DELTAS
-        for message in (whole, streamed):
+        messages: list[Any] = [whole, streamed]
+        for message in messages:
             (block,) = message.content
             assert block.type == "tool_use"
             assert (block.name, block.input, message.stop_reason) == ("write", ARGUMENTS, "tool_use")

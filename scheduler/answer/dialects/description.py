@@ -38,7 +38,7 @@ class JsonObject:
     """The arguments are one JSON object."""
 
     ends: tuple[str, ...]
-    """What no string in it can contain: whoever reads the call would end it there."""
+    """What no string in it can contain: a reader would end the call there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Tagged:
     part of the value."""
     closing: str
     ends: tuple[str, ...]
-    """What a value cannot contain: whoever reads the call would end the value, or the call, there."""
+    """What a value cannot contain: a reader would end the value, or the call, there."""
     json_opening: str = ""
     """Of a value that is no string, where it differs, so that a value says itself what it is. With NAME and,
     in some, TYPE."""

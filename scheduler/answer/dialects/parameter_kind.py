@@ -62,8 +62,11 @@ def parser_view(parameters: Schema) -> dict[str, Any]:
 def read_bare(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
     """What bare text means for a parameter that may be a string: JSON of another type if the schema takes it,
     else the text itself."""
-    if parameter_kind(schema, root) is not Kind.MIXED:
-        return text
+    return read_mixed(text, schema, root, budget) if parameter_kind(schema, root) is Kind.MIXED else text
+
+
+def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
+    """The same where strings and other types are allowed."""
     try:
         value = json.loads(text)
         if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):

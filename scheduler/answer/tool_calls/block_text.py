@@ -33,7 +33,8 @@ class BlockText:
         """Raises NotAsWritten for a name that cannot be sent."""
         if not name:
             raise NotAsWritten("it names no tool")
-        call = WrittenCall(self.calls.start(name, call_id), self.calls.schema(name), self.calls.budget)
+        types = self.calls.types.setdefault(name, {})
+        call = WrittenCall(self.calls.start(name, call_id), self.calls.schema(name), self.calls.budget, types)
         self.written.append(call)
         self.sent_to = self.stream.position
         return call
@@ -45,6 +46,7 @@ class BlockText:
     def ended(self) -> None:
         """The newest call is whole."""
         self.calls.ended += 1
+        self.written[-1].ended = True
         self.whole_to = self.stream.position
 
     def one_call(self, text: str, syntax: ToolSyntax | None = None) -> ParsedCall:

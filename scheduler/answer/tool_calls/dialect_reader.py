@@ -125,7 +125,7 @@ class DialectReader:
     def _unreadable(self, why: Exception) -> UnreadableCall:
         """Of the call that was begun; if none was, of the text behind the calls that are over."""
         written = self._block.written
-        if written and not written[-1].done:
+        if written and not written[-1].ended:
             rest = self.raw[self._block.sent_to :]
             if _is_json(written[-1].sent + rest):
                 rest = self.raw[self._block.begun_at :]

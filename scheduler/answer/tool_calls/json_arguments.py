@@ -211,5 +211,15 @@ def takes_strings(schema: Any) -> bool:
         return True
     kinds = schema.get("type")
     if kinds is None:
+        branches = schema.get("anyOf", schema.get("oneOf"))
+        if isinstance(branches, list) and not schema.keys() & {"allOf", "$ref", "enum", "const"}:
+            # A branch that takes any string, as of an optional text.
+            return any(
+                isinstance(one, Mapping) and one.keys() <= _OF_ANY_STRING and takes_strings(one)
+                for one in branches
+            )
         return not any(name in schema for name in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const"))
     return kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+
+
+_OF_ANY_STRING = {"type", "title", "description", "default", "examples"}

@@ -18,6 +18,7 @@ _ESCAPES = {
 }
 """Of Python, which leaves any other letter with its backslash."""
 _OCTAL_OR_NAMED = "01234567N"
+_HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
 """How many digits follow the letter of an escape."""
 
@@ -106,4 +107,6 @@ class KeywordCalls:
         digits = ""
         while len(digits) < length:
             digits += yield from self._stream.character()
+        if not _HEX.issuperset(digits):
+            raise NotAsWritten("no escape of Python")
         return chr(int(digits, 16))

@@ -54,6 +54,8 @@ class Calls:
         self.started = 0
         self.ended = 0
         """Those of a block that are whole before its end."""
+        self.types: dict[str, dict[str, frozenset[str]]] = {}
+        """JSON types of parameters by tool, as they are looked up."""
 
     @cached_property
     def definitions(self) -> list[dict[str, Any]]:

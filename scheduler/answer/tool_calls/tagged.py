@@ -12,12 +12,14 @@ from json import loads
 from typing import Any
 
 from scheduler.answer.dialects.description import BREAK, NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
-from scheduler.answer.dialects.parameter_kind import Kind, json_types, parameter_kind, read_bare
+from scheduler.answer.dialects.parameter_kind import read_mixed
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
 from scheduler.answer.tool_calls.written_call import WrittenCall
 
+_TEXT = {"string"}
+"""The JSON types of what is always text."""
 _LONGEST_SPACE = 64
 _BEGINNINGS = {
     "string": "",
@@ -114,9 +116,10 @@ class TaggedCalls:
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
         """A value in a dialect that puts marks around a text with line breaks: only those are long."""
         yield from self._stream.space()
-        is_text = parameter_kind(call.property_schema(key), call.schema) is Kind.TEXT
-        if not is_text or not (yield from self._stream.optional(start)):
-            yield from self._whole(call, key, opening, None)
+        types = call.json_types(key)
+        is_quoted = yield from self._stream.optional(start)
+        if not is_quoted or "string" not in types or (yield from self._begins_json(types)):
+            yield from self._whole(call, key, opening, None, before=start if is_quoted else "")
             return
         yield call.begin_string(key)
         yield from self._block.text_until(call, [end])
@@ -129,32 +132,36 @@ class TaggedCalls:
         schema = call.property_schema(key)
         if is_text is not None:
             return is_text and takes_strings(schema)
-        types = json_types(schema, call.schema)
-        if types == {"string"}:
+        types = call.json_types(key)
+        if types == _TEXT:
             return _choices(schema) is None
         return "string" in types and not (yield from self._begins_json(types))
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
         """Whether the value may turn out to be one of the other types."""
+        if types == _TEXT:
+            return False
         for length in range(len(self._lead) + 1, _LONGEST_SPACE):
             start = (yield from self._stream.peek(length))[:length]
             if (first := start.strip()) or len(start) < length:
                 return any(first[:1] in _BEGINNINGS[kind] for kind in types)
         return True
 
-    def _whole(self, call: WrittenCall, key: str, opening: str, is_text: bool | None) -> Pieces:
+    def _whole(
+        self, call: WrittenCall, key: str, opening: str, is_text: bool | None, before: str = ""
+    ) -> Pieces:
+        """`before`: what was read of the value."""
         text, _ = yield from self._stream.until(self._ends)
-        own = text.removeprefix(self._lead)
+        own = before + text.removeprefix(self._lead)
         schema = call.property_schema(key)
-        kind = Kind.JSON if is_text is not None else parameter_kind(schema, call.schema)
-        match kind:
-            case Kind.TEXT:
-                plain = self._unquoted(own)
-                value = plain if plain in (_choices(schema) or ()) else plain.strip()
-            case Kind.MIXED:
-                value = read_bare(self._unquoted(own), schema, call.schema, call.budget)
-            case Kind.JSON:
-                value = self._by_the_parser(call.started.name, key, opening, own)
+        types = call.json_types(key)
+        if is_text is not None or "string" not in types:
+            value = self._by_the_parser(call.started.name, key, opening, own)
+        elif types == _TEXT:
+            plain = self._unquoted(own)
+            value = plain if plain in (_choices(schema) or ()) else plain.strip()
+        else:
+            value = read_mixed(self._unquoted(own), schema, call.schema, call.budget)
         yield call.member(key, value)
         self._block.sent()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.answer.dialects.parameter_kind import json_types
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import json_text
 from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
@@ -12,15 +13,26 @@ from scheduler.events import ToolCallArguments, ToolCallStarted
 
 
 class WrittenCall:
-    def __init__(self, started: ToolCallStarted, schema: Schema, budget: StepBudget) -> None:
+    def __init__(
+        self,
+        started: ToolCallStarted,
+        schema: Schema,
+        budget: StepBudget,
+        types: dict[str, frozenset[str]] | None = None,
+    ) -> None:
+        """`types`: those of the tool's parameters that were looked up in the answer before."""
         self.started = started
         self.schema = schema
         self.budget = budget
+        self._types = {} if types is None else types
         self._sent: list[str] = []
         self._members = 0
         self.inside_member = False
         """Whether the model is in the middle of an argument: what it has written may be half a path."""
         self.done = False
+        """Whether its arguments are whole."""
+        self.ended = False
+        """Whether its end mark came, too."""
 
     @property
     def sent(self) -> str:
@@ -35,6 +47,13 @@ class WrittenCall:
             return SchemaCheck(self.schema, self.budget).resolve(schema)
         except StepsExhausted:
             return None
+
+    def json_types(self, key: str) -> frozenset[str]:
+        """The JSON types that the schema of one argument allows. Looked up once: a client's schema can make
+        that cost milliseconds."""
+        if key not in self._types:
+            self._types[key] = json_types(property_schema(self.schema, key), self.schema)
+        return self._types[key]
 
     def json(self, text: str) -> ToolCallArguments:
         """JSON text of the arguments as it is."""

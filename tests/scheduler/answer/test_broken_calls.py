@@ -70,6 +70,12 @@ BROKEN = {
     ),
     "no-quote": ("pythonic", '<|tool_call_start|>[edit_file(text="a<|tool_call_end|>'),
     "no-bracket": ("pythonic", '<|tool_call_start|>[edit_file(text="a", whole=3<|tool_call_end|>'),
+    "kimi-without-end": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_call_begin|>functions.edit-file:1<|tool_call_argument_begin|>"
+        '{"text": "a"}<|tool_calls_section_end|>',
+    ),
     "kimi": (
         "kimi_k2",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit-file:0<|tool_call_argument_begin|>"
@@ -84,8 +90,10 @@ def test_a_call_that_breaks_after_its_name_is_malformed(case: str) -> None:
     parser, raw = BROKEN[case]
     message = read(parser, raw)
     (call,) = message.malformed
-    assert (call.text, call.index, len(message.names)) == (raw, 0, 1)
-    assert not is_json(message.arguments[0])
+    assert raw.endswith(call.text)
+    assert call.text.count("edit") == 1
+    assert call.index == len(message.names) - 1
+    assert [is_json(arguments) for arguments in message.arguments] == [True] * call.index + [False]
     assert message.text == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.bounded_regex import limit_module
+from scheduler.answer.bounded_regex import limit_module, time_limit
 from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
@@ -259,6 +260,13 @@ def test_every_pattern_of_a_reader_is_limited(parser: str) -> None:
         assert not [value for value in values if isinstance(value, regex.Pattern | re.Pattern)]
         assert regex not in values
         assert re not in values
+
+
+def test_the_collector_waits_for_a_parser() -> None:
+    """Its pauses count as CPU time, too, and are longer than the limit in a server with a large heap."""
+    with time_limit(1.0):
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
+from scheduler.answer.dialects.parameter_kind import json_types
 from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.tool_calls import dialect_reader
 from scheduler.answer.tool_calls.reading import Calls, read_block
@@ -206,10 +207,11 @@ HELD_BACK = 60
 
 
 @EVERY
-def test_a_long_text_leaves_while_it_is_written(name: str) -> None:
+@pytest.mark.parametrize("key", ["text", "maybe"])
+def test_a_long_text_leaves_while_it_is_written(key: str, name: str) -> None:
     """The name when it is certain, and each character when it can be no mark any more."""
     template = TEMPLATES[name]
-    raw = template.render([(name_in(template), {"text": LONG})])
+    raw = template.render([(name_in(template), {key: LONG})])
     answer = pipeline(form(template.parser), tools=tools_for(template))
     message = Message()
     sent = []
@@ -220,7 +222,7 @@ def test_a_long_text_leaves_while_it_is_written(name: str) -> None:
     begun = raw.index("if a")
     ended = raw.rindex("'no'")
     assert message.names == [name_in(template)]
-    assert sent[begun - 1] <= len('{"text": "')
+    assert sent[begun - 1] <= len(f'{{"{key}": "')
     for position in range(begun, ended):
         written = json.dumps(raw[begun:position])
         # A text in JSON or Python has its escapes already.
@@ -246,3 +248,12 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
     ]
     with without_the_whole_block():
         assert read(template, raw, []).calls == tuple(made)
+
+
+def test_a_parameters_types_are_looked_up_once() -> None:
+    """A client can write a schema for which that takes milliseconds, and a model many values."""
+    template = TEMPLATES["qwen3_coder"]
+    raw = template.render([(TOOL.name, {"whole": number}) for number in range(5)])
+    with patch("scheduler.answer.tool_calls.written_call.json_types", wraps=json_types) as looked_up:
+        read(template, raw, [])
+    assert looked_up.call_count == 1

@@ -30,7 +30,7 @@ from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.dialect_tokenizer import DialectTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.dialects import MUSE, form
 
 WEATHER = Tool(
     "get_weather",
@@ -168,12 +168,14 @@ def test_a_choice_of_no_call_leaves_what_was_asked_for() -> None:
 
 
 def test_what_asks_for_nothing_has_no_grammar() -> None:
-    """Nor have strict tools in a dialect whose calls are not JSON: there they are read as ever."""
+    """A strict tool asks for its calls to be held, in every dialect that can be; else it is read as ever."""
     assert preparation("hermes").prepare(request()).grammar == ""
     assert preparation("hermes").prepare(request(tools=(TIME,))).grammar == ""
     assert preparation("hermes").prepare(request(tools=(WEATHER,))).grammar != ""
     other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
-    assert other.prepare(request(tools=(WEATHER,))).grammar == ""
+    assert other.prepare(request(tools=(WEATHER,))).grammar != ""
+    unheld = Preparation(DialectTokenizer(MUSE, ()), FOLDER, hold_calls="auto")
+    assert unheld.prepare(request(tools=(WEATHER,))).grammar == ""
 
 
 def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
@@ -223,12 +225,12 @@ def test_what_cannot_be_held_to_is_refused_by_its_place(
     assert len(refused.value.message) < 1000
 
 
-def test_dialects_without_json_calls_cannot_be_made_to_call() -> None:
-    """Refused by name; so is a text that is held to something, where such calls are on offer."""
-    other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
-    with pytest.raises(UnsupportedParameter, match=r"tool_choice: .* as JSON"):
+def test_a_dialect_that_cannot_be_held_is_refused_by_its_name_and_the_reason() -> None:
+    """Where a call must be made; so is a text that is held to something, in an answer format with headers."""
+    other = Preparation(DialectTokenizer(MUSE, ()), FOLDER)
+    with pytest.raises(UnsupportedParameter, match=r"tool_choice: .* muse_spark, which names the tool both"):
         other.prepare(request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED))
-    with pytest.raises(UnsupportedParameter, match=r"guided_choice: .* as JSON"):
+    with pytest.raises(UnsupportedParameter, match=r"guided_choice: .* muse_spark"):
         other.prepare(request(OneOf(("a",), "guided_choice"), tools=(TIME,)))
 
 

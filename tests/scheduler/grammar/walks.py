@@ -29,6 +29,7 @@ from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
 from scheduler.answer.splitter import Kind, Opened, Section
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
+from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.link.grammar_limits import parser_limits
 from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
@@ -113,11 +114,11 @@ DIALECTS: dict[str, Walked] = {
 class Walker:
     """Walks in one dialect."""
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, dialect: str, hold_calls: HoldCalls = "strict") -> None:
         walked = DIALECTS[dialect]
         self.form = walked.form
         self.tokenizer = DialectTokenizer(walked.form, walked.marks)
-        self.prepared_by = Preparation(self.tokenizer, FOLDER)
+        self.prepared_by = Preparation(self.tokenizer, FOLDER, hold_calls=hold_calls)
         described = dialect_of(walked.form, lambda text: text in walked.marks)
         assert isinstance(described, Dialect)
         self.dialect = described
@@ -228,12 +229,13 @@ class Walker:
         assert isinstance(prepared.request.prompt, ChatPrompt)
         tools, written = prepared.request.prompt.tools, self.text(tokens)
         schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
+        fits = {name: jsonschema.Draft202012Validator(schema).validate for name, schema in schemas.items()}
         judged = self.read_by_mlx_lm(written, tools)
         _, read = self.read(tokens, prepared)
         assert read, "no call"
         assert [name for name, _ in judged] == [name for name, _ in read]
         for name, arguments in [*judged, *read]:
-            jsonschema.validate(arguments, schemas[name])
+            fits[name](arguments)
         for tool, arguments in read:
             for name, value in arguments.items():
                 # Of a parameter that its schema does not name, nobody knows whether it is text.
@@ -294,8 +296,8 @@ def main() -> None:
     options = parser.parse_args()
     for dialect in options.dialects:
         started, finished, endless = time.monotonic(), 0, 0
-        schemas = options.walks // 10
-        for text in walks(dialect, schemas + schemas // 5, 10, options.seed):
+        schemas = options.walks // 20
+        for text in walks(dialect, schemas + schemas // 5, 20, options.seed):
             finished += text is not None
             endless += text is None
             if finished == options.walks:
