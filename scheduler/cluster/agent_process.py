@@ -16,6 +16,8 @@ from scheduler.link.process import LaunchFailed
 
 _log = structlog.get_logger("cluster")
 _STOP_SECONDS = 2.0
+_END_SECONDS = 5.0
+"""For all of its end: what is left of a process that SIGKILL does not end is the system's."""
 """From end of file to SIGKILL: it holds nothing."""
 _KEPT_LINES = 20
 
@@ -51,7 +53,7 @@ class AgentProcess:
             try:
                 await session(stream)
             finally:
-                with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
                     await trio.aclose_forcefully(stream)
                     with trio.move_on_after(_STOP_SECONDS):
                         await process.wait()

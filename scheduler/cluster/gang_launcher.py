@@ -14,7 +14,7 @@ import trio
 
 from scheduler.cluster.host_messages import HOST_ROLE
 from scheduler.cluster.order import HostOrder, HostStarter, RankOrder
-from scheduler.cluster.remote_launcher import RemoteLauncher, host_link
+from scheduler.cluster.remote_launcher import CLOSE_SECONDS, RemoteLauncher, host_link
 from scheduler.link.listener import Listener
 from scheduler.link.messages import RankGroup
 from scheduler.link.process import Exit, LaunchFailed, LaunchRefused, Session
@@ -100,7 +100,7 @@ class GangLauncher:
             _log.info("rank_started", rank=rank, host=link.host, pid=started)
             await link.follow()
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
                 await link.aclose()
 
     def _rank_order(self, rank: int) -> RankOrder:

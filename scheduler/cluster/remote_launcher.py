@@ -27,6 +27,8 @@ _CONNECT_SECONDS = 10.0
 """From a host process's start to its connection: it tries before it says that it is started."""
 _ENGINE_SECONDS = 40.0
 """From there to the engine's start: it may wait for the device, and has to connect once more."""
+CLOSE_SECONDS = 1.0
+"""For closing a connection, which waits for nobody."""
 _DUMP_SECONDS = 3.0
 """For the stacks of a hung engine, and the way there and back."""
 
@@ -67,7 +69,7 @@ class RemoteLauncher:
                     await self._end(host, channel)
                     nursery.cancel_scope.cancel()
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
                 await host.aclose()
         return Exit(host.returncode, host.last_stderr)
 
@@ -87,7 +89,7 @@ class RemoteLauncher:
                     raise LaunchFailed(started)
                 stream, _ = await _connected(engine, where)
             except BaseException:
-                with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
                     await link.aclose()
                 raise
         _log.info("engine_started", host=link.host, pid=started)
