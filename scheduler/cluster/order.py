@@ -12,6 +12,9 @@ import msgspec
 
 from scheduler.link.wire_struct import WireStruct
 
+BLAS_VARIABLE = "PENSTOCK_BLAS"
+"""In an order's environment: `--blas` for that machine, "auto", "off" or a library there; unset: off."""
+
 
 class HostOrder(WireStruct, frozen=True):
     """Its tokens are secrets: it reaches the host process by stdin, never by an argument or the environment,

@@ -13,7 +13,7 @@ import trio
 
 from scheduler.cluster.host_link import HostLink
 from scheduler.cluster.host_messages import ENGINE_ROLE, HOST_ROLE, AbortEngine, KillEngine
-from scheduler.cluster.order import HostOrder, HostStarter
+from scheduler.cluster.order import BLAS_VARIABLE, HostOrder, HostStarter
 from scheduler.errors import LinkError
 from scheduler.link.channel import Channel
 from scheduler.link.hello import HelloRefused
@@ -42,15 +42,17 @@ class RemoteLauncher:
         port: int,
         stop_seconds: float,
         environment: Mapping[str, str] | None = None,
+        blas: str = "off",
     ) -> None:
         """`addresses`, `port`: by which that machine reaches `listener`, which must be serving.
-        `environment`: variables that the engine gets beside those of its machine."""
+        `environment`: variables that the engine gets beside those of its machine. `blas`: which fast BLAS
+        is to be made there, on a plain Linux CPU."""
         self._starter = starter
         self._listener = listener
         self._addresses = tuple(addresses)
         self._port = port
         self._stop_seconds = stop_seconds
-        self._environment = tuple((environment or {}).items())
+        self._environment = ((BLAS_VARIABLE, blas), *(environment or {}).items())
 
     async def run(self, session: Session) -> Exit:
         host, channel = await self._launch()

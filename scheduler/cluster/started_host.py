@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from scheduler.cluster.host import DIAL_SECONDS, FAILED, STARTED
-from scheduler.cluster.order import HostOrder
+from scheduler.cluster.order import BLAS_VARIABLE, HostOrder
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.user_cache import user_cache_folder
 
-BLAS_VARIABLE = "PENSTOCK_BLAS"
-"""As `--blas` of the server, for an engine on this machine: from the order, or its own; unset: off."""
 _ROOT = str(Path(__file__).parents[2])
 _START_SECONDS = DIAL_SECONDS + 20.0
 """Python's start and imports on a busy machine, and the connection to the front."""
@@ -62,7 +60,7 @@ def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -
     # The same checkout as this process has, whatever its working folder is.
     paths = [_ROOT, environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    if (blas := {**environment, **dict(order.environment)}.get(BLAS_VARIABLE, "off")) != "off":
+    if (blas := dict(order.environment).get(BLAS_VARIABLE, "off")) != "off":
         try:
             environment = prepare(blas, user_cache_folder(environment)).environment(environment)
         except OptionError as error:

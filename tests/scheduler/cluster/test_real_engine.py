@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from scheduler.cluster.order import HostOrder
-from scheduler.cluster.started_host import BLAS_VARIABLE, HostNotStarted, start_host
+from scheduler.cluster.order import BLAS_VARIABLE, HostOrder
+from scheduler.cluster.started_host import HostNotStarted, start_host
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.model_source import EMBEDDED
 from scheduler.link.channel import Channel
