@@ -12,9 +12,6 @@ import msgspec
 
 from scheduler.link.wire_struct import WireStruct
 
-BLAS_VARIABLE = "PENSTOCK_BLAS"
-"""In an order's environment: `--blas` for that machine, "auto", "off" or a library there; unset: off."""
-
 
 class HostOrder(WireStruct, frozen=True):
     """Its tokens are secrets: it reaches the host process by stdin, never by an argument or the environment,
@@ -29,6 +26,8 @@ class HostOrder(WireStruct, frozen=True):
     """64 hex digits, for one connection: the engine's."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the engine gets beside those of its machine."""
+    blas: str = "off"
+    """`--blas` of that machine: "auto", "off" or a library there."""
 
     def __repr__(self) -> str:
         return f"HostOrder(addresses={self.addresses!r}, port={self.port})"

@@ -13,7 +13,7 @@ import trio
 
 from scheduler.cluster.host_link import HostLink
 from scheduler.cluster.host_messages import ENGINE_ROLE, HOST_ROLE, AbortEngine, KillEngine
-from scheduler.cluster.order import BLAS_VARIABLE, HostOrder, HostStarter
+from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.errors import LinkError
 from scheduler.link.channel import Channel
 from scheduler.link.hello import HelloRefused
@@ -52,7 +52,8 @@ class RemoteLauncher:
         self._addresses = tuple(addresses)
         self._port = port
         self._stop_seconds = stop_seconds
-        self._environment = ((BLAS_VARIABLE, blas), *(environment or {}).items())
+        self._environment = tuple((environment or {}).items())
+        self._blas = blas
 
     async def run(self, session: Session) -> Exit:
         host, channel = await self._launch()
@@ -74,7 +75,9 @@ class RemoteLauncher:
         """Raise LaunchFailed or LaunchRefused, after which nothing is left there."""
         async with self._listener.expect(HOST_ROLE) as host, self._listener.expect(ENGINE_ROLE) as engine:
             where = self._starter.describe()
-            order = HostOrder(self._addresses, self._port, host.token, engine.token, self._environment)
+            order = HostOrder(
+                self._addresses, self._port, host.token, engine.token, self._environment, self._blas
+            )
             try:
                 await self._start(order, where)
             except LaunchFailed:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from scheduler.cluster.host import DIAL_SECONDS, FAILED, STARTED
-from scheduler.cluster.order import BLAS_VARIABLE, HostOrder
+from scheduler.cluster.order import HostOrder
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.user_cache import user_cache_folder
@@ -60,9 +60,9 @@ def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -
     # The same checkout as this process has, whatever its working folder is.
     paths = [_ROOT, environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    if (blas := dict(order.environment).get(BLAS_VARIABLE, "off")) != "off":
+    if order.blas != "off":
         try:
-            environment = prepare(blas, user_cache_folder(environment)).environment(environment)
+            environment = prepare(order.blas, user_cache_folder(environment)).environment(environment)
         except OptionError as error:
             raise HostNotStarted(str(error)) from error
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scheduler.cluster.order import BLAS_VARIABLE, HostOrder
+from scheduler.cluster.order import HostOrder
 from scheduler.cluster.started_host import HostNotStarted, start_host
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.model_source import EMBEDDED
@@ -83,8 +83,7 @@ def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> 
     """Of the model that it has found for itself, where the server's folder does not exist."""
     fingerprint = portable_fingerprint(EMBEDDED_FOLDER)
     here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
-    remote = OverTcp(LocalStarter(tmp_path), environment={BLAS_VARIABLE: "auto"})
-    there, tokens = ask(remote, load("/the/servers/own", fingerprint))
+    there, tokens = ask(OverTcp(LocalStarter(tmp_path)), load("/the/servers/own", fingerprint))
     assert tokens == expected
     assert (there.fingerprint, there.host) == (fingerprint, socket.gethostname())
     assert (here.fingerprint, here.host) == ("", socket.gethostname())
@@ -109,7 +108,6 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
 
 def test_a_blas_that_is_not_on_that_machine_is_named() -> None:
     """Before anything is started."""
-    blas = ((BLAS_VARIABLE, "/no/such/library.so"),)
-    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas)
+    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas="/no/such/library.so")
     with pytest.raises(HostNotStarted, match=r"/no/such/library\.so"):
         start_host(order)
