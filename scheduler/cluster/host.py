@@ -1,12 +1,13 @@
 """The host process: `python -m scheduler.cluster.host`, which runs one engine for a front on another machine.
 
-Its order comes by stdin (`order.py`). It connects to the front, detaches itself from its parent, and hangs on
-that connection alone: what started it may die, and at the connection's end it ends its engine and itself.
+Its order comes by stdin (`order.py`). It connects to the front, goes on without a parent, and hangs on that
+connection alone: what started it may die, and at the connection's end it ends its engine and itself.
 Standard library and `scheduler/link` only: it lives beside every engine.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -60,9 +61,22 @@ class _FrontGone(Exception):
 
 
 def main() -> NoReturn:
-    order = HostOrder.decode(sys.stdin.buffer.read())
-    environment = {**os.environ, **dict(order.environment)}
+    arguments = argparse.ArgumentParser(prog="python -m scheduler.cluster.host")
+    arguments.add_argument("--control", type=int, help="The connection; without it: connect, and detach.")
+    control = arguments.parse_args().control
+    text = sys.stdin.buffer.read()
+    order = HostOrder.decode(text)
     host = socket.gethostname()
+    environment = {**os.environ, **dict(order.environment)}
+    if control is None:
+        _connect_and_detach(order, host, text)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    Host(order, socket.socket(fileno=control), host, environment).run()
+    os._exit(0)
+
+
+def _connect_and_detach(order: HostOrder, host: str, text: bytes) -> NoReturn:
     try:
         control = dial(
             order.addresses, order.port, order.host_token, HOST_ROLE, host=host, seconds=DIAL_SECONDS
@@ -70,13 +84,17 @@ def main() -> NoReturn:
     except (DialFailed, HelloRefused) as error:
         print(FAILED, error, flush=True)
         sys.exit(1)
-    if process_id := os.fork():
-        # The child has no parent from now on that could end it, or wait for it.
-        print(STARTED, process_id, flush=True)
-        os._exit(0)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    Host(order, control, host, environment).run()
+    # Not a fork of this process: on macOS one that has looked up a name must not go on in a child.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scheduler.cluster.host", "--control", str(control.fileno())],
+        pass_fds=[control.fileno()],
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(text)
+    process.stdin.close()
+    # From now on it has no parent that could end it, or would have to wait for it.
+    print(STARTED, process.pid, flush=True)
     os._exit(0)
 
 

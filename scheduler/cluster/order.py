@@ -26,8 +26,6 @@ class HostOrder(WireStruct, frozen=True):
     """64 hex digits, for one connection: the engine's."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the engine gets beside those of its machine."""
-    blas: str = "off"
-    """`--blas` of that machine: "auto", "off" or a library there."""
 
     def __repr__(self) -> str:
         return f"HostOrder(addresses={self.addresses!r}, port={self.port})"

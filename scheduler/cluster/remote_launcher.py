@@ -42,18 +42,15 @@ class RemoteLauncher:
         port: int,
         stop_seconds: float,
         environment: Mapping[str, str] | None = None,
-        blas: str = "off",
     ) -> None:
         """`addresses`, `port`: by which that machine reaches `listener`, which must be serving.
-        `environment`: variables that the engine gets beside those of its machine. `blas`: which fast BLAS
-        is to be made there, on a plain Linux CPU."""
+        `environment`: variables that the engine gets beside those of its machine."""
         self._starter = starter
         self._listener = listener
         self._addresses = tuple(addresses)
         self._port = port
         self._stop_seconds = stop_seconds
         self._environment = tuple((environment or {}).items())
-        self._blas = blas
 
     async def run(self, session: Session) -> Exit:
         host, channel = await self._launch()
@@ -75,9 +72,7 @@ class RemoteLauncher:
         """Raise LaunchFailed or LaunchRefused, after which nothing is left there."""
         async with self._listener.expect(HOST_ROLE) as host, self._listener.expect(ENGINE_ROLE) as engine:
             where = self._starter.describe()
-            order = HostOrder(
-                self._addresses, self._port, host.token, engine.token, self._environment, self._blas
-            )
+            order = HostOrder(self._addresses, self._port, host.token, engine.token, self._environment)
             try:
                 await self._start(order, where)
             except LaunchFailed:

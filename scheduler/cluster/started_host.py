@@ -18,6 +18,8 @@ from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.user_cache import user_cache_folder
 
+BLAS_VARIABLE = "PENSTOCK_BLAS"
+"""As `--blas` of the server, for an engine on this machine: from the order, or its own; unset: off."""
 _ROOT = str(Path(__file__).parents[2])
 _START_SECONDS = DIAL_SECONDS + 20.0
 """Python's start and imports on a busy machine, and the connection to the front."""
@@ -60,9 +62,9 @@ def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -
     # The same checkout as this process has, whatever its working folder is.
     paths = [_ROOT, environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    if order.blas != "off":
+    if (blas := {**environment, **dict(order.environment)}.get(BLAS_VARIABLE, "off")) != "off":
         try:
-            environment = prepare(order.blas, user_cache_folder(environment)).environment(environment)
+            environment = prepare(blas, user_cache_folder(environment)).environment(environment)
         except OptionError as error:
             raise HostNotStarted(str(error)) from error
     try:

@@ -25,9 +25,11 @@ def refusal(first: Ready, other: Ready) -> str:
     ]
     if not different:
         return ""
+    remedy = " (one for all: --weights-dtype)" if other.weights_dtype != first.weights_dtype else ""
     here, there = other.host or "this machine", first.host or "this machine"
     return (
-        f"the engine on {here} is unlike this pool's, whose first one runs on {there}: {'; '.join(different)}"
+        f"the engine on {here} is unlike this pool's, whose first one runs on {there}:"
+        f" {'; '.join(different)}{remedy}"
     )
 
 

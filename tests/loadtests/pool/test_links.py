@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import trio
-from click.testing import CliRunner
 
-from loadtests.pool.commands import links_command, of_links
-from loadtests.pool.links import SOCKET_PAIR, LinkCost
+from loadtests.chaos import report
+from loadtests.pool.commands import of_links
+from loadtests.pool.links import SOCKET_PAIR, LinkCost, LinksPlan, run
 from loadtests.pool.relay import Relay
 
 LOOPBACK = "127.0.0.1"
 
 
-def test_every_link_is_measured_and_compared_with_the_socket_pair(tmp_path: Path) -> None:
+def test_every_link_is_measured_and_compared_with_the_socket_pair() -> None:
     """An engine gives tokens by each of them, and the front needs time for them."""
-    options = {"delays-ms": 1, "step-ms": 2, "slots": 2, "seconds": 0.5, "rounds": 1, "out": tmp_path}
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    done = CliRunner().invoke(links_command, arguments)
-    assert done.exit_code == 0, done.output
-    measured = json.loads((tmp_path / "links.json").read_text())["measured"]
-    assert [one["delay_ms"] for one in measured] == [SOCKET_PAIR, 0, 1]
-    assert all(one["tokens_per_second"] > 0 for one in measured)
-    assert all(one["cpu_seconds_per_token"] > 0 for one in measured)
+    notes: list[str] = []
+    plan = LinksPlan(delays_ms=(0, 1), step_seconds=0.002, slots=2, seconds=0.5, rounds=1)
+    found = run(plan, notes.append)
+    assert [one.link for one in found] == ["socket pair", "TCP", "TCP, 1 ms one way"]
+    assert all(one.tokens_per_second > 0 for one in found)
+    assert all(one.cpu_seconds_per_token > 0 for one in found)
+    assert len(notes) == 3
+    assert "every answer was whole" in report.text("Links", [], list(of_links(found)))
 
 
 def test_the_report_has_medians_and_shares() -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from scheduler.cluster.order import HostOrder
-from scheduler.cluster.started_host import HostNotStarted, start_host
+from scheduler.cluster.started_host import BLAS_VARIABLE, HostNotStarted, start_host
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.model_source import EMBEDDED
 from scheduler.link.channel import Channel
@@ -83,7 +83,8 @@ def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> 
     """Of the model that it has found for itself, where the server's folder does not exist."""
     fingerprint = portable_fingerprint(EMBEDDED_FOLDER)
     here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
-    there, tokens = ask(OverTcp(LocalStarter(tmp_path)), load("/the/servers/own", fingerprint))
+    remote = OverTcp(LocalStarter(tmp_path), environment={BLAS_VARIABLE: "auto"})
+    there, tokens = ask(remote, load("/the/servers/own", fingerprint))
     assert tokens == expected
     assert (there.fingerprint, there.host) == (fingerprint, socket.gethostname())
     assert (here.fingerprint, here.host) == ("", socket.gethostname())
@@ -108,6 +109,7 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
 
 def test_a_blas_that_is_not_on_that_machine_is_named() -> None:
     """Before anything is started."""
-    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas="/no/such/library.so")
+    blas = ((BLAS_VARIABLE, "/no/such/library.so"),)
+    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas)
     with pytest.raises(HostNotStarted, match=r"/no/such/library\.so"):
         start_host(order)

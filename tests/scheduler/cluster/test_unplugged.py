@@ -26,7 +26,8 @@ from tests.contracts.journal import request
 from tests.fakes.local_hosts import LocalStarter
 from tests.scheduler.link.real_engine import started, until_gone
 
-_FRONT, _OTHER = "10.213.77.1", "10.213.77.2"
+_NETWORK = f"10.213.{os.getpid() % 250}"
+_FRONT, _OTHER = f"{_NETWORK}.1", f"{_NETWORK}.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +56,25 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespace
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root on Linux, and iproute2")
     name, cable = f"penstock-{os.getpid()}", f"pen{os.getpid()}"
+    namespace = Namespace(name)
     try:
-        _run("ip", "netns", "add", name)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this system makes no network namespaces: {error.stderr.strip()}")
-    try:
-        namespace = Namespace(name)
-        _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "cable", "netns", name)
-        _run("ip", "address", "add", f"{_FRONT}/30", "dev", cable)
-        _run("ip", "link", "set", cable, "up")
-        namespace.run("ip", "address", "add", f"{_OTHER}/30", "dev", "cable")
-        namespace.run("ip", "link", "set", "cable", "up")
+        try:
+            _run("ip", "netns", "add", name)
+            _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "cable", "netns", name)
+            _run("ip", "address", "add", f"{_FRONT}/30", "dev", cable)
+            _run("ip", "link", "set", cable, "up")
+            namespace.run("ip", "address", "add", f"{_OTHER}/30", "dev", "cable")
+            namespace.run("ip", "link", "set", "cable", "up")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this system makes no network namespaces: {error.stderr.strip()}")
         python = tmp_path / "python"
         python.write_text(f'#!/bin/sh\nexec ip netns exec {name} {sys.executable} "$@"\n')
         python.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(python))
         yield namespace
     finally:
-        _run("ip", "netns", "delete", name)
-        subprocess.run(["ip", "link", "delete", cable], capture_output=True, check=False)
+        for undo in (("netns", "delete", name), ("link", "delete", cable)):
+            subprocess.run(["ip", *undo], capture_output=True, check=False)
 
 
 def test_an_unplugged_machine_is_dead_after_nine_seconds_on_both_sides(

@@ -29,10 +29,10 @@ def test_machines_may_differ(fields: dict[str, object]) -> None:
     [
         ({"fingerprint": "cd" * 32}, "model cdcdcdcdcdcd, not abababababab"),
         ({"vocabulary": 9}, "vocabulary 9, not 8192"),
-        ({"weights_dtype": "float16"}, "weights dtype float16, not bfloat16"),
+        ({"weights_dtype": "float16"}, "weights dtype float16, not bfloat16 (one for all: --weights-dtype)"),
         (
             {"vocabulary": 9, "weights_dtype": "float16"},
-            "vocabulary 9, not 8192; weights dtype float16, not bfloat16",
+            "vocabulary 9, not 8192; weights dtype float16, not bfloat16 (one for all: --weights-dtype)",
         ),
     ],
 )
