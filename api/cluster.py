@@ -18,6 +18,7 @@ from scheduler.cluster.agent_process import AgentProcess
 from scheduler.cluster.cluster import Cluster
 from scheduler.cluster.order import HostStarter
 from scheduler.cluster.remote_launcher import RemoteLauncher
+from scheduler.cluster.started_host import BLAS_VARIABLE
 from scheduler.config import SupervisionConfig
 from scheduler.errors import StartupError
 from scheduler.link.listener import Listener
@@ -38,6 +39,7 @@ class RayEngines:
         self._listener = Listener()
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
+        # Each machine makes its own.
         self._blas = "off" if settings.engine == "scripted" else settings.blas
         self._stop_seconds = SupervisionConfig().stop_seconds
         self._cluster = Cluster(
@@ -76,5 +78,10 @@ class RayEngines:
     def _launcher(self, starter: HostStarter) -> EngineLauncher:
         # The cluster adds the addresses, of which Ray may have to tell the first.
         return RemoteLauncher(
-            starter, self._listener, self._addresses, self._port, self._stop_seconds, blas=self._blas
+            starter,
+            self._listener,
+            self._addresses,
+            self._port,
+            self._stop_seconds,
+            {BLAS_VARIABLE: self._blas},
         )
