@@ -19,6 +19,7 @@ from scheduler.cluster.cluster import Cluster, RankStarter
 from scheduler.cluster.gang_launcher import GangLauncher
 from scheduler.cluster.order import HostStarter
 from scheduler.cluster.remote_launcher import RemoteLauncher
+from scheduler.cluster.started_host import BLAS_VARIABLE
 from scheduler.config import SupervisionConfig
 from scheduler.errors import StartupError
 from scheduler.link.listener import Listener
@@ -40,6 +41,7 @@ class RayEngines:
         self._hosts = settings.rank_hosts
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
+        # Each machine makes its own.
         self._blas = "off" if settings.engine == "scripted" else settings.blas
         self._stop_seconds = SupervisionConfig().stop_seconds
         self._cluster = Cluster(
@@ -94,5 +96,10 @@ class RayEngines:
                 blas=self._blas,
             )
         return RemoteLauncher(
-            starter, self._listener, self._addresses, self._port, self._stop_seconds, blas=self._blas
+            starter,
+            self._listener,
+            self._addresses,
+            self._port,
+            self._stop_seconds,
+            {BLAS_VARIABLE: self._blas},
         )

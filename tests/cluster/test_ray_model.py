@@ -17,7 +17,7 @@ from tests.end_to_end.serving import Served, eventually, start, stop
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 
 

@@ -15,7 +15,7 @@ from tests.cluster.machines import Machines, machines
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 _SECONDS = 90
 
