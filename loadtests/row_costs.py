@@ -63,10 +63,12 @@ def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[
     tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")
     preparation = Preparation(tokenizer, inspect(folder))
     loops = {}
+    # In every row's prompt, so that all rows have the same context.
+    tools = (_ENDLESS_CALL,) if feature == "calls" else ()
     for rows in FEATURED_ROWS[feature]:
         features = [feature if row < rows else None for row in range(ROWS)]
         loops[rows] = _decoding(
-            folder, [_submit(preparation, row, each, steps) for row, each in enumerate(features)]
+            folder, [_submit(preparation, row, each, steps, tools) for row, each in enumerate(features)]
         )
     turns: dict[int, list[tuple[float, float]]] = {rows: [] for rows in loops}
     for _ in range(max(1, steps // _STEPS_A_TURN)):
@@ -103,14 +105,16 @@ def _turn(loop: EngineLoop) -> tuple[float, float]:
     return (time.perf_counter() - started) / _STEPS_A_TURN, (time.process_time() - worked) / _STEPS_A_TURN
 
 
-def _submit(preparation: Preparation, row: int, feature: Feature | None, steps: int) -> Submit:
+def _submit(
+    preparation: Preparation, row: int, feature: Feature | None, steps: int, tools: tuple[Tool, ...]
+) -> Submit:
     """Submit a row that outlasts `steps` and the steps that prefill other rows."""
     max_tokens = steps + 100
     request = GenerationRequest(
         f"row-{row}",
         ChatPrompt(
             ({"role": "user", "content": f"say {row}"},),
-            tools=(_ENDLESS_CALL,) if feature == "calls" else (),
+            tools=tools,
             tool_choice=ToolChoice.REQUIRED if feature == "calls" else ToolChoice.AUTO,
             reasoning=Reasoning(enabled=False),
         ),

@@ -13,8 +13,7 @@ from scheduler.request import Tool, ToolChoice
 MAX_TOOLS = 1024
 
 STRICT = Partly(
-    "a grammar enforces it in every dialect of calls but muse_spark; there the server converts"
-    " arguments to it"
+    "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
 )
 
 
