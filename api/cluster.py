@@ -19,7 +19,6 @@ from scheduler.cluster.cluster import Cluster, RankStarter
 from scheduler.cluster.gang_launcher import GangLauncher
 from scheduler.cluster.order import HostStarter
 from scheduler.cluster.remote_launcher import RemoteLauncher
-from scheduler.cluster.started_host import BLAS_VARIABLE
 from scheduler.config import SupervisionConfig
 from scheduler.errors import StartupError
 from scheduler.link.listener import Listener
@@ -101,5 +100,5 @@ class RayEngines:
             self._addresses,
             self._port,
             self._stop_seconds,
-            {BLAS_VARIABLE: self._blas},
+            blas=self._blas,
         )
