@@ -85,13 +85,16 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_snapshots(self, send: Send) -> None:
-        seen = 0
+        seen = sampled = 0
+        history = self._scheduler.history
         while not self._over():
             recent = self._scheduler.recent.since(seen)
             seen = recent[-1].number if recent else seen
             body = {**snapshot(self._scheduler), "model": self._model.name}
             body["models"] = [_model_line(model) for model in self._fleet]
             body["recent"] = rounded([asdict(one) for one in recent])
+            body["history"] = rounded(history.since(sampled))
+            sampled = history.number
             frame = sse.named(b"snapshot", _encoder.encode(body))
             if (inspection := self._inspection) is not None:
                 self._inspection = None

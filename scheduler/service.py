@@ -41,6 +41,7 @@ from scheduler.requests.stream import RequestStream as RequestStream
 from scheduler.system_sleep import SleepTime, SleepWatch
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.history import HistoryWatch, Work
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 from scheduler.token_ids import TokenIds
@@ -105,6 +106,8 @@ class Scheduler:
         self._queue = IntakeQueue(config.intake)
         self._admission = Admission(self._queue)
         sleep = SleepTime()
+        self._history_watch = HistoryWatch(self.metrics, self._work)
+        self.history = self._history_watch.history
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
@@ -123,6 +126,7 @@ class Scheduler:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expiry.run)
                 nursery.start_soon(self._sleep_watch.run)
+                nursery.start_soon(self._history_watch.run)
                 try:
                     await self.pool.run()
                 except EngineNeverReady as error:
@@ -285,6 +289,9 @@ class Scheduler:
         """The machine slept. An engine's process may wake later than this one, its device later still."""
         self.pool.woke(now)
         self._expiry.woke()
+
+    def _work(self) -> Work:
+        return Work(len(self._queue), len(self.pool), self.recent.number)
 
     # --- as the pool's listener
 

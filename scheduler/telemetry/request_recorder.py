@@ -134,14 +134,15 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
-        self._number = 0
+        self.number = 0
+        """Of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
         request, start = record.prepared.request, record.arrived_at
-        self._number += 1
+        self.number += 1
         self._kept.append(
             RecentRequest(
-                number=self._number,
+                number=self.number,
                 id=request.public_id,
                 tenant=request.tenant,
                 session=request.session or "",
