@@ -23,6 +23,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
+from scheduler.engine.waits import Waits
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
@@ -38,6 +39,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     UnloadAdapter,
+    WaitReason,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
 
@@ -82,6 +84,7 @@ class EngineLoop:
         self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
         self._admissions = 0
         self._last_plan = StepPlan()
+        self._waits = Waits()
 
     @property
     def idle(self) -> bool:
@@ -147,12 +150,14 @@ class EngineLoop:
             self._waiting[sequence.request_id] = sequence
 
     def _refuse(self, sequence: Sequence, refusal: RequestRefused) -> None:
+        self._waits.forget(sequence.request_id)
         self._backend.forget(sequence)
         self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
 
     def _cancel(self, request_id: int) -> None:
         if (waiting := self._waiting.pop(request_id, None)) is not None:
             self._backend.forget(waiting)
+            self._waits.forget(request_id)
         else:
             if self._slots.release(request_id) is None:
                 return  # It ended by itself; its Retired is already sent.
@@ -184,7 +189,14 @@ class EngineLoop:
             chunk_ceiling=self._ceiling.tokens,
         )
         self._last_plan = plan(state, now)
+        self._waits.look(self._reasons(self._last_plan), now)
         return self._last_plan
+
+    def _reasons(self, todo: StepPlan) -> dict[int, WaitReason]:
+        """Return why each waiting sequence is not admitted. The plan knows only those that are ready."""
+        unready: WaitReason = "preparation" if self._slots.free > 0 else "slot"
+        admitted = {admit.sequence.request_id for admit in todo.admit}
+        return {one: todo.waits.get(one, unready) for one in self._waiting if one not in admitted}
 
     def _ready(self) -> list[Sequence]:
         """Return the waiting sequences whose prerequisites are done."""
@@ -237,6 +249,7 @@ class EngineLoop:
         sequence.requeue()
         self._waiting = {sequence.request_id: sequence, **self._waiting}
         self._meter.preemptions += 1
+        self._waits.preempted(sequence.request_id, self._clock())
 
     def _admit(self, admit: Admit) -> None:
         sequence = admit.sequence
@@ -249,6 +262,7 @@ class EngineLoop:
             self._refuse(sequence, refusal)
         else:
             self._slots.take(sequence)
+            self._waits.admitted(sequence.request_id, self._clock())
 
     def _emit_pending(self) -> StepResult:
         result = self._backend.emit_pending()
@@ -279,7 +293,7 @@ class EngineLoop:
         if retired and self.idle and self._memory_watch.shared:
             # No later step reports what is free now.
             self._memory_watch.look(self._clock())
-        if result.tokens or result.prefills or retired or self._limit_set:
+        if result.tokens or result.prefills or retired or self._limit_set or self._waits:
             self._limit_set = False
             frames.append(
                 StepOutput(
@@ -288,6 +302,7 @@ class EngineLoop:
                     retired,
                     self._counters(),
                     list(result.prompt_logprobs),
+                    self._waits.take(self._clock()),
                 )
             )
         frames += self._replies

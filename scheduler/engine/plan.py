@@ -19,6 +19,7 @@ from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import WaitReason
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""
@@ -98,6 +99,8 @@ class StepPlan:
     """Computed tokens of the prompt in prefill that has most of them."""
     step_bytes: int = 0
     """What the step takes of memory at most, beyond what is held; 0 where nothing bounds it."""
+    waits: abc.Mapping[int, WaitReason] = field(default_factory=dict)
+    """Why a waiting sequence is not admitted, by request id."""
 
 
 def plan(state: EngineState, now: float) -> StepPlan:
@@ -105,7 +108,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
     admissions = _admissions(state, running, state.free_slots + len(preempt), now)
-    membership = StepPlan(tuple(preempt), admissions.kept, tuple(admissions.admit))
+    membership = StepPlan(tuple(preempt), admissions.kept, tuple(admissions.admit), waits=admissions.waits)
     prompts = [row for row in admissions.rows if row.prefilling]
     if state.has_pending and prompts:
         return replace(membership, emit_pending=True, reason="emit_pending")
@@ -197,11 +200,13 @@ def _as_admitted(admit: Admit, admission: int) -> Sequence:
 
 @dataclass(slots=True)
 class _Admissions:
-    """`rows`: running rows, then the admitted ones as they will be. `keep`: tokens by request id."""
+    """`rows`: running rows, then the admitted ones as they will be. `keep`: tokens by request id. `waits`:
+    why the others are not admitted."""
 
     rows: list[Sequence]
     admit: list[Admit] = field(default_factory=list)
     keep: dict[int, int] = field(default_factory=dict)
+    waits: dict[int, WaitReason] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[Keep, ...]:
@@ -212,16 +217,23 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
     """Return which sequences to admit beside these rows, and what the rows must put into the prefix cache
     before."""
     found = _Admissions(list(running))
+    rest: WaitReason = "slot"
+    """Of those that the loop below does not reach."""
     if free_slots <= 0 or not state.waiting:
+        found.waits.update((sequence.request_id, rest) for sequence in state.waiting)
         return found
     restorable, memory, rows = state.restorable, state.memory, found.rows
     room_bytes = 0 if memory is None else memory.room_bytes(rows)
     room = state.allowance.room
     saving = room is not None and room.saving
-    if room is not None:
-        room_bytes = min(room_bytes, room.for_admission(rows, state.begun))
+    scarce: WaitReason = "kv_cache"
+    if room is not None and (guarded := room.for_admission(rows, state.begun)) < room_bytes:
+        room_bytes, scarce = guarded, "memory"
     for sequence in state.waiting:
-        if len(found.admit) == free_slots or (rows and not state.allowance.admits):
+        if len(found.admit) == free_slots:
+            break
+        if rows and not state.allowance.admits:
+            rest = "memory"
             break
         known = 0
         if restorable != "never" and not sequence.unscored:
@@ -229,6 +241,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
             leader, shared = _best_leader(sequence, rows, restorable)
             if leader is not None and shared >= known + SCAFFOLD_TOKENS:
                 if leader.computed_tokens < shared:
+                    found.waits[sequence.request_id] = "prefix"
                     continue
                 if restorable == "anywhere":
                     found.keep[leader.request_id] = max(shared, found.keep.get(leader.request_id, 0))
@@ -238,13 +251,19 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
             # A row alone always runs: its prompt was checked on arrival, and everything else can be evicted.
             if rows and coming_bytes > room_bytes:
                 if now - sequence.arrived_at > PATIENCE_SECONDS:
+                    rest = scarce
                     break  # Smaller ones have passed it for long enough: reserve what becomes free for it.
+                found.waits[sequence.request_id] = scarce
                 continue
             room_bytes -= coming_bytes
         checkpoints = _checkpoints(sequence, state.waiting, known) if restorable == "at_checkpoints" else ()
         admit = Admit(sequence, known, left_in_place(sequence, known, rows, saving), checkpoints)
         rows.append(_as_admitted(admit, state.admissions + len(found.admit)))
         found.admit.append(admit)
+    reached = {*found.waits, *(admit.sequence.request_id for admit in found.admit)}
+    for sequence in state.waiting:
+        if sequence.request_id not in reached:
+            found.waits[sequence.request_id] = rest
     return found
 
 

@@ -21,7 +21,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_GRAMMAR_BYTES = 256 << 10
@@ -299,6 +299,21 @@ class PrefillOut(WireStruct, frozen=True):
     cached: int = 0
 
 
+WaitReason: TypeAlias = Literal["slot", "prefix", "kv_cache", "memory", "preparation", "preempted", "nothing"]
+"""Why a request of the engine has no slot: all are taken, it follows another that computes its prefix, the KV
+budget has no room, the memory guard holds admission, its grammar or disk reads are not done, or it was
+preempted. "nothing": it has got one."""
+
+
+class WaitOut(WireStruct, frozen=True):
+    """What a request waits for now: sent when that changes, and not of one that gets a slot at once. It
+    changed `seconds_ago`, before the step that this is sent with."""
+
+    request_id: int
+    waits_for: WaitReason
+    seconds_ago: float = 0.0
+
+
 class PromptLogprobsOut(WireStruct, frozen=True):
     """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
     position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
@@ -351,6 +366,7 @@ class StepOutput(WireStruct, frozen=True, tag="step"):
     retired: list[Retired]
     counters: Counters
     prompt_logprobs: list[PromptLogprobsOut] = msgspec.field(default_factory=list)
+    waits: list[WaitOut] = msgspec.field(default_factory=list)
 
 
 class Fault(WireStruct, frozen=True, tag="fault"):

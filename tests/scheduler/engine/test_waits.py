@@ -1,0 +1,133 @@
+"""What requests without a slot wait for: why the plan does not admit them, and what the parent is told."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.memory import Memory
+from scheduler.engine.memory_guard import Allowance, Relief
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import PATIENCE_SECONDS, EngineState, plan
+from scheduler.engine.prefill import PrefillLimits
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engine.sequence import Sequence
+from scheduler.engine.waits import Waits
+from scheduler.link.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
+from tests.contracts.journal import prompt_of, request
+
+
+def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> EngineState:
+    defaults: dict[str, object] = {
+        "begun": frozenset(),
+        "free_slots": 4,
+        "restorable": "anywhere",
+        "cached_tokens": lambda sequence: 0,
+        "memory": None,
+        "pace": PrefillPace(2048),
+        "limits": PrefillLimits(8, 2048),
+    }
+    return EngineState(waiting, running, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def unlike(request_id: int, tokens: int = 20) -> Sequence:
+    return Sequence.of(request(request_id, prompt_of(tokens, request_id)))
+
+
+def test_a_plan_says_why_each_is_not_admitted() -> None:
+    """All slots are taken, or the guard holds admission."""
+    waiting = [unlike(number) for number in range(3)]
+    assert plan(state_of(waiting, [], free_slots=0), 0.0).waits == dict.fromkeys(range(3), "slot")
+    assert plan(state_of(waiting, [], free_slots=2), 0.0).waits == {2: "slot"}
+    held = Allowance(Relief.HOLD)
+    assert plan(state_of(waiting, [unlike(9)], allowance=held), 0.0).waits == dict.fromkeys(
+        range(3), "memory"
+    )
+
+
+def test_a_follower_waits_for_its_prefix() -> None:
+    """Until its leader has computed it."""
+    prefix = prompt_of(100, 1)
+    leader, follower = (Sequence.of(request(n, prefix + [400 + n] * 30)) for n in range(2))
+    assert plan(state_of([leader, follower], []), 0.0).waits == {1: "prefix"}
+    leader.computed_tokens = 100
+    assert plan(state_of([follower], [leader]), 0.0).waits == {}
+
+
+def test_who_does_not_fit_waits_for_the_kv_cache() -> None:
+    """And after its patience those behind it do, too: what becomes free is reserved for it."""
+    row, large, small = unlike(0), unlike(1, 4000), unlike(2)
+    memory = Memory(2000, RowBytes(token_bytes=1), 0, lambda: 0)
+    assert plan(state_of([large, small], [row], memory=memory), 0.0).waits == {1: "kv_cache"}
+    late = plan(state_of([large, small], [row], memory=memory), PATIENCE_SECONDS + 1)
+    assert late.waits == {1: "kv_cache", 2: "kv_cache"}
+
+
+def test_a_preempted_one_stays_preempted_until_it_has_a_slot() -> None:
+    """Whatever keeps it from one meanwhile; and each change is told once."""
+    waits = Waits()
+    waits.preempted(1, 10.0)
+    waits.look({1: "kv_cache", 2: "slot"}, 11.0)
+    assert waits.take(12.0) == [WaitOut(1, "preempted", 2.0), WaitOut(2, "slot", 1.0)]
+    waits.look({1: "slot", 2: "slot"}, 13.0)
+    assert not waits
+    waits.admitted(1, 14.0)
+    waits.admitted(3, 14.0)
+    assert waits.take(14.0) == [WaitOut(1, "nothing")]
+
+
+class Told:
+    """A loop with one slot, and what it told of each request."""
+
+    def __init__(self, slots: int) -> None:
+        self._loop = EngineLoop(
+            ScriptedBackend(ScriptedPlan(prefill_tokens_per_step=8)), slots, PrefillPace(512), lambda: 0.0
+        )
+        self.reasons: dict[int, list[WaitReason]] = {}
+        self.retired: set[int] = set()
+
+    def turn(self, commands: list[ToEngine]) -> None:
+        for frame in self._loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            for wait in frame.waits:
+                assert wait.request_id not in self.retired, "the parent does not know it any more"
+                self.reasons.setdefault(wait.request_id, []).append(wait.waits_for)
+            self.retired |= {retired.request_id for retired in frame.retired}
+
+    def rest(self) -> None:
+        while not self._loop.idle:
+            self.turn([])
+
+
+def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
+    told = Told(slots=1)
+    told.turn([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
+    told.rest()
+    assert told.reasons == {2: ["slot", "nothing"]}
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=25), st.integers(1, 3))
+def test_what_is_told_ends_with_a_slot_or_with_the_request(
+    script: list[tuple[int, bool]], slots: int
+) -> None:
+    """For every schedule of arrivals and cancels: no reason twice in a row, and none after Retired."""
+    told = Told(slots)
+    cancelled: set[int] = set()
+    known: set[int] = set()
+    for number, cancel in script:
+        if not cancel and number not in known:
+            known.add(number)
+            told.turn([request(number, prompt_of(30, number % 3))])
+        elif cancel and number in known:
+            cancelled.add(number)
+            told.turn([Cancel(number)])
+    told.rest()
+    for number, reasons in told.reasons.items():
+        assert all(one != other for one, other in pairwise(reasons))
+        assert reasons[-1] == "nothing" or number in cancelled
+    assert told.retired == known
