@@ -151,6 +151,8 @@ class RunningStatistics:
     max_tokens: int
     age_seconds: float
     running_seconds: float | None
+    waits_for: str
+    """A `messages.WaitReason`, or that it awaits an engine; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
     TokenOut,
+    WaitOut,
 )
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
@@ -93,6 +94,7 @@ class Multiplexer:
     def _take(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
         record.move(Event.DISPATCH)
         record.engine = self._engine
+        record.time_line.submitted(self._clock(), self._engine)
         self._records[record.request_id] = record
         self._send_submit(record, message)
 
@@ -119,8 +121,10 @@ class Multiplexer:
         """
         now = self._clock()
         ends = {retired.request_id: retired for retired in output.retired}
+        for wait in output.waits:
+            self._route_wait(wait, now)
         for prefill in output.prefills:
-            self._route_prefill(prefill)
+            self._route_prefill(prefill, now)
         for scores in output.prompt_logprobs:
             self._route_prompt_logprobs(scores)
         for token in output.tokens:
@@ -137,9 +141,17 @@ class Multiplexer:
                 f"the engine sent output for request {request_id}, which it does not have"
             ) from None
 
-    def _route_prefill(self, prefill: PrefillOut) -> None:
+    def _route_wait(self, wait: WaitOut, now: float) -> None:
+        line = self._held(wait.request_id).time_line
+        if wait.waits_for == "nothing":
+            line.has_slot(now - wait.seconds_ago)
+        else:
+            line.waits(wait.waits_for, now - wait.seconds_ago)
+
+    def _route_prefill(self, prefill: PrefillOut, now: float) -> None:
         record = self._held(prefill.request_id)
         if record.listening:
+            record.time_line.chunk(now, prefill.done - prefill.cached)
             record.put_prefill(prefill.done, prefill.total, prefill.cached)
 
     def _route_prompt_logprobs(self, out: PromptLogprobsOut) -> None:
@@ -216,6 +228,7 @@ class Multiplexer:
                 continue
             record.move(Event.LOSE)
             record.lost_at = now if record.lost_at is None else record.lost_at
+            record.time_line.lost(now)
             if (ending := record.ending) is not None:
                 self._finish_without_retired(record, ending)
             else:

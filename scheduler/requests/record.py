@@ -16,6 +16,7 @@ from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
+from scheduler.requests.time_line import Phase, TimeLine
 from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4
@@ -71,6 +72,10 @@ class StreamRecord:
     end_token: TokenLogprobs | None = None
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
+    time_line: TimeLine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.time_line = TimeLine(self.arrived_at)
 
     def move(self, event: Event) -> None:
         self.state = move(self.state, event)
@@ -181,6 +186,8 @@ class StreamRecord:
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
+        if self.time_line.phase is not Phase.DECODE:
+            self.time_line.decode(now)
 
     def finish(self, by_engine: FinishReason, vector: bytes = b"") -> None:
         """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
@@ -230,7 +237,19 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             age_seconds=now - self.arrived_at,
             running_seconds=None if self.started_at is None else now - self.started_at,
+            waits_for=self.waits_for,
         )
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps it from running, once it has left the queue; empty: nothing is known to."""
+        match self.time_line.phase:
+            case Phase.WAITING:
+                return self.time_line.waits_for
+            case Phase.PREEMPTED | Phase.AWAITING_ENGINE as phase:
+                return phase.value
+            case _:
+                return ""
 
     def abandon(self) -> None:
         """The reader has left. Without an earlier final event the outcome is `cancelled`."""

@@ -1,8 +1,9 @@
 """OpenTelemetry spans of requests that have ended, made from the times in their records.
 
-A request is a span with three children: queue (tokenizing and waiting), prefill (from the engine to the first
-token) and decode. Nothing is made while it runs, so tracing costs no step and no token anything. Names are
-those of OpenTelemetry's semantic conventions for generative AI; attributes without one there begin with
+A request is a span whose children are the phases of its time line (`requests/time_line.py`): queue
+(tokenizing and waiting), prefill and decode; where it happened also waiting (for a slot, a prefix, memory),
+preempted, awaiting_engine and resumed. Nothing is made while it runs, so tracing costs no step and no token
+anything. Names are those of OpenTelemetry's semantic conventions for generative AI; attributes without one there begin with
 `penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
 """
 
@@ -26,11 +27,14 @@ from opentelemetry.util.types import AttributeValue
 
 from scheduler.request import ChatPrompt
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.time_line import Phase, phases
 from scheduler.telemetry.observation import FINISHED
 
 _TRACES_PATH = "/v1/traces"
 _CLIENTS_OWN = ("cancelled", "invalid")
 """Outcomes that are not the server's error."""
+_NAMES = {Phase.SUBMITTED: "prefill"}
+"""It ended before its engine said anything of it."""
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -68,9 +72,14 @@ class RequestSpans:
             span.set_status(Status(StatusCode.ERROR, record.outcome))
             span.set_attribute(ERROR_TYPE, record.outcome or "error")
         inside = trace.set_span_in_context(span)
-        for name, start, stop in _phases(record, now):
-            phase = self._tracer.start_span(name, inside, start_time=at(start))
-            phase.end(at(stop))
+        for phase in phases(record.time_line.spans(now)):
+            child = self._tracer.start_span(
+                _NAMES.get(phase.phase, phase.phase.value),
+                inside,
+                attributes={"penstock.waits_for": phase.waits_for} if phase.waits_for else None,
+                start_time=at(phase.start),
+            )
+            child.end(at(phase.end))
         span.end(at(now))
 
     def close(self) -> None:
@@ -111,18 +120,6 @@ class RequestSpans:
 def _parent(traceparent: str | None) -> Context:
     """Return the client's span; an invalid header starts a new trace."""
     return _propagator.extract({} if traceparent is None else {"traceparent": traceparent}, Context())
-
-
-def _phases(record: StreamRecord, now: float) -> list[tuple[str, float, float]]:
-    """Return name, start and end of each phase that began; the last one ends with the request."""
-    starts = (
-        ("queue", record.arrived_at),
-        ("prefill", record.dispatched_at),
-        ("decode", record.first_token_at),
-    )
-    begun = [(name, start) for name, start in starts if start is not None]
-    ends = [*(start for _, start in begun[1:]), now]
-    return [(name, start, end) for (name, start), end in zip(begun, ends, strict=True)]
 
 
 def otlp_spans(endpoint: str, model_name: str) -> RequestSpans:

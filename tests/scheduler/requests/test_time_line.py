@@ -1,0 +1,165 @@
+"""A request's time line: spans that follow each other without a gap, whatever happens and however often."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.link.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
+from scheduler.requests.time_line import MOST_SPANS, Phase, TimeLine, phases
+from tests.scheduler.requests.board import Board, step
+from tests.scheduler.requests.records import make_record
+
+
+def told(line: TimeLine, now: float) -> list[tuple[str, float, float]]:
+    return [
+        (span.phase.value + (f" for {span.waits_for}" if span.waits_for else ""), span.start, span.end)
+        for span in phases(line.spans(now))
+    ]
+
+
+def test_a_plain_request_is_queued_prefilled_and_decoded() -> None:
+    """Chunk by chunk; what it did since it was submitted is known with its first chunk."""
+    line = TimeLine(10.0)
+    line.submitted(11.0, "0")
+    assert told(line, 11.5)[-1] == ("submitted", 11.0, 11.5)
+    line.chunk(12.0, 100)
+    line.chunk(13.0, 150)
+    line.decode(13.0)
+    assert told(line, 20.0) == [("queue", 10.0, 11.0), ("prefill", 11.0, 13.0), ("decode", 13.0, 20.0)]
+    chunks = [(span.end, span.chunks, span.tokens) for span in line.spans(20.0) if span.chunks]
+    assert chunks == [(12.0, 1, 100), (13.0, 1, 50)]
+
+
+def test_it_says_what_it_waited_for_in_the_engine() -> None:
+    """From when it was submitted, and since when each reason held."""
+    line = TimeLine(0.0)
+    line.submitted(1.0, "0")
+    line.waits("slot", 1.5)
+    line.waits("prefix", 4.0)
+    assert (line.phase, line.waits_for) == (Phase.WAITING, "prefix")
+    line.has_slot(6.0)
+    line.chunk(7.0, 10)
+    line.decode(7.0)
+    assert told(line, 8.0) == [
+        ("queue", 0.0, 1.0),
+        ("waiting for slot", 1.0, 4.0),
+        ("waiting for prefix", 4.0, 6.0),
+        ("prefill", 6.0, 7.0),
+        ("decode", 7.0, 8.0),
+    ]
+
+
+def test_a_preemption_and_a_death_are_seen_with_what_was_computed_again() -> None:
+    """The engine reports no chunks of a resumed answer: it is resumed until its next token."""
+    line = TimeLine(0.0)
+    line.submitted(0.0, "0")
+    line.chunk(1.0, 10)
+    line.decode(1.0)
+    line.waits("preempted", 2.0)
+    line.has_slot(3.0)
+    line.decode(4.0)
+    line.lost(5.0)
+    line.submitted(6.0, "1")
+    line.decode(7.0)
+    assert told(line, 8.0) == [
+        ("queue", 0.0, 0.0),
+        ("prefill", 0.0, 1.0),
+        ("decode", 1.0, 2.0),
+        ("preempted", 2.0, 3.0),
+        ("resumed", 3.0, 4.0),
+        ("decode", 4.0, 5.0),
+        ("awaiting_engine", 5.0, 6.0),
+        ("resumed", 6.0, 7.0),
+        ("decode", 7.0, 8.0),
+    ]
+    assert [span.engine for span in line.spans(8.0)] == ["", *["0"] * 6, *["1"] * 2]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["submitted", "slot", "prefix", "preempted", "has_slot", "chunk", "decode", "lost"]),
+        st.floats(-1.0, 3.0),
+    ),
+    max_size=300,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(EVENTS)
+def test_whatever_happens_it_is_whole_and_bounded(events: list[tuple[str, float]]) -> None:
+    """From arrival to now without a gap, in at most MOST_SPANS, no chunk lost: also where the engine's ages
+    would overlap."""
+    line, now, chunks = TimeLine(5.0), 5.0, 0
+    for number, (event, seconds) in enumerate(events):
+        now = max(now, now + seconds)
+        at = min(now, now + seconds)
+        match event:
+            case "submitted":
+                line.submitted(now, "0")
+            case "has_slot":
+                line.has_slot(at)
+            case "chunk":
+                chunks += 1
+                line.chunk(now, number)
+            case "decode":
+                line.decode(now)
+            case "lost":
+                line.lost(now)
+            case reason:
+                line.waits(reason, at)
+        spans = line.spans(now)
+        assert len(spans) <= MOST_SPANS
+        assert (spans[0].start, spans[-1].end) == (5.0, now)
+        assert spans[0].phase is Phase.QUEUE
+        assert all(one.end == other.start for one, other in pairwise(spans))
+        assert sum(span.chunks for span in spans) == chunks
+
+
+def test_a_prompt_of_a_thousand_chunks_is_shown_in_coarser_ones() -> None:
+    """All of about the same size."""
+    line = TimeLine(0.0)
+    line.submitted(0.0, "0")
+    for number in range(1, 1001):
+        line.chunk(float(number), 512 * number)
+    found = [span for span in line.spans(1000.0) if span.chunks]
+    assert len(found) > MOST_SPANS / 4
+    assert sum(span.tokens for span in found) == 512_000
+    assert {span.phase for span in found} == {Phase.PREFILL}
+
+
+def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
+    """With the ages that the engine gives; the queue's end is the submission."""
+    board = Board(now=2.0)
+    record = board.submit(make_record(1))
+    board.now = 5.0
+    board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "prefix", 2.5)]))
+    assert record.waits_for == "prefix"
+    board.now = 9.0
+    board.multiplexer.route(
+        StepOutput([], [PrefillOut(1, 3, 3, 1)], [], Counters(), waits=[WaitOut(1, "nothing", 1.0)])
+    )
+    assert record.waits_for == ""
+    board.multiplexer.route(step(tokens=[(1, 65)]))
+    board.now = 10.0
+    board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "preempted", 0.5)]))
+    assert told(record.time_line, 10.0) == [
+        ("queue", 0.0, 2.0),
+        ("waiting for prefix", 2.0, 8.0),
+        ("prefill", 8.0, 9.0),
+        ("decode", 9.0, 9.5),
+        ("preempted", 9.5, 10.0),
+    ]
+
+
+@pytest.mark.parametrize("reason", ["slot", "nothing", "preempted"])
+def test_a_wait_of_a_request_that_retires_with_it_is_no_fault(reason: str) -> None:
+    """Both may be in one step's output: the wait came before."""
+    board = Board()
+    board.submit(make_record(1))
+    wait = WaitOut(1, reason)  # type: ignore[arg-type]
+    board.multiplexer.route(StepOutput([], [], [Retired(1, "length")], Counters(), waits=[wait]))
+    assert len(board.left) == 1
