@@ -115,6 +115,16 @@ def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]
         body = {**first, "models": bodies} if others else first
         return body if cluster is None else {**body, "cluster": cluster()}
 
+    @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
+    async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
+        """What happened to a request of a model, by the id of its answer: each of its choices from its
+        arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No text of it
+        is kept."""
+        named = models.model(model)
+        stories = named.scheduler.operations.stories(request_id)
+        choices = [rounded(asdict(story)) for story in stories]
+        return {"id": request_id, "model": named.name, "choices": choices}
+
     return router
 
 

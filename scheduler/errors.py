@@ -89,6 +89,12 @@ class AdapterUnusable(InvalidRequest):
     code = "adapter_unusable"
 
 
+class UnknownRequest(InvalidRequest):
+    """No request with this id waits or runs, or is among the last that ended."""
+
+    code = "request_not_found"
+
+
 class UnknownEngine(InvalidRequest):
     """The pool has no engine of this name."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import trio
 
-from scheduler.errors import Unavailable
+from scheduler.errors import Unavailable, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
@@ -12,9 +15,20 @@ from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.prompt.token_pieces import TokenPieces
-from scheduler.statistics import MemberStatistics, PieceStatistics, SchedulerReport, SchedulerStatistics
+from scheduler.statistics import (
+    MemberStatistics,
+    PieceStatistics,
+    RequestStory,
+    SchedulerReport,
+    SchedulerStatistics,
+)
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
+from scheduler.telemetry.request_recorder import KEPT, RecentRequests
+from scheduler.waits import reason_of, waits_of
+
+MOST_CHOICES = 64
+"""Of one request in a report: a body of embeddings has thousands of texts under one id."""
 
 
 class Operations:
@@ -27,7 +41,12 @@ class Operations:
         pool: Pool,
         metrics: ModelMetrics,
         pieces: TokenPieces,
+        recent: RecentRequests,
+        model_waits_for: Callable[[], str] = str,
     ) -> None:
+        """`model_waits_for`: what the model must do before any queued request is served; empty: nothing."""
+        self._recent = recent
+        self._model_waits_for = model_waits_for
         self._pieces = pieces
         self._observed_pieces = PieceStatistics()
         self._queue = queue
@@ -58,6 +77,7 @@ class Operations:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         engines = tuple(member.statistics(now) for member in self._pool)
+        records = tuple(self._pool.records)
         return SchedulerReport(
             draining=self._admission.draining,
             blocked=self._admission.blocked(now),
@@ -67,10 +87,40 @@ class Operations:
             prefill_chunk_ceiling=min((engine.prefill_chunk_ceiling for engine in engines), default=0),
             engine_bound_requests=self._pool.dispatcher.credits,
             queue=self._queue.statistics(now),
-            running=tuple(record.statistics(now) for record in self._pool.records),
+            waits=waits_of(
+                self._admission.tokenizing, self._queue.records, self._queue_waits_for, records, now
+            ),
+            running=tuple(record.statistics(now) for record in records),
             engines=engines,
             prompt_pieces=self._pieces.statistics(),
         )
+
+    @property
+    def _queue_waits_for(self) -> str:
+        """Return why the queue's next request is not in an engine."""
+        if self._model_waits_for() or self._pool.dispatcher.held:
+            return "model"
+        if self._pool.ready is None:
+            return "no_engine"
+        return "quarantine" if any(one.room and one.quarantined for one in self._pool) else "engines_full"
+
+    def stories(self, public_id: str) -> list[RequestStory]:
+        """Return each choice of a request that waits, runs, or was among the last to end. Raise
+        UnknownRequest. O(requests): for a page that opens one."""
+        now = trio.current_time()
+        found = self._recent.stories(public_id)
+        for record in self._pool.records:
+            if record.prepared.request.public_id == public_id:
+                found.append(replace(record.story(now), waits_for=reason_of(record)))
+        for record in self._queue.records:
+            if record.prepared.request.public_id == public_id:
+                ahead = self._queue.ahead_of(record.request_id, now)
+                found.append(replace(record.story(now), waits_for=self._queue_waits_for, ahead=ahead))
+        if not found:
+            raise UnknownRequest(
+                f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"
+            )
+        return found[:MOST_CHOICES]
 
     @staticmethod
     def engine(member: Member) -> MemberStatistics:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from scheduler.errors import DeadlineUnmeetable, Draining, InvalidRequest, QueueFull, TenantLimit, Unavailable
@@ -52,6 +52,11 @@ class Admission:
 
     def unblock(self) -> None:
         self._blocked = None
+
+    @property
+    def tokenizing(self) -> Mapping[str, int]:
+        """Requests in `preparing`, by tenant."""
+        return self._preparing
 
     @contextmanager
     def preparing(

@@ -6,6 +6,8 @@ bounds, and the estimates that a ticket is made from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scheduler.config import IntakeConfig
 from scheduler.intake.fair_queue import Charge, FairQueue
 from scheduler.intake.service_ledger import Ticket
@@ -160,6 +162,11 @@ class IntakeQueue:
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
         """Charge a tenant for service that it got from another queue."""
         self._fair.charge_elsewhere(priority, tenant, tokens, at, now)
+
+    @property
+    def records(self) -> Iterable[StreamRecord]:
+        """All waiting requests."""
+        return self._waiting.values()
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
         """Return how many requests will be served before this one, if none arrives; None if it is not here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -17,7 +17,7 @@ from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.time_line import Phase, TimeLine
-from scheduler.statistics import RunningStatistics
+from scheduler.statistics import RequestStory, RunningStatistics
 
 _TRUSTED_TOKENS = 4
 """More tokens than one step yields, and more than can have been in flight when an engine died."""
@@ -240,9 +240,37 @@ class StreamRecord:
             waits_for=self.waits_for,
         )
 
+    def story(self, now: float) -> RequestStory:
+        """From its arrival until `now`."""
+        request, start = self.prepared.request, self.arrived_at
+        return RequestStory(
+            id=request.public_id,
+            choice=self.choice,
+            tenant=request.tenant,
+            session=request.session or "",
+            priority=request.priority,
+            state=self.state.name.lower(),
+            outcome=self.outcome,
+            engine=self.engine,
+            prompt_tokens=len(self.prepared.prompt),
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            max_tokens=self.prepared.max_tokens,
+            resumed=self.resumed,
+            total_seconds=now - start,
+            waits_for="",
+            ahead=None,
+            spans=tuple(
+                replace(span, start=span.start - start, end=span.end - start)
+                for span in self.time_line.spans(now)
+            ),
+        )
+
     @property
     def waits_for(self) -> str:
-        """What keeps it from running, once it has left the queue; empty: nothing is known to."""
+        """What keeps it from running, once it has left the queue; empty: nothing is known to, or it ends."""
+        if not self.listening:
+            return ""
         match self.time_line.phase:
             case Phase.WAITING:
                 return self.time_line.waits_for

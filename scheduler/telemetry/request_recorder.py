@@ -12,6 +12,7 @@ import structlog
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
+from scheduler.statistics import RequestStory
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
@@ -130,16 +131,18 @@ class RecentRequest:
 
 
 class RecentRequests:
-    """The last KEPT finished requests, in memory only."""
+    """The last KEPT finished requests, in memory only: 0.8 MB at most, with their time lines."""
 
     def __init__(self) -> None:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
+        self._stories: deque[RequestStory] = deque(maxlen=KEPT)
         self.number = 0
         """Of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
         request, start = record.prepared.request, record.arrived_at
         self.number += 1
+        self._stories.append(record.story(now))
         self._kept.append(
             RecentRequest(
                 number=self.number,
@@ -159,3 +162,7 @@ class RecentRequests:
     def since(self, number: int) -> list[RecentRequest]:
         """Return requests after `number`, the oldest first."""
         return [one for one in self._kept if one.number > number]
+
+    def stories(self, public_id: str) -> list[RequestStory]:
+        """Return those of a request's choices, the oldest first."""
+        return [story for story in self._stories if story.id == public_id]

@@ -3,8 +3,9 @@
 A request is a span whose children are the phases of its time line (`requests/time_line.py`): queue
 (tokenizing and waiting), prefill and decode; where it happened also waiting (for a slot, a prefix, memory),
 preempted, awaiting_engine and resumed. Nothing is made while it runs, so tracing costs no step and no token
-anything. Names are those of OpenTelemetry's semantic conventions for generative AI; attributes without one there begin with
-`penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
+anything. Names are those of OpenTelemetry's semantic conventions for generative AI; attributes without one
+there begin with `penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra
+`otel`.
 """
 
 from __future__ import annotations

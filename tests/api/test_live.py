@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from trio.testing import trio_test
 
 from api.live import live_routes, snapshot
+from scheduler.telemetry.history import COLUMNS
 from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -47,6 +48,53 @@ async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testi
     assert [(line["engine"], line["condition"]) for line in snapshots[-1]["engines"]] == [("0", "ready")]
     assert named(body, "cache")[0]["enabled"] is True
     assert "secret" not in body
+
+
+@trio_test
+async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.testing.MockClock) -> None:
+    """The first snapshot has every sample that is kept, each later one what came since; none comes twice."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        await answer(scheduler, ask(max_tokens=40))
+        await trio.sleep(100.25)
+        bodies: list[str] = []
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        nursery.start_soon(watch)
+        await trio.sleep(5)
+        scheduler.start_drain()
+        await trio.sleep(1)
+    histories = [snapshot["history"] for snapshot in named(bodies[0], "snapshot")]
+    assert len(histories[0]["time"]) == 100
+    assert sum(histories[0]["generated"]) == 40
+    assert [len(later["time"]) for later in histories[1:]] == [0, 1] * 5
+    assert all(tuple(later) == COLUMNS for later in histories)
+    times = [time for history in histories for time in history["time"]]
+    assert times == sorted(set(times))
+
+
+@trio_test
+async def test_it_says_who_waits_and_why(autojump_clock: trio.testing.MockClock) -> None:
+    """By tenant; a request that the engine has says it itself."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=1)
+    async with running(scheduler):
+        async with (
+            scheduler.stream(ask("one", max_tokens=60)),
+            scheduler.stream(ask("two", max_tokens=60, tenant="acme")),
+            scheduler.stream(ask("three", max_tokens=60, tenant="acme")),
+        ):
+            await trio.sleep(0.1)
+            body = snapshot(scheduler)
+    assert [(one["tenant"], one["reason"], one["oldest_id"]) for one in body["waits"]] == [
+        ("acme", "engines_full", "test-three"),
+        ("acme", "slot", "test-two"),
+    ]
+    assert [(one["id"], one["waits_for"]) for one in body["running"]] == [
+        ("test-one", ""),
+        ("test-two", "slot"),
+    ]
 
 
 @trio_test

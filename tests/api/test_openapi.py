@@ -55,6 +55,7 @@ OPERATIONS = (
     ("GET", "/ready"),
     ("GET", "/metrics"),
     ("GET", "/v1/scheduler"),
+    ("GET", "/v1/scheduler/requests/{request_id}"),
     ("GET", "/v1/cache"),
     ("DELETE", "/v1/cache"),
     ("GET", "/v1/engines"),

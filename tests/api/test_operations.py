@@ -141,6 +141,7 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
                 "flows": [],
             },
             "running": [],
+            "waits": [],
             "prompt_pieces": {"tokens": 0, "kept_tokens": 0, "held_bytes": 0},
         }
         async with running(scheduler) as nursery:
@@ -182,7 +183,11 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
         "max_tokens": 8,
         "age_seconds": 0.045,
         "running_seconds": 0.035,
+        "waits_for": "",
     }
+    (wait,) = report["waits"]
+    assert (wait["tenant"], wait["reason"], wait["requests"]) == ("", "engines_full", 3)
+    assert wait["oldest_seconds"] == 0.045
     flows = sorted(report["queue"]["flows"], key=lambda flow: str(flow["session"]))
     assert [(flow["session"], flow["requests"], flow["prompt_tokens"]) for flow in flows] == [
         ("s1", 2, 2 * prompt),
