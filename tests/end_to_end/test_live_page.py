@@ -23,7 +23,7 @@ from api.server.server import Server
 from scheduler.errors import ModelNotFound
 from tests.api.client import several
 from tests.end_to_end.agent_threads import agent_threads
-from tests.end_to_end.chromium import tab
+from tests.end_to_end.chromium import Tab, tab
 from tests.end_to_end.serving import Served, serving
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -61,6 +61,36 @@ snapshot = s => one({...s, engines: [...s.engines, {...s.engines[0], engine: "1"
 """A second line in every snapshot that the server sends."""
 
 
+CHARTS_DRAWN = """
+[...document.querySelectorAll(".chart")].every(one => one.querySelector("path[d^=M]")
+  && /^at most [0-9]/.test(one.querySelector("b").textContent) && one.querySelector("svg").ariaLabel)"""
+OTHER_HOSTS = """
+performance.getEntriesByType("resource").map(one => one.name)
+  .filter(url => !url.startsWith(location.origin))"""
+
+
+def open_by_keyboard(page: Tab, button: str, phase: str) -> None:
+    """Open a request's time line, and close it again."""
+    page.ask(f"document.querySelector('{button}').focus()")
+    page.press("Enter", "\r")
+    page.until(f"document.querySelector('#story-body').textContent.includes('{phase}')")
+    assert page.ask('document.querySelectorAll("#story-body .bar i").length') > 0
+    assert page.ask(OVERFLOW) == []
+    assert page.ask("document.activeElement.id") == "story-close"
+    page.press("Enter", "\r")
+    page.until('!document.querySelector("#story").open')
+    assert page.ask(f"document.activeElement.matches('{button}')"), "the next key goes on from there"
+
+
+def opened_late(page: Tab, url: str, width: int) -> None:
+    """Who opens the page now sees what was before, with its first snapshot."""
+    before = page.ask("past.time.length")
+    assert before > 3
+    page.open(url, width)
+    page.until("past.time && past.time.length > 0")
+    assert page.ask("past.time.length") >= before
+
+
 @contextmanager
 def load(served: Served, agents: int = 14) -> Iterator[None]:
     """Agents that begin alike and go on, until the block is left."""
@@ -96,6 +126,9 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
         page.until('Number(document.querySelector("#rate").textContent) > 0')
         page.until('/ m?s . /.test(document.querySelector("#ttft").textContent)')
         page.until('document.querySelectorAll("#trunks tr").length > 0')
+        page.until(CHARTS_DRAWN)
+        open_by_keyboard(page, "#recent .open", "decode")
+        open_by_keyboard(page, "#lanes .lane", "queued")
         page.ask('document.querySelector("#prompt").focus()')
         page.press("Tab")
         page.press("Tab")
@@ -114,6 +147,8 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
         assert page.ask(cut) == 0
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.ask('document.querySelectorAll("img").length') == 0
+        assert page.ask(OTHER_HOSTS) == []
+        opened_late(page, served.url, width)
         assert page.complaints == []
 
 
