@@ -15,10 +15,10 @@ from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.prompt.token_pieces import TokenPieces
+from scheduler.requests.story import RequestStory
 from scheduler.statistics import (
     MemberStatistics,
     PieceStatistics,
-    RequestStory,
     SchedulerReport,
     SchedulerStatistics,
 )

@@ -1,4 +1,4 @@
-"""What the engine's requests without a slot wait for, as the parent is told: each change once.
+"""What the engine's requests without a slot wait for, as the parent learns it: each change once.
 
 A file of its own because the loop would otherwise be a place where such a note can be forgotten or sent after
 its request has retired, which the parent takes for a broken engine.

@@ -16,8 +16,9 @@ from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
+from scheduler.requests.story import RequestStory
 from scheduler.requests.time_line import Phase, TimeLine
-from scheduler.statistics import RequestStory, RunningStatistics
+from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4
 """More tokens than one step yields, and more than can have been in flight when an engine died."""

@@ -57,7 +57,7 @@ def test_every_reason_of_the_engine_is_explained() -> None:
 
 
 async def waits_while(scheduler: Scheduler, requests: int) -> list[tuple[str, str, int]]:
-    """Return what is waited for a moment after so many requests came."""
+    """Return what is waited for a moment after these requests came."""
     async with trio.open_nursery() as nursery:
 
         async def hold(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What requests without a slot wait for: why the plan does not admit them, and what the parent is told."""
+"""What requests without a slot wait for: why the plan does not admit them, and what the parent learns."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_who_does_not_fit_waits_for_the_kv_cache() -> None:
 
 
 def test_a_preempted_one_stays_preempted_until_it_has_a_slot() -> None:
-    """Whatever keeps it from one meanwhile; and each change is told once."""
+    """Whatever keeps it from one meanwhile; and each change is sent once."""
     waits = Waits()
     waits.preempted(1, 10.0)
     waits.look({1: "kv_cache", 2: "slot"}, 11.0)
@@ -112,7 +112,7 @@ def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=25), st.integers(1, 3))
-def test_what_is_told_ends_with_a_slot_or_with_the_request(
+def test_what_it_sends_ends_with_a_slot_or_with_the_request(
     script: list[tuple[int, bool]], slots: int
 ) -> None:
     """For every schedule of arrivals and cancels: no reason twice in a row, and none after Retired."""
