@@ -14,7 +14,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, EngineState, plan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
 from scheduler.engine.waits import Waits
 from scheduler.link.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
@@ -81,12 +81,11 @@ def test_a_preempted_one_stays_preempted_until_it_has_a_slot() -> None:
 
 
 class Told:
-    """A loop with one slot, and what it told of each request."""
+    """A loop, and what it told of each request."""
 
-    def __init__(self, slots: int) -> None:
-        self._loop = EngineLoop(
-            ScriptedBackend(ScriptedPlan(prefill_tokens_per_step=8)), slots, PrefillPace(512), lambda: 0.0
-        )
+    def __init__(self, slots: int, kv_cache_bytes: int = -1) -> None:
+        backend = ScriptedBackend(ScriptedPlan(prefill_tokens_per_step=8), kv_cache_bytes=kv_cache_bytes)
+        self._loop = EngineLoop(backend, slots, PrefillPace(512), lambda: 0.0)
         self.reasons: dict[int, list[WaitReason]] = {}
         self.retired: set[int] = set()
 
@@ -108,6 +107,17 @@ def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
     told.turn([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
     told.rest()
     assert told.reasons == {2: ["slot", "nothing"]}
+
+
+def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
+    """Its answer grew until the KV budget had no room for both."""
+    told = Told(slots=2, kv_cache_bytes=1500 * (KV_BYTES_PER_TOKEN + 4))
+    told.turn([request(1, prompt_of(100, 1), 1100)])
+    for _ in range(50):
+        told.turn([])
+    told.turn([request(2, prompt_of(100, 2), 1100)])
+    told.rest()
+    assert told.reasons == {2: ["preempted", "nothing"]}
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
