@@ -58,7 +58,7 @@ def live_routes(models: ServedModels) -> APIRouter:
     @router.get("/live", dependencies=[Depends(operator)], response_model=None)
     async def live(model: str | None = None) -> Response:
         """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
-        few."""
+        few. `history` of the first snapshot has the last five minutes, of each other the samples since."""
         return LiveStream(models.fleet, models.model(model))
 
     return router
