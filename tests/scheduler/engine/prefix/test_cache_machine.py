@@ -28,7 +28,7 @@ from tests.scheduler.engine.prefix.test_radix_tree import (
 )
 
 SMALL = Retention(
-    continuation_tokens=3, protected_seconds=8, snapshots_per_path=3, branches_per_session=2, sessions=3
+    continuation_tokens=3, held_share=0.5, snapshots_per_path=3, branches_per_session=2, sessions=3
 )
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
@@ -210,8 +210,8 @@ class CacheMachine(RuleBasedStateMachine):
         statistics = self.cache.statistics()
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
         assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
-        assert len(self.cache._sessions) <= SMALL.sessions
-        assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._sessions.values())
+        assert len(self.cache._turns.ends) <= SMALL.sessions
+        assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._turns.ends.values())
 
     @invariant()
     def the_budget_holds_but_for_leases(self) -> None:
