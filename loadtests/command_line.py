@@ -313,6 +313,7 @@ bench.add_command(chaos)
 bench.add_command(device)
 bench.add_command(fuzz)
 bench.add_command(long_soak)
+bench.add_command(retention_command)
 bench.add_command(scale_command)
 
 

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import Self
 
 from loadtests.retention.rules import LeastRecentlyUsed, Segmented
-from loadtests.retention.traces import Trace, Turn
+from loadtests.retention.traces import Trace, Turn, trace
 from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -48,28 +48,35 @@ class NoState:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """`again`: prompt tokens prefilled that a cache without bounds would have had."""
+class Again:
+    """One rule on one trace. `again`: prompt tokens prefilled that a cache without bounds would have had."""
 
+    trace: str
+    rule: str
+    requests: int
     prompt_tokens: int
-    prefilled: int
+    room_tokens: int
     again: int
 
 
-def replayed(trace: Trace, rule: EvictionRule, tokens: int) -> Replayed:
-    """Replay with room for so many tokens."""
-    bounded = _prefilled(trace, rule, tokens)
-    least = _prefilled(trace, LeastRecentlyUsed(), _PLENTY)
-    total = sum(turn.system_tokens + turn.own_tokens for turn in trace)
-    return Replayed(total, bounded, bounded - least)
+def run(name: str, seconds: float, share: float, seed: int) -> list[Again]:
+    """Replay a trace under every rule, with room for this share of what its sessions have at one time."""
+    turns = trace(name, seconds, seed)
+    room = int(share * working_tokens(turns))
+    prompt = sum(turn.system_tokens + turn.own_tokens for turn in turns)
+    least = _prefilled(turns, LeastRecentlyUsed(), _PLENTY)
+    return [
+        Again(name, rule, len(turns), prompt, room, _prefilled(turns, make(), room) - least)
+        for rule, make in RULES.items()
+    ]
 
 
-def working_tokens(trace: Trace) -> int:
+def working_tokens(turns: Trace) -> int:
     """The most tokens that sessions between their first and last request have at any time."""
     changes: list[tuple[float, int]] = []
     sizes: dict[int, int] = {}
-    systems = {turn.system: turn.system_tokens for turn in trace}
-    for turn in trace:
+    systems = {turn.system: turn.system_tokens for turn in turns}
+    for turn in turns:
         size = turn.own_tokens + turn.answer_tokens
         changes.append((turn.at, size - sizes.get(turn.stream, 0)))
         sizes[turn.stream] = size
@@ -82,7 +89,7 @@ def working_tokens(trace: Trace) -> int:
     return most + sum(systems.values())
 
 
-def _prefilled(trace: Trace, rule: EvictionRule, tokens: int) -> int:
+def _prefilled(turns: Trace, rule: EvictionRule, tokens: int) -> int:
     now = 0.0
     cache: PrefixCache[Run, NoState] = PrefixCache(
         tokens * (1 + KEY_BYTES), 1, False, lambda: now, None, None, rule
@@ -102,10 +109,10 @@ def _prefilled(trace: Trace, rule: EvictionRule, tokens: int) -> int:
                 turn.system_tokens,
             )
             if turn.session is not None:
-                cache.awaits("", turn.session, turn.kind)
+                cache.ended("", turn.session, turn.kind)
             cache.release(lease)
 
-    for number, turn in enumerate(trace):
+    for number, turn in enumerate(turns):
         end_until(turn.at)
         now = turn.at
         prompt = _tokens(turn)

@@ -19,11 +19,8 @@ class LeastRecentlyUsed:
     def evicted(self, mark: Mark, now: float) -> None:
         pass
 
-    def ended(self, key: SessionKey, now: float) -> None:
+    def ended(self, key: SessionKey, kind: str, now: float) -> None:
         pass
-
-    def awaits(self, key: SessionKey, kind: str) -> bool:
-        return False
 
     def returned(self, key: SessionKey, now: float) -> None:
         pass

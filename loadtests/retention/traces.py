@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import log
@@ -130,5 +130,3 @@ def _turns(agents: Agents, seconds: float, chance: random.Random, first: int) ->
         if agents.period and left > 1:
             again = ends + agents.period - ends % agents.period + pause
         heappush(due, (again, place, left - 1, stream, own + agents.answer_tokens + agents.growth_tokens))
-
-

@@ -1,6 +1,7 @@
 """The order of eviction as a queue: its first is evicted next, and its order is renewed as time passes.
 
-Lazy deletion in both heaps: an entry is valid while its ticket is its node's own. O(log n) each call, amortised.
+Lazy deletion in both heaps: an entry is valid while its ticket is its node's own. Each call takes O(log n),
+amortised.
 """
 
 from __future__ import annotations

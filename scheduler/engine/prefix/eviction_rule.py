@@ -31,12 +31,8 @@ class EvictionRule(Protocol):
 
     def evicted(self, mark: Mark, now: float) -> None: ...
 
-    def ended(self, key: SessionKey, now: float) -> None:
-        """A turn of a session ended."""
-        ...
-
-    def awaits(self, key: SessionKey, kind: str) -> bool:
-        """What the session now waits for; False if that changes nothing."""
+    def ended(self, key: SessionKey, kind: str, now: float) -> None:
+        """A turn of a session ended, and it waits for `kind`."""
         ...
 
     def returned(self, key: SessionKey, now: float) -> None:
@@ -79,11 +75,8 @@ class ByReturn:
         if mark.owner is None and not mark.hits and not mark.protected:
             self._times.unowned_observed(mark.continued, now - mark.last_used, returned=False)
 
-    def ended(self, key: SessionKey, now: float) -> None:
-        self._times.ended(key, "", now)
-
-    def awaits(self, key: SessionKey, kind: str) -> bool:
-        return self._times.awaits(key, kind)
+    def ended(self, key: SessionKey, kind: str, now: float) -> None:
+        self._times.ended(key, kind, now)
 
     def returned(self, key: SessionKey, now: float) -> None:
         self._times.returned(key, now)

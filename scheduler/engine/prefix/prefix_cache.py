@@ -3,9 +3,9 @@
 It owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment`
 and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
-restore (no snapshot where the model needs one); 2. then, by the eviction rule, what is not expected back soon:
-leaves, and snapshots inside a path; 3. what is held for somebody, by the end of that time.
+Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit
+can restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
+rule does not expect back soon; 3. what is held for somebody, by the end of that time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from heapq import nlargest
 from typing import Generic, TypeAlias
 
-from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
+from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, top_prefixes
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
 from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
 from scheduler.engine.prefix.holds import Holds
@@ -97,9 +96,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._rule.hit(self._marks[whole], now)
         for node in found.path:
             mark = self._marks[node]
-            mark.hit_by(key, now)
-            mark.last_used, mark.superseded = now, False
-            mark.protected |= continuation or mark.hits >= self._retention.protecting_hits
+            mark.hit_by(key, now, continuation, self._retention.protecting_hits)
             if node.end == found.length and node.snapshot is not None:
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
@@ -209,18 +206,17 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             return False
         self._renew()
         path = [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]
-        room = int(self._retention.held_share * self.room)
-        held = self._holds.begin(path, self._now + seconds, room)
-        for node in (end, *self._tree.parents(end)):
-            self._file(node)
+        held = self._holds.begin(path, self._now + seconds, int(self._retention.held_share * self.room))
+        self._file(end)
         return held
 
-    def awaits(self, salt: str, session: str, kind: str) -> None:
-        """What a session waits for since its last turn ended: the tools that it called, or how it ended."""
+    def ended(self, salt: str, session: str, kind: str) -> None:
+        """A turn of a session ended, and it waits for `kind`: the tools that it called, or how it ended."""
         key = salt, session
-        if self._rule.awaits(key, kind):
-            for node in self._turns.ends.get(key, ()):
-                self._file(node)
+        self._now = self._clock()
+        self._rule.ended(key, kind, self._now)
+        for node in self._turns.ends.get(key, ()):
+            self._file(node)
 
     def set_budget(self, budget_bytes: int) -> None:
         """Hold no more than this from now on, as far as leases allow."""
@@ -258,17 +254,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             stored_tokens=self.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
             evicted_bytes=self.evicted_bytes,
-            top_prefixes=tuple(self._top_prefixes(top, head_tokens)) if top else (),
+            top_prefixes=top_prefixes(self._tree, self._marks, top, head_tokens),
+            held_bytes=self._holds.nbytes,
+            refused_holds=self._holds.refused,
         )
-
-    def _top_prefixes(self, top: int, head_tokens: int) -> Iterator[SharedPrefix]:
-        shared = [
-            (self._marks[node].hits, node.end, leaves, node)
-            for node, leaves in self._tree.leaves_below().items()
-            if len(node.children) > 1 or self._marks[node].hits
-        ]
-        for hits, tokens, leaves, node in nlargest(top, shared, key=lambda prefix: prefix[:2]):
-            yield SharedPrefix(tokens, leaves, hits, self._tree.head(node, head_tokens))
 
     def check_integrity(self) -> list[str]:
         """Return violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
@@ -301,17 +290,9 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._marks[leaf].continued = mark.protected and not mark.shared
 
     def _pass(self, end: Node[SegmentT, SnapshotT], key: SessionKey | None) -> None:
-        """An insertion passed along this path, of a whole turn if there is a session."""
         now = self._now = self._clock()
-        if key is not None:
-            self._rule.ended(key, now)
         for node in (end, *self._tree.parents(end)):
-            mark = self._marks[node]
-            mark.used_by(key, hit=False)
-            if len(node.children) > 1 and not mark.protected:
-                mark.protected = True
-                mark.gap_seconds = mark.gap_seconds or now - mark.last_used
-            mark.last_used, mark.superseded = now, False
+            self._marks[node].passed_by(key, now, forks=len(node.children) > 1)
             self._file(node)
 
     def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
@@ -343,6 +324,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def _make_room(self, need: int, segments: int = 0, snapshots: int = 0) -> int:
         """Evict until `need` more bytes, in these numbers of pieces, fit or nothing is evictable. Return the
         room in bytes that there is then."""
+
         def short() -> bool:
             return self.nbytes + need > self.room or self._too_many(segments, snapshots)
 

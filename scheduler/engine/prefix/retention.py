@@ -62,15 +62,24 @@ class Mark:
     held_until: float = 0.0
     held_bytes: int = 0  # Of the bound on what is held.
 
-    def hit_by(self, key: SessionKey | None, now: float) -> None:
-        """Count a hit by a request of this session; None: of none."""
-        self.used_by(key, hit=True)
+    def hit_by(self, key: SessionKey | None, now: float, protecting: bool, protecting_hits: int) -> None:
+        """A request of this session, None: of none, begins with what ends here."""
+        self._used_by(key, hit=True)
         self.hits += 1
         self.gap_seconds += (now - self.last_used - self.gap_seconds) / min(self.hits, 4)
+        self.protected |= protecting or self.hits >= protecting_hits
+        self.last_used, self.superseded = now, False
 
-    def used_by(self, key: SessionKey | None, hit: bool) -> None:
-        """A request of this session passed it; None: of none, which an insertion says also in a turn."""
-        if key is None:
+    def passed_by(self, key: SessionKey | None, now: float, forks: bool) -> None:
+        """Something was cached here or below, of a whole turn if there is a session."""
+        self._used_by(key, hit=False)
+        if forks and not self.protected:
+            self.protected = True
+            self.gap_seconds = self.gap_seconds or now - self.last_used
+        self.last_used, self.superseded = now, False
+
+    def _used_by(self, key: SessionKey | None, hit: bool) -> None:
+        if key is None:  # Which an insertion says also within a turn.
             self.shared |= hit and self.owner is not None
         elif self.owner is None and not self.hits:
             self.owner = key

@@ -85,7 +85,7 @@ class ReturnTimes:
         return len(self._sessions)
 
     def ended(self, key: SessionKey, kind: str, now: float) -> None:
-        """A turn of the session ended; from now on it waits."""
+        """A turn of the session ended; from now on it waits, for `kind`."""
         waiting = self._sessions.setdefault(key, _Waiting())
         self._sessions.move_to_end(key)
         waiting.since, waiting.kind, waiting.counted, waiting.densities = now, kind, 0, ()
@@ -93,14 +93,6 @@ class ReturnTimes:
             oldest = next(iter(self._sessions))
             self.lost(oldest, now)
             del self._sessions[oldest]
-
-    def awaits(self, key: SessionKey, kind: str) -> bool:
-        """What a session waits for became known later. False if it no longer waits."""
-        waiting = self._sessions.get(key)
-        if waiting is None or waiting.since is None:
-            return False
-        waiting.kind, waiting.densities = kind, ()
-        return True
 
     def returned(self, key: SessionKey, now: float) -> None:
         """A request came for what the session's last turn left."""
