@@ -114,7 +114,7 @@ def operations_routes(models: ServedModels) -> APIRouter:
         keep_alive: Annotated[str, Query()] = "5m",
     ) -> dict[str, Any]:
         """Prefill a chat's prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds),
-        as far as memory allows: `held_bytes` and `refused_holds` of `GET /v1/cache` say so. Fields that are
+        as far as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. Fields that are
         about the answer have no effect."""
         seconds = keep_seconds(keep_alive)
         if not 0 < seconds <= MAX_HOLD_SECONDS:

@@ -30,6 +30,7 @@ from loadtests.measure import agents_sustained, measure
 from loadtests.pool.commands import affinity_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
+from loadtests.retention.commands import retention_command
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare

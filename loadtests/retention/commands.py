@@ -15,7 +15,7 @@ MOST_OF_OTHERS = 1.05
 """On no trace may the server's rule prefill more again than this part of either other rule's tokens."""
 MOST_WITH_GAPS = 0.9
 """On those with tool gaps, in sessions that clients name."""
-WITH_GAPS = ("farm", "paces", "long", "polluted", "mixed")
+WITH_GAPS = ("farm", "long", "polluted", "mixed")
 
 
 @click.command("retention")
@@ -47,7 +47,8 @@ def complaints(found: Sequence[Again]) -> Iterator[str]:
     for other in others:
         if own.again > most * other.again:
             yield (
-                f"{own.trace}: {own.again:,} tokens again, more than {most:g} of {other.rule}'s {other.again:,}"
+                f"{own.trace}: {own.again:,} tokens again,"
+                f" more than {most:g} of {other.rule}'s {other.again:,}"
             )
 
 

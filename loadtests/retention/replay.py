@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Self
 
+import numpy as np
+
 from loadtests.retention.rules import LeastRecentlyUsed, Segmented
 from loadtests.retention.traces import Trace, Turn, trace
 from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
@@ -126,6 +128,7 @@ def _prefilled(turns: Trace, rule: EvictionRule, tokens: int) -> int:
 def _tokens(turn: Turn, more: int = 0) -> array[int]:
     system = _SYSTEM_IDS + turn.system * 10_000
     start = turn.stream * _STREAM_IDS
-    return array("I", range(system, system + turn.system_tokens)) + array(
-        "I", range(start, start + turn.own_tokens + more)
-    )
+    tokens = array("I")
+    for first, count in ((system, turn.system_tokens), (start, turn.own_tokens + more)):
+        tokens.frombytes(np.arange(first, first + count, dtype=np.uint32).tobytes())
+    return tokens

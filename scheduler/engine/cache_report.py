@@ -106,7 +106,7 @@ def _cache_report(
             for prefix in statistics.top_prefixes
         ],
         complaints=complaints,
-        held_bytes=statistics.held_bytes,
+        kept_bytes=statistics.held_bytes,
         refused_holds=statistics.refused_holds,
     )
 

@@ -149,7 +149,7 @@ async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockCloc
     async with running(scheduler), client_of(scheduler) as client:
         warmed = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
         assert warmed.json() == {"prompt_tokens": _PROMPT, "cached_tokens": 0, "keep_seconds": 600.0}
-        assert (await client.get("/v1/cache")).json()["held_bytes"] > 0
+        assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
         usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
         for bad in ("soon", "0", "-1", "8000h"):
@@ -166,4 +166,4 @@ async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.Mock
             content = [{"type": "text", "text": "hello", "cache_control": mark}]
             body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
             assert (await client.post("/v1/messages", json=body)).status_code == 200
-            assert ((await client.get("/v1/cache")).json()["held_bytes"] > 0) == held
+            assert ((await client.get("/v1/cache")).json()["kept_bytes"] > 0) == held

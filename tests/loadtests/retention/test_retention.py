@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from loadtests.retention.commands import complaints
@@ -31,7 +33,7 @@ def test_a_session_only_grows() -> None:
     turns = trace("farm", 200.0)
     for stream in {turn.stream for turn in turns}:
         own = [turn for turn in turns if turn.stream == stream]
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in pairwise(own):
             assert after.at > before.ends
             assert after.own_tokens > before.own_tokens + before.answer_tokens
             assert not before.last
