@@ -3,7 +3,7 @@ blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool
@@ -21,7 +21,7 @@ CACHE = Partly(
 class CacheControl(Body):
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    scope: str | None = None
+    scope: Annotated[str | None, WithoutEffect("who shares prefixes is the operator's to say")] = None
 
     @property
     def seconds(self) -> float | None:
@@ -211,10 +211,18 @@ class InputMessage(Body):
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 
-def hold_seconds(block: ContentBlock) -> float | None:
-    """For how long a client wants to have kept what was computed up to this block."""
-    control = block.cache_control if isinstance(block, _Block) else None
-    return None if control is None else control.seconds
+def hold_seconds(block: ContentBlock) -> Iterator[float]:
+    """For how long a client wants to have kept what was computed up to this block or one in it."""
+    if isinstance(block, _Block) and block.cache_control is not None:
+        yield from filter(None, (block.cache_control.seconds,))
+    within: Iterable[ContentBlock] = ()
+    match block:
+        case ToolResult(content=blocks):
+            within = blocks or ()
+        case SearchResult(content=blocks) | Document(source=BlocksSource(content=blocks)):
+            within = blocks
+    for each in within:
+        yield from hold_seconds(each)
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:

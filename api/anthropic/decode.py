@@ -72,14 +72,15 @@ def _holds(body: MessagesRequest) -> Iterator[Hold]:
     marks = [tool.cache_control for tool in body.tools or ()]
     marks += [block.cache_control for block in body.system or ()]
     last.update((mark.seconds, 1) for mark in marks if mark is not None and mark.seconds is not None)
-    if not any(hold_seconds(block) for turn in body.messages for block in turn.content) and not last:
+    blocks = (block for turn in body.messages for block in turn.content)
+    if not last and not any(True for block in blocks for _ in hold_seconds(block)):
         return
     count = int(any(stable(block.text for block in body.system or ())))
     for _, group in groupby(body.messages, key=lambda turn: turn.role):
         turns = list(group)
         count += sum(1 for _ in _messages(turns))
         for turn in turns:
-            last.update((seconds, count) for block in turn.content if (seconds := hold_seconds(block)))
+            last.update((seconds, count) for block in turn.content for seconds in hold_seconds(block))
     for seconds, messages in last.items():
         yield Hold(messages, seconds)
 

@@ -46,7 +46,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """A closed population: whoever ends is followed by another. `period`: all wake together, so often."""
+    """A closed population: another session follows each that ends. `period`: all wake together, so often."""
 
     count: int
     turns: tuple[int, int]

@@ -124,5 +124,8 @@ def test_a_time_to_live_is_a_hold_up_to_its_message() -> None:
     assert holds(messages=turns) == (Hold(4, 300.0),)
     assert holds(messages=turns, system=[text("be kind", "1h")]) == (Hold(1, 3600.0), Hold(5, 300.0))
     assert holds(messages=turns[-1:]) == ()
+    inner = {"type": "tool_result", "tool_use_id": "t1", "content": [text("r", "5m")]}
+    nested = [*turns[1:2], {"role": "user", "content": [inner]}]
+    assert holds(messages=nested) == (Hold(2, 300.0),)
     everything = {"type": "ephemeral", "ttl": "1h"}
     assert holds(messages=turns[-1:], cache_control=everything) == (Hold(None, 3600.0),)

@@ -19,7 +19,7 @@ class Holds:
         self._most = 64
 
     def begin(self, pieces: Iterable[tuple[Mark, int]], until: float, room: int) -> bool:
-        """Hold these marks' nodes, of so many bytes each, until then. False, with nothing changed, if more
+        """Hold these marks' nodes, each with its bytes, until then. False, with nothing changed, if more
         than `room` bytes would be held."""
         path = list(pieces)
         more = sum(nbytes for mark, nbytes in path if not mark.held_bytes)
