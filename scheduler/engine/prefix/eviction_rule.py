@@ -44,8 +44,8 @@ class ByReturn:
     """Evict first what is not expected back soon, by hits per second of keeping it.
 
     One session's turns by the session's gaps. A prefix that several use by its own hits, of all of
-    them together: after n hits with a mean gap g, n / (n g + age), times the chance that there is another. Everything
-    else by what became of its like.
+    them together: after n hits with a mean gap g, n / (n g + age), times the chance that there is another.
+    Everything else by what became of its like.
     """
 
     def __init__(self, sessions: int) -> None:
