@@ -35,8 +35,8 @@ from scheduler.link.messages import (
     StepOutput,
     Submit,
     ToEngine,
-    TurnEnded,
     TokenOut,
+    TurnEnded,
     UnloadAdapter,
 )
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
