@@ -176,6 +176,8 @@ class Multiplexer:
                 self._finish(record, retired)
             except Exception as error:  # In text held back until now.
                 self._fail_answer(record, error)
+        if (ended := record.turn_ended_message()) is not None:
+            self._send(ended)
         record.move(Event.RETIRE)
         self._on_retired(record)
 
