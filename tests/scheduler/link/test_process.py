@@ -269,14 +269,16 @@ def test_stray_prints_go_to_stderr_and_to_our_log(
 
     async def session(channel: Channel) -> None:
         await started(channel)
-        while len(logs) < 2:  # noqa: ASYNC110 - nothing tells of a new line
+        while len(lines()) < 2:  # noqa: ASYNC110 - nothing tells of a new line
             await trio.sleep(0.01)
+
+    def lines() -> set[str]:
+        return {entry["line"] for entry in logs if entry["event"] == "engine_stderr"}
 
     with capture_logs() as logs:
         ended = trio.run(engine.run, session)
-    lines = {entry["line"] for entry in logs if entry["event"] == "engine_stderr"}
-    assert lines == {"a stray print", "a stray write"}
-    assert set(ended.last_stderr) == lines
+    assert lines() == {"a stray print", "a stray write"}
+    assert set(ended.last_stderr) == lines()
     assert capfd.readouterr().out == ""
 
 
