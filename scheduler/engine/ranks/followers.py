@@ -50,6 +50,7 @@ class LinkedFollowers:
         self._said = [queue.SimpleQueue[bytes]() for _ in peers]
         self._joined = [queue.SimpleQueue[Joined]() for _ in peers]
         self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
+        self._ending = threading.Lock()
         for rank, peer in enumerate(peers, 1):
             peer.link.sendall(encode(Told(0.0, Start(load, rank))))
             threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
@@ -103,6 +104,8 @@ class LinkedFollowers:
                 self._end(f"rank {rank}: {error}")
 
     def _end(self, reason: str) -> NoReturn:
+        # Never released: the others end because of the first, and must not be named instead of it.
+        self._ending.acquire()
         for peer in self._peers:
             peer.end()
         self._lost(reason)

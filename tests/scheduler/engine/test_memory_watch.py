@@ -52,6 +52,7 @@ class _Farm:
     """A loop, its device, and all that is heard of it. A quarter of a second passes at every turn."""
 
     def __init__(self, machine_bytes: int, limit_bytes: int, slots: int = 6) -> None:
+        self.now = 0.0
         self.device = FakeDevice(machine_bytes, weights_bytes=_WEIGHTS_BYTES)
         self.backend = _Metered(
             _PLAN,
@@ -62,7 +63,6 @@ class _Farm:
         )
         self.backend.fake = self.device
         self.device.held_bytes = self.backend.held_bytes
-        self.now = 0.0
         self.loop = EngineLoop(self.backend, slots, PrefillPace(_CHUNK_TOKENS), clock=lambda: self.now)
         self.tokens: dict[int, list[int]] = {}
         self.retired: dict[int, Retired] = {}

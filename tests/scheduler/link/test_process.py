@@ -32,9 +32,9 @@ _SOON_SECONDS = 8.0
 that is killed after its 10 seconds, a step of 30."""
 
 _SPEAK_LATER = """
-import os, threading, time
+import os, sys, threading, time
 def _speak():
-    while not os.path.sameopenfile(1, 2):
+    while sys.stdout is not sys.stderr or not os.path.sameopenfile(1, 2):
         time.sleep(0.01)
     print("a stray print")
     os.write(1, b"a stray write\\n")
