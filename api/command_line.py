@@ -1,7 +1,8 @@
-"""The command line: `penstock serve` and `penstock bench`."""
+"""The command line: `penstock serve`, and the table of what else there is, each in a file of its own."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -65,7 +66,37 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_COMMANDS: dict[str, tuple[str, str]] = {}
+"""Name -> where the command is, and its line in `penstock --help`.
+
+They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.
+"""
+
+
+class _Commands(click.Group):
+    """`serve` and the commands of `_COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+        elsewhere = [(name, text) for name, (_, text) in _COMMANDS.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted([*own, *elsewhere]))
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(version("penstock"), prog_name="penstock")
 def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import socket
+import logging
 import subprocess
-import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-import structlog
 import trio
 
-from scheduler.link.process import LaunchFailed
+from scheduler.link.child_process import relay_stderr, start_child
+from scheduler.link.stderr_tail import StderrTail
 
-_log = structlog.get_logger("cluster")
 _STOP_SECONDS = 2.0
+"""From end of file to SIGKILL: it holds nothing."""
 _END_SECONDS = 5.0
 """For all of its end: what is left of a process that SIGKILL does not end is the system's."""
-"""From end of file to SIGKILL: it holds nothing."""
-_KEPT_LINES = 20
 
 AgentSession = Callable[[trio.abc.Stream], Awaitable[None]]
 
@@ -43,13 +39,19 @@ class AgentProcess:
         self._ray_address = ray_address
 
     async def run(self, session: AgentSession) -> str:
-        process, ours = await self._launch()
+        process, ours = await start_child(
+            "agent",
+            "scheduler.cluster.agent",
+            ("--ray", self._ray_address),
+            self._environment,
+            stdout=subprocess.DEVNULL,
+        )
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        read = trio.Event()
+        # Ray's own log lines are for debugging; the last one may say why the agent ended.
+        tail, read = StderrTail("agent_stderr", logging.DEBUG), trio.Event()
         async with trio.open_nursery() as nursery:
             assert process.stderr is not None
-            nursery.start_soon(_read_stderr, process.stderr, lines, read)
+            nursery.start_soon(relay_stderr, process.stderr, tail, read)
             try:
                 await session(stream)
             finally:
@@ -64,50 +66,4 @@ class AgentProcess:
                         await read.wait()
                     await process.stderr.aclose()
                 nursery.cancel_scope.cancel()
-        return lines[-1] if lines else ""
-
-    async def _launch(self) -> tuple[trio.Process, socket.socket]:
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise LaunchFailed(f"the agent could not be started: {error}") from error
-        try:
-            with theirs:
-                process = await trio.lowlevel.open_process(
-                    [
-                        *(sys.executable, "-m", "scheduler.cluster.agent"),
-                        *("--fd", str(theirs.fileno()), "--ray", self._ray_address),
-                    ],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    env=self._environment,
-                    # Its own session: only the front handles Ctrl-C in the terminal.
-                    start_new_session=True,
-                )
-        except OSError as error:
-            ours.close()
-            raise LaunchFailed(f"the agent could not be started: {error}") from error
-        except BaseException:
-            ours.close()
-            raise
-        return process, ours
-
-
-async def _read_stderr(stream: trio.abc.ReceiveStream, lines: deque[str], read: trio.Event) -> None:
-    """Ray's own log lines are for debugging; the last ones may say why the agent ended."""
-    pending = b""
-    try:
-        async for data in stream:
-            *whole, pending = (pending + data).split(b"\n")
-            for line in whole:
-                if text := line.decode("utf-8", "replace").strip():
-                    lines.append(text)
-                    _log.debug("agent_stderr", line=text)
-            # Bound a line that never ends.
-            pending = pending[-8192:]
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
-    finally:
-        read.set()
+        return tail.lines[-1] if tail.lines else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,6 +19,8 @@ from typing import Protocol
 import trio
 
 from scheduler.link.channel import Channel
+from scheduler.link.child_process import LaunchFailed as LaunchFailed
+from scheduler.link.child_process import relay_stderr, start_child
 from scheduler.link.stderr_tail import StderrTail
 
 _DUMP_SECONDS = 1.0
@@ -47,10 +48,6 @@ class Exit:
 
 
 Session = Callable[[Channel], Awaitable[None]]
-
-
-class LaunchFailed(Exception):
-    """No engine process could be started, for lack of descriptors, processes or memory. It may work later."""
 
 
 class LaunchRefused(Exception):
@@ -90,7 +87,7 @@ class ProcessLauncher:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.write_forever)
-                nursery.start_soon(_relay_stderr, process.stderr, tail, relayed)
+                nursery.start_soon(relay_stderr, process.stderr, tail, relayed)
                 try:
                     await session(channel)
                 finally:
@@ -105,27 +102,7 @@ class ProcessLauncher:
 
     async def _launch(self) -> tuple[trio.Process, socket.socket]:
         """Start the process. Return it and the parent's end of its link."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise LaunchFailed(f"the engine could not be started: {error}") from error
-        try:
-            with theirs:
-                process = await trio.lowlevel.open_process(
-                    [sys.executable, "-m", "scheduler.engine", "--fd", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    env=self._environment,
-                    # Its own session: only the parent handles Ctrl-C in the terminal.
-                    start_new_session=True,
-                )
-        except OSError as error:
-            ours.close()
-            raise LaunchFailed(f"the engine could not be started: {error}") from error
-        except BaseException:
-            ours.close()
-            raise
+        process, ours = await start_child("engine", "scheduler.engine", (), self._environment, stdout=None)
         if self._cores is not None and sys.platform == "linux":
             # It has no thread but its first one yet. It may also be gone already, which its session will
             # find.
@@ -154,12 +131,3 @@ class ProcessLauncher:
             process.kill()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
                 await process.wait()
-
-
-async def _relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
-    try:
-        async for data in stream:
-            tail.feed(data)
-        tail.end()
-    finally:
-        relayed.set()

@@ -1,7 +1,8 @@
-"""An engine's stderr, line by line: to our log, and the last lines for the cause of death."""
+"""A child process's stderr, line by line: to our log, and the last lines for the cause of death."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 import structlog
@@ -15,9 +16,11 @@ _LINE_BYTES = 8192
 
 
 class StderrTail:
-    """Fed with bytes in pieces of any size. `fields`: beside each line in the log."""
+    """Fed with bytes in pieces of any size. `event`, `level`: of each line in the log; `fields`: beside
+    it."""
 
-    def __init__(self, **fields: str) -> None:
+    def __init__(self, event: str = "engine_stderr", level: int = logging.INFO, **fields: str) -> None:
+        self._event, self._level = event, level
         self._kept: deque[str] = deque(maxlen=_LINES_KEPT)
         self._pending = b""
         self._fields = fields
@@ -42,4 +45,4 @@ class StderrTail:
         text = line.decode("utf-8", "replace").rstrip()
         if text:
             self._kept.append(text)
-            _log.info("engine_stderr", line=text, **self._fields)
+            _log.log(self._level, self._event, line=text, **self._fields)

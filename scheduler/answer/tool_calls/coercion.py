@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from math import isinf
 from typing import Any
 
 from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted, is_of
@@ -104,6 +105,13 @@ def _are_equal(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and bool(one == other))
 
 
+def _finite(text: str) -> float:
+    """Raise ValueError for a number that is too large for a float, which JSON could not say again."""
+    if isinf(number := float(text)):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
 def _read(text: str, kind: str) -> Iterator[Any]:
     if kind == "integer" and _INTEGER.fullmatch(text):
         yield int(text)
@@ -113,7 +121,7 @@ def _read(text: str, kind: str) -> Iterator[Any]:
         yield None
     elif kind in ("number", "object", "array"):
         try:
-            read = json.loads(text, parse_constant=lambda name: name)
+            read = json.loads(text, parse_constant=lambda name: name, parse_float=_finite)
         except (ValueError, RecursionError):
             return
         if is_of(read, (kind,)):

@@ -21,6 +21,7 @@ from scheduler.answer.tool_calls.reading import (
     BlockReader,
     CallReader,
     Calls,
+    CollectedBlock,
     JsonReader,
     ParsedCall,
     UnreadableCall,
@@ -141,21 +142,13 @@ def _is_json(text: str) -> bool:
     return True
 
 
-class WholeBlock:
-    """A `CallReader` that has nothing before the end of the block."""
+class WholeBlock(CollectedBlock):
+    """Another reader's pieces, all at the end of the block."""
 
     def __init__(self, reader: DialectReader, calls: Calls) -> None:
+        super().__init__()
         self._reader = reader
         self._calls = calls
-        self._parts: list[str] = []
-
-    @property
-    def raw(self) -> str:
-        return "".join(self._parts)
-
-    def feed(self, text: str) -> Iterator[AnswerPiece]:
-        self._parts.append(text)
-        yield from ()
 
     def close(self) -> Iterator[AnswerPiece]:
         before = self._calls.started, self._calls.ended

@@ -109,12 +109,10 @@ class CallReader(Protocol):
         ...
 
 
-class BlockReader:
-    """Collects the whole block and lets mlx-lm parse it."""
+class CollectedBlock:
+    """The part of a CallReader that has nothing before the end of the block."""
 
-    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
-        self._syntax = syntax
-        self._calls = calls
+    def __init__(self) -> None:
         self._parts: list[str] = []
 
     @property
@@ -124,6 +122,15 @@ class BlockReader:
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         self._parts.append(text)
         yield from ()
+
+
+class BlockReader(CollectedBlock):
+    """Lets mlx-lm parse the whole block."""
+
+    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+        super().__init__()
+        self._syntax = syntax
+        self._calls = calls
 
     def close(self) -> Iterator[AnswerPiece]:
         for call in read_block(self.raw, self._syntax, self._calls):

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from scheduler.engine.ranks.calls import Answer, Failed, Heard, Joined, Said, Start, State, Told
@@ -83,9 +84,11 @@ class LinkedFollowers:
     def _read(self, rank: int) -> None:
         peer, reader = self._peers[rank - 1], FrameReader[Answer](message_decoder(Answer))
         try:
-            while data := peer.link.recv(_READ_BYTES):
-                for answer in reader.feed(data):
-                    self._take(rank, answer)
+            # A rank that dies with unread calls resets its connection, which is its end as well.
+            with suppress(ConnectionError):
+                while data := peer.link.recv(_READ_BYTES):
+                    for answer in reader.feed(data):
+                        self._take(rank, answer)
             reason = f"rank {rank} {peer.ending()}"
         except Exception as error:
             reason = f"rank {rank} is gone: {error}"

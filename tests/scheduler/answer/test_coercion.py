@@ -29,6 +29,8 @@ CASES: list[tuple[Any, dict[str, Any], Any]] = [
     ("9" * 5000, INTEGER, "9" * 5000),
     ("3.5", {"type": "number"}, 3.5),
     ("NaN", {"type": "number"}, "NaN"),
+    ("1e999", {"type": "number"}, "1e999"),
+    ("[-1e999]", {"type": "array"}, "[-1e999]"),
     ("True", {"type": "boolean"}, True),
     ("yes", {"type": "boolean"}, "yes"),
     ("null", {"type": "null"}, None),

@@ -10,6 +10,7 @@ outputs are the base's to the bit. The formula is mlx-lm's (`mlx_lm/tuner/lora.p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import mlx.core as mx
@@ -102,7 +103,7 @@ def _product(x: mx.array, stack: mx.array, slots: mx.array) -> mx.array:
     return mx.gather_mm(x, stack, rhs_indices=slots)
 
 
-class Layer:
+class Layer(ABC):
     """What the classes of adapted layers share. `rank_axis_a`, `rank_axis_b`: of the stacks."""
 
     rank_axis_a = 2
@@ -110,9 +111,9 @@ class Layer:
     adapters: Factors
 
     @staticmethod
+    @abstractmethod
     def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Of `lora_a` and `lora_b`."""
-        raise NotImplementedError
 
     @staticmethod
     def stacked(a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:

@@ -1,0 +1,12 @@
+"""What an operator's command raises when it cannot do its work.
+
+A file of its own because every command imports it, and the command line, which must not import any of them.
+"""
+
+from __future__ import annotations
+
+from scheduler.errors import StartupError
+
+
+class OperatorError(StartupError):
+    """The command cannot go on: one or two lines that say what is wrong and what to do. Exit code 1."""
