@@ -21,7 +21,7 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128

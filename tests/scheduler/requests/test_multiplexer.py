@@ -283,6 +283,17 @@ def test_the_engine_learns_what_a_session_waits_for() -> None:
     ]
 
 
+def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
+    """A tool's name with half a surrogate pair: only the prefix cache does not learn of it."""
+    board = Board()
+    calling = board.submit(make_record(1, session="agent"))
+    calling.called.add("\ud83d")
+    other = board.submit(make_record(2))
+    board.multiplexer.route(step(retired=[(1, "stop"), (2, "stop")]))
+    assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
+    assert not [message for message in board.sent if isinstance(message, TurnEnded)]
+
+
 def test_a_call_is_noted_by_its_name() -> None:
     """As it is put into the mailbox."""
     record = make_record(1, session="agent")
