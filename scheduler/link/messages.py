@@ -21,9 +21,10 @@ from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
+MAX_KIND_CHARACTERS = 128
 MAX_GRAMMAR_BYTES = 256 << 10
 """Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
 took the library 3 s."""
@@ -196,6 +197,21 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     dimensions: int | None = None
     """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
     with Retired."""
+    holds: tuple[tuple[int, float], ...] = ()
+    """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
+    seconds after the request's end."""
+
+
+class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
+    """A session's answer is over, and its client does what comes next. It has no reply."""
+
+    salt: str
+    adapter: str
+    """As in Submit."""
+    session: str
+    kind: str
+    """What the session waits for: the names of the tools that the answer called, or why it ended. At most
+    MAX_KIND_CHARACTERS."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -362,5 +378,7 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+ToEngine: TypeAlias = (
+    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+)
 FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

@@ -56,6 +56,7 @@ OPERATIONS = (
     ("GET", "/metrics"),
     ("GET", "/v1/scheduler"),
     ("GET", "/v1/cache"),
+    ("POST", "/v1/cache"),
     ("DELETE", "/v1/cache"),
     ("GET", "/v1/engines"),
     ("POST", "/v1/engines"),

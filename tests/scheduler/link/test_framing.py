@@ -36,6 +36,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
+    TurnEnded,
     UnloadAdapter,
 )
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
@@ -86,7 +87,9 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.none() | words,
         numbers,
         st.lists(numbers, max_size=3).map(tuple),
+        holds=st.lists(st.tuples(numbers, floats), max_size=2).map(tuple),
     ),
+    st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
     st.builds(LoadAdapter, numbers, adapters),
     st.builds(UnloadAdapter, words),
@@ -181,6 +184,7 @@ def test_the_property_tests_know_every_message() -> None:
     assert set(get_args(ToEngine)) == {
         Load,
         Submit,
+        TurnEnded,
         Cancel,
         Inspect,
         SetMemoryLimit,
