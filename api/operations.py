@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
-from api.auth import operator, trusted
+from api.auth import CallerOf, operator, trusted
 from api.engines import ModelName, engine_objects, rounded
+from api.json_route import BodyWorkOf, JsonRoute, Validated
+from api.loading import keep_seconds
+from api.openai.decode import generation_request
+from api.openai.schema import ChatCompletionRequest
 from api.served_models import ServedModels
+from api.whole_answer import whole_answer
+from scheduler.errors import InvalidRequest
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
 from scheduler.link.messages import Inspection
 from scheduler.pool.together import together
+from scheduler.request import PRIORITIES, Hold
 from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
+
+MAX_HOLD_SECONDS = 7 * 86_400.0
 
 
 def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
@@ -76,7 +85,7 @@ def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
 
 
 def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]] | None = None) -> APIRouter:
-    router = APIRouter(tags=["operations"])
+    router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
     @router.get("/v1/cache", dependencies=[Depends(operator)])
     async def cache(
@@ -96,6 +105,33 @@ def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]
         if len(scheduler.pool.names) > 1:
             body["engines"] = {name: cache_object(one) for name, one in found.items()}
         return JSONResponse(body)
+
+    @router.post("/v1/cache", dependencies=[Depends(operator)])
+    async def warm(
+        body: Validated[ChatCompletionRequest],
+        caller: CallerOf,
+        work: BodyWorkOf,
+        keep_alive: Annotated[str, Query()] = "5m",
+    ) -> dict[str, Any]:
+        """Prefill a chat's prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds),
+        as far as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. Fields that are
+        about the answer have no effect."""
+        seconds = keep_seconds(keep_alive)
+        if not 0 < seconds <= MAX_HOLD_SECONDS:
+            raise InvalidRequest(
+                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds", param="keep_alive"
+            )
+        served = models.check(body.model)
+        decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+        # The grammar, the choices and the like are the answer's, and there is none.
+        asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
+        asked = replace(asked, priority=PRIORITIES.stop - 1, holds=(Hold(None, seconds),))
+        answer = await whole_answer(served.scheduler, caller.asks(asked, served.adapter))
+        return {
+            "prompt_tokens": answer.usage.prompt_tokens,
+            "cached_tokens": answer.usage.cached_tokens,
+            "keep_seconds": seconds,
+        }
 
     @router.delete("/v1/cache", dependencies=[Depends(operator)])
     async def clear_cache(model: ModelName = None) -> JSONResponse:

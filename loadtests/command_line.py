@@ -31,6 +31,7 @@ from loadtests.measure import agents_sustained, measure
 from loadtests.pool.commands import affinity_command, links_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
+from loadtests.retention.commands import retention_command
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
@@ -317,6 +318,7 @@ bench.add_command(chaos)
 bench.add_command(device)
 bench.add_command(fuzz)
 bench.add_command(long_soak)
+bench.add_command(retention_command)
 bench.add_command(scale_command)
 
 

@@ -112,6 +112,15 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A wish to keep what was computed of a prompt, up to and with its first `messages` messages (None: all
+    of it), for `seconds` after the answer."""
+
+    messages: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
@@ -161,6 +170,8 @@ class GenerationRequest:
     be of this kind."""
     dimensions: int = 0
     """How many first numbers of the vector; 0: all of them."""
+    holds: tuple[Hold, ...] = ()
+    """At most one for each of the dialect's times."""
     truncate_tokens: int | None = None
     """The first N tokens of the prompt count; 0: as many as the context has; None: all must fit."""
 

@@ -3,26 +3,37 @@ blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool
 
 from api import media
-from api.fields import JsonObject, Listed, Refused, WithoutEffect
+from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import MEDIA, Body, MediaData, MediaPart, MediaUrl, Unread
 
-_AUTOMATIC_CACHE = "the prefix cache finds shared prefixes by their tokens"
+CACHE = Partly(
+    "with a ttl, what was computed up to there is held for that long, as far as memory allows; without one"
+    " the prefix cache decides"
+)
 
 
 class CacheControl(Body):
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    scope: str | None = None
+    scope: Annotated[str | None, WithoutEffect("who shares prefixes is the operator's to say")] = None
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long to hold what was computed up to the block."""
+        return None if self.ttl is None else _TTL_SECONDS[self.ttl]
+
+
+_TTL_SECONDS = {"5m": 300.0, "1h": 3600.0}
 
 
 class _Block(Body):
-    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+    cache_control: Annotated[CacheControl | None, CACHE] = None
 
 
 class Text(_Block):
@@ -198,6 +209,20 @@ class InputMessage(Body):
     def is_prefill(self) -> bool:
         """Whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
+
+
+def hold_seconds(block: ContentBlock) -> Iterator[float]:
+    """For how long a client wants to have kept what was computed up to this block or one in it."""
+    if isinstance(block, _Block) and block.cache_control is not None:
+        yield from filter(None, (block.cache_control.seconds,))
+    within: Iterable[ContentBlock] = ()
+    match block:
+        case ToolResult(content=blocks):
+            within = blocks or ()
+        case SearchResult(content=blocks) | Document(source=BlocksSource(content=blocks)):
+            within = blocks
+    for each in within:
+        yield from hold_seconds(each)
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:

@@ -18,6 +18,7 @@ from api.anthropic.content import (
     Thinking,
     ToolResult,
     ToolUse,
+    hold_seconds,
     joined,
     texts,
 )
@@ -35,6 +36,7 @@ from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,
+    Hold,
     Message,
     Reasoning,
     Tool,
@@ -58,7 +60,29 @@ def generation_request(
         structure=_structure(body),
         thinking_tokens=body.thinking.budget_tokens if isinstance(body.thinking, ThinkingEnabled) else None,
         tenant=tenant,
+        holds=tuple(_holds(body)),
     )
+
+
+def _holds(body: MessagesRequest) -> Iterator[Hold]:
+    """For each time to live, the last place that names it. A mark within a turn holds the turn."""
+    if body.cache_control is not None and body.cache_control.seconds is not None:
+        yield Hold(None, body.cache_control.seconds)
+    last: dict[float, int] = {}
+    marks = [tool.cache_control for tool in body.tools or ()]
+    marks += [block.cache_control for block in body.system or ()]
+    last.update((mark.seconds, 1) for mark in marks if mark is not None and mark.seconds is not None)
+    blocks = (block for turn in body.messages for block in turn.content)
+    if not last and not any(True for block in blocks for _ in hold_seconds(block)):
+        return
+    count = int(any(stable(block.text for block in body.system or ())))
+    for _, group in groupby(body.messages, key=lambda turn: turn.role):
+        turns = list(group)
+        count += sum(1 for _ in _messages(turns))
+        for turn in turns:
+            last.update((seconds, count) for block in turn.content for seconds in hold_seconds(block))
+    for seconds, messages in last.items():
+        yield Hold(messages, seconds)
 
 
 def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatPrompt:

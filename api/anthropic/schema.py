@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
 
-from api.anthropic.content import CacheControl, InputMessage, Text, as_blocks
+from api.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
 from api.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.openai.messages import Body
 from api.openai.schema import MAX_THINKING_TOKENS
@@ -17,7 +17,6 @@ MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 256
 
 _BOOKKEEPING = "used only for the provider's own accounting"
-_AUTOMATIC_CACHE = "the prefix cache finds shared prefixes by their tokens"
 
 
 class Metadata(Body):
@@ -35,7 +34,7 @@ class CustomTool(Body):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     input_schema: JsonObject
-    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+    cache_control: Annotated[CacheControl | None, CACHE] = None
     strict: Annotated[StrictBool | None, STRICT] = None
     eager_input_streaming: Annotated[
         StrictBool | None, WithoutEffect("arguments always stream as soon as the model's syntax allows")
@@ -121,7 +120,7 @@ class CountTokensRequest(Body):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    cache_control: Annotated[CacheControl | None, WithoutEffect(_AUTOMATIC_CACHE)] = None
+    cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
         ContextManagement | None, WithoutEffect("accepts only edits that remove nothing")
     ] = None

@@ -103,6 +103,8 @@ def _cache_report(
             for prefix in statistics.top_prefixes
         ],
         complaints=complaints,
+        kept_bytes=statistics.held_bytes,
+        refused_holds=statistics.refused_holds,
     )
 
 

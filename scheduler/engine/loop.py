@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engine.adapter_files import AdapterRefused, salted
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
@@ -38,6 +38,7 @@ from scheduler.link.messages import (
     StepOutput,
     Submit,
     ToEngine,
+    TurnEnded,
     UnloadAdapter,
     WaitReason,
 )
@@ -113,6 +114,8 @@ class EngineLoop:
             match command:
                 case Submit():
                     self._receive(command)
+                case TurnEnded():
+                    self._end_turn(command)
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
@@ -129,6 +132,10 @@ class EngineLoop:
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
                     assert_never(command)
+
+    def _end_turn(self, command: TurnEnded) -> None:
+        if (prefixes := self._backend.prefixes) is not None:
+            prefixes.ended(salted(command.adapter, command.salt), command.session, command.kind)
 
     def _load_adapter(self, command: LoadAdapter) -> AdapterLoaded:
         try:

@@ -210,7 +210,9 @@ class ScriptedBackend:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
-            lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
+            lease = self._prefixes.match_and_lease(
+                sequence.tokens, submit.salt, submit.system_tokens, submit.session
+            )
         budget = sequence.submit.thinking
         limit = None if budget is None else ThinkingLimit(budget, sequence.answer())
         answers = digest(sequence.prompt(), sequence.submit.adapter)
@@ -236,6 +238,11 @@ class ScriptedBackend:
                 lambda start, end: ScriptedRun(end - start),
                 session,
             )
+
+    def _hold(self, sequence: Sequence) -> None:
+        for length, seconds in sequence.submit.holds:
+            if self._prefixes is not None:
+                self._prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds)
 
     def remove(self, request_id: int) -> None:
         self._keep(self._rows[request_id], self._rows[request_id].sequence.prefilled_tokens)
@@ -272,6 +279,7 @@ class ScriptedBackend:
         for end in retired:
             ended = self._rows[end.request_id]
             self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
+            self._hold(ended.sequence)
             self._forget(end.request_id)
         if self._prefixes is not None:
             self._prefixes.set_running_bytes(self.kv_bytes())

@@ -18,12 +18,15 @@ from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
+from scheduler.link.waits import WaitOut as WaitOut
+from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
+MAX_KIND_CHARACTERS = 128
 MAX_GRAMMAR_BYTES = 256 << 10
 """Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
 took the library 3 s."""
@@ -196,6 +199,21 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     dimensions: int | None = None
     """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
     with Retired."""
+    holds: tuple[tuple[int, float], ...] = ()
+    """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
+    seconds after the request's end."""
+
+
+class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
+    """A session's answer is over, and its client does what comes next. It has no reply."""
+
+    salt: str
+    adapter: str
+    """As in Submit."""
+    session: str
+    kind: str
+    """What the session waits for: the names of the tools that the answer called, or why it ended. At most
+    MAX_KIND_CHARACTERS."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
@@ -299,21 +317,6 @@ class PrefillOut(WireStruct, frozen=True):
     cached: int = 0
 
 
-WaitReason: TypeAlias = Literal["slot", "prefix", "kv_cache", "memory", "preparation", "preempted", "nothing"]
-"""Why a request of the engine has no slot: all are taken, it follows another that computes its prefix, the KV
-budget has no room, the memory guard holds admission, its grammar or disk reads are not done, or it was
-preempted. "nothing": it has got one."""
-
-
-class WaitOut(WireStruct, frozen=True):
-    """What a request waits for now: sent when that changes, and not of one that gets a slot at once. It
-    changed `seconds_ago`, before the step that this is sent with."""
-
-    request_id: int
-    waits_for: WaitReason
-    seconds_ago: float = 0.0
-
-
 class PromptLogprobsOut(WireStruct, frozen=True):
     """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
     position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
@@ -378,5 +381,7 @@ class Fault(WireStruct, frozen=True, tag="fault"):
     """The traceback of a load that failed; of any other fault it is on stderr."""
 
 
-ToEngine: TypeAlias = Load | Submit | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+ToEngine: TypeAlias = (
+    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+)
 FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

@@ -36,6 +36,10 @@ class CacheReport(WireStruct, frozen=True):
     evicted_tokens: dict[str, int]
     trunks: list[PrefixReport]
     complaints: list[str]
+    kept_bytes: int = 0
+    """Of what requests and operators asked to keep for a time."""
+    refused_holds: int = 0
+    """Of these, what would have exceeded the share of the budget that may be held."""
 
 
 class DiskReport(WireStruct, frozen=True):

@@ -18,7 +18,7 @@ from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.engine.adapter_files import salted
 from scheduler.engine.thinking import ThinkingLimit
-from scheduler.errors import InvalidRequest, PromptTooLong, UnsupportedParameter
+from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, HoldCalls
 from scheduler.grammar.verdicts import UnknownVerdict
 from scheduler.link.messages import ThinkingBudget
@@ -37,12 +37,13 @@ from scheduler.prompt.vector_request import (
 from scheduler.request import (
     ChatPrompt,
     GenerationRequest,
+    Hold,
     Prompt,
     TextPrompt,
     TokenPrompt,
     ToolChoice,
 )
-from scheduler.token_ids import TokenIds, compact
+from scheduler.token_ids import TokenIds, common_run, compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class PreparedRequest:
     """The grammar of the answer; empty: none."""
     thinking: ThinkingBudget | None = None
     """None where no reasoning can be found by its token ids."""
+    holds: tuple[tuple[int, float], ...] = ()
+    """Lengths of what to keep of the prompt, and for how many seconds."""
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
 
@@ -165,6 +168,7 @@ class Preparation:
                 param="min_tokens",
             )
         boundaries = boundaries_of(prompt, self._special_token_ids)
+        system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
         return PreparedRequest(
             request=request,
             prompt=prompt,
@@ -172,10 +176,27 @@ class Preparation:
             stop_token_ids=self._stop_token_ids(request),
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
-            system_tokens=boundaries[0] if _has_system(request.prompt) and boundaries else 0,
+            system_tokens=system_tokens,
+            holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
             thinking=self._thinking.of(request, opens=opens_reasoning),
             prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
+
+    def _held(
+        self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
+    ) -> tuple[int, float]:
+        """Of how many tokens a hold is, all of them where the template tells no part; and its seconds."""
+        chat, count = request.prompt, hold.messages
+        if count is None or not isinstance(chat, ChatPrompt) or count >= len(chat.messages):
+            return len(prompt), hold.seconds
+        if count <= 1 and system_tokens:
+            return system_tokens, hold.seconds
+        part = replace(chat, messages=chat.messages[:count], continue_final=False)
+        try:
+            tokens, _ = self._token_ids(part, None, salt=request.cache_salt)
+        except SchedulerError:  # Such as of a template that wants a user's message last.
+            return len(prompt), hold.seconds
+        return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
 
     def _prepare_vector(self, request: GenerationRequest) -> PreparedRequest:
         """All of the context is the prompt's, as nothing is written."""

@@ -188,8 +188,16 @@ class Multiplexer:
                 self._finish(record, retired)
             except Exception as error:  # In text held back until now.
                 self._fail_answer(record, error)
+        self._end_turn(record)
         record.move(Event.RETIRE)
         self._on_retired(record)
+
+    def _end_turn(self, record: StreamRecord) -> None:
+        try:
+            if (ended := record.turn_ended_message()) is not None:
+                self._send(ended)
+        except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
+            _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
     @staticmethod
     def _fail_answer(record: StreamRecord, error: Exception) -> None:

@@ -10,8 +10,24 @@ import msgspec
 
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
-from scheduler.events import Failed, Finished, FinishReason, Prefilling, TokenLogprobs, Usage
-from scheduler.link.messages import LogprobsOut, Sampling, Submit, ThinkingBudget
+from scheduler.events import (
+    AnswerPiece,
+    Failed,
+    Finished,
+    FinishReason,
+    Prefilling,
+    TokenLogprobs,
+    ToolCallStarted,
+    Usage,
+)
+from scheduler.link.messages import (
+    MAX_KIND_CHARACTERS,
+    LogprobsOut,
+    Sampling,
+    Submit,
+    ThinkingBudget,
+    TurnEnded,
+)
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import Event, State, move
@@ -71,6 +87,8 @@ class StreamRecord:
     cancel_sent_at: float | None = None
     """When Cancel was sent to the engine."""
     end_token: TokenLogprobs | None = None
+    called: set[str] = field(default_factory=set)
+    """The names of the tools that the answer calls."""
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
     time_line: TimeLine = field(init=False)
@@ -143,6 +161,7 @@ class StreamRecord:
                 None if scores is None or scores.whole else self.prepared.request.prompt_logprobs
             ),
             adapter=self.prepared.request.adapter_key,
+            holds=self.prepared.holds,
             dimensions=(None if self.prepared.request.kind == "chat" else self.prepared.request.dimensions),
         )
 
@@ -152,6 +171,14 @@ class StreamRecord:
         if self.choice == 0:
             return sampling
         return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
+
+    def turn_ended_message(self) -> TurnEnded | None:
+        """What its session waits for now; None without a session or an answer."""
+        request = self.prepared.request
+        if request.session is None or self.outcome is None or request.only_prompt:
+            return None
+        kind = "+".join(sorted(self.called)) if self.called else self.outcome
+        return TurnEnded(request.cache_salt, request.adapter_key, request.session, kind[:MAX_KIND_CHARACTERS])
 
     def put_prefill(self, done: int, total: int, cached: int) -> None:
         self.move(Event.PREFILL)
@@ -172,7 +199,7 @@ class StreamRecord:
         if self.prepared.request.only_prompt:
             return
         for piece in self.pipeline.feed(tokens, logprobs):
-            self.mailbox.put(piece)
+            self._put(piece)
 
     def put_stop_token(self, token: int, now: float, logprobs: LogprobsOut | None) -> None:
         """The token that ends the answer: it is counted, and is no text."""
@@ -194,7 +221,7 @@ class StreamRecord:
         """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
-            self.mailbox.put(piece)
+            self._put(piece)
         cut = self.prepared.request.only_prompt and not vector
         reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(by_engine)
         malformed = self.pipeline.malformed_calls
@@ -209,6 +236,11 @@ class StreamRecord:
         )
         self.mailbox.put_final(end)
         self.outcome = reason.value
+
+    def _put(self, piece: AnswerPiece) -> None:
+        if isinstance(piece, ToolCallStarted):
+            self.called.add(piece.name)
+        self.mailbox.put(piece)
 
     def fail(self, error: SchedulerError) -> None:
         self.mailbox.put_final(Failed(error))

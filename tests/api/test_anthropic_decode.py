@@ -6,7 +6,7 @@ from typing import Any
 
 from api.anthropic.decode import chat_prompt, generation_request
 from api.anthropic.schema import CountTokensRequest, MessagesRequest
-from scheduler.request import ToolChoice
+from scheduler.request import Hold, ToolChoice
 from tests.api.test_anthropic_messages import TOOLS, ask_for
 
 
@@ -91,3 +91,41 @@ def test_sampling_is_the_bodys() -> None:
     request = generation_request(body, "farm")
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0, 0.5, 7)
     assert (request.max_tokens, request.stop, request.tenant) == (1000, ("x",), "farm")
+
+
+def test_a_time_to_live_is_a_hold_up_to_its_message() -> None:
+    """Of each time the last place. A mark in the system prompt or on a tool counts to the first message, one
+    on the body for all of it, and one without a ttl for nothing."""
+
+    def text(said: str, ttl: str | None = None) -> dict[str, Any]:
+        control = {"type": "ephemeral"} if ttl is None else {"type": "ephemeral", "ttl": ttl}
+        return {"type": "text", "text": said, "cache_control": control}
+
+    def holds(**fields: Any) -> tuple[Hold, ...]:
+        return generation_request(MessagesRequest.model_validate(ask_for(**fields))).holds
+
+    results = [
+        {
+            "type": "tool_result",
+            "tool_use_id": "t1",
+            "content": "r",
+            "cache_control": text("", "5m")["cache_control"],
+        },
+        {"type": "tool_result", "tool_use_id": "t2", "content": "r"},
+    ]
+    calls = [{"type": "tool_use", "id": f"t{n}", "name": "f", "input": {}} for n in (1, 2)]
+    turns = [
+        {"role": "user", "content": [text("one", "5m")]},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": results},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": [text("plain")]},
+    ]
+    assert holds(messages=turns) == (Hold(4, 300.0),)
+    assert holds(messages=turns, system=[text("be kind", "1h")]) == (Hold(1, 3600.0), Hold(5, 300.0))
+    assert holds(messages=turns[-1:]) == ()
+    inner = {"type": "tool_result", "tool_use_id": "t1", "content": [text("r", "5m")]}
+    nested = [*turns[1:2], {"role": "user", "content": [inner]}]
+    assert holds(messages=nested) == (Hold(2, 300.0),)
+    everything = {"type": "ephemeral", "ttl": "1h"}
+    assert holds(messages=turns[-1:], cache_control=everything) == (Hold(None, 3600.0),)

@@ -132,6 +132,7 @@ async def test_the_operators_endpoints_want_an_admin_key(autojump_clock: trio.te
                 for response in (
                     await client.get("/v1/cache", headers={"x-api-key": given}),
                     await client.delete("/v1/cache", headers={"x-api-key": given}),
+                    await client.post("/v1/cache", json=chat(), headers={"x-api-key": given}),
                 ):
                     assert response.status_code == status
                     if status == 403:

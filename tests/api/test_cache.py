@@ -139,3 +139,31 @@ async def test_another_salt_finds_nothing(autojump_clock: trio.testing.MockClock
             _, final = await answer(scheduler, dataclasses.replace(ask(text), cache_salt=salt))
             assert isinstance(final, Finished)
             assert final.usage.cached_tokens == 0
+
+
+@trio_test
+async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockClock) -> None:
+    """Nothing is answered; the next request finds all but its last token, and what is held is reported until
+    `keep_alive` passes."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        warmed = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
+        assert warmed.json() == {"prompt_tokens": _PROMPT, "cached_tokens": 0, "keep_seconds": 600.0}
+        assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
+        usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
+        for bad in ("soon", "0", "-1", "8000h"):
+            refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": bad})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
+
+
+@trio_test
+async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.MockClock) -> None:
+    """`cache_control.ttl` of an Anthropic client; without a ttl the cache decides."""
+    for mark, held in (({"type": "ephemeral"}, False), ({"type": "ephemeral", "ttl": "1h"}, True)):
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            content = [{"type": "text", "text": "hello", "cache_control": mark}]
+            body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
+            assert (await client.post("/v1/messages", json=body)).status_code == 200
+            assert ((await client.get("/v1/cache")).json()["kept_bytes"] > 0) == held

@@ -57,6 +57,7 @@ OPERATIONS = (
     ("GET", "/v1/scheduler"),
     ("GET", "/v1/scheduler/requests/{request_id}"),
     ("GET", "/v1/cache"),
+    ("POST", "/v1/cache"),
     ("DELETE", "/v1/cache"),
     ("GET", "/v1/engines"),
     ("POST", "/v1/engines"),

@@ -3,27 +3,33 @@
 It owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment`
 and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
-restore (no snapshot where the model needs one); 2. then the least recently used: leaves, and snapshots inside
-a path. An entry that was used again (a continuation, two hits, several branches) counts as used
-`protected_seconds` later, as in a segmented LRU.
+Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit
+can restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
+rule does not expect back soon; 3. what is held for somebody, by the end of that time.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from heapq import heapify, heappop, heappush, nlargest
+from dataclasses import replace
 from typing import Generic, TypeAlias
 
-from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, SharedPrefix
+from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, top_prefixes
+from scheduler.engine.prefix.eviction_queue import EvictionQueue
+from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
+from scheduler.engine.prefix.holds import Holds
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
+from scheduler.engine.prefix.session_turns import SessionTurns
+from scheduler.engine.prefix.snapshots import least_needed
 from scheduler.token_ids import KEY_BYTES
 
 Tokens: TypeAlias = Sequence[int]
+
+_MOST_RENEWED = 1024
+"""Places renewed at a time, about 10 ms: after hours with room for all, all are due at once."""
 
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
@@ -38,6 +44,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         clock: Callable[[], float],
         retention: Retention | None = None,
         buffers: BufferBound | None = None,
+        rule: EvictionRule | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
         cut. `needs_snapshot`: the model has layers that cannot be cut. `buffers` None: any number."""
@@ -50,10 +57,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._buffers = buffers
         self._tree: RadixTree[SegmentT, SnapshotT] = RadixTree(self._inherit)
         self._marks: dict[Node[SegmentT, SnapshotT], Mark] = {}
-        # Lazy deletion: (rank, age, is a leaf, ticket, node) is valid while the ticket is the node's own.
-        self._queue: list[tuple[int, float, bool, int, Node[SegmentT, SnapshotT]]] = []
-        self._tickets = 0
-        self._sessions: OrderedDict[SessionKey, list[Node[SegmentT, SnapshotT]]] = OrderedDict()
+        self._queue: EvictionQueue[Node[SegmentT, SnapshotT]] = EvictionQueue(self._is_valid)
+        self._turns = SessionTurns(self._tree, self._marks, self._retention, self._file)
+        self._rule = rule or ByReturn(self._retention.sessions)
+        self._holds = Holds()
+        self._now = clock()
         self.query_tokens = self.hit_tokens = self.stored_tokens = self.evicted_bytes = 0
         self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
 
@@ -74,7 +82,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._find(tokens, salt).length
 
     def match_and_lease(
-        self, tokens: Tokens, salt: str, system_tokens: int = 0
+        self, tokens: Tokens, salt: str, system_tokens: int = 0, session: str | None = None
     ) -> Lease[SegmentT, SnapshotT]:
         """Return the longest prefix that can be restored, at most one token short of the prompt: the last
         must be computed, or there are no logits to sample from. End the lease with `release`."""
@@ -84,12 +92,15 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._tree.boundary(found)
             found = self._find(found.tokens, salt)
         continuation = self._retention.continues(found.length, len(tokens), system_tokens)
-        now = self._clock()
+        now = self._now = self._clock()
+        key = None if session is None else (salt, session)
+        if key is not None:
+            self._rule.returned(key, now)
+        if (whole := found.whole) is not None:
+            self._rule.hit(self._marks[whole], now)
         for node in found.path:
             mark = self._marks[node]
-            mark.last_used, mark.superseded = now, False
-            mark.hits += 1
-            mark.protected |= continuation or mark.hits >= self._retention.protecting_hits
+            mark.hit_by(key, now, continuation, self._retention.protecting_hits)
             if node.end == found.length and node.snapshot is not None:
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
@@ -148,8 +159,9 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         match = self._tree.match(tokens, salt)
         missing = len(tokens) - match.length
         end = self._tree.boundary(match) if missing else match.path[-1]
-        if session is not None:
-            self._supersede((salt, session), end, len(tokens), system_tokens)
+        key = None if session is None else (salt, session)
+        if key is not None:
+            self._turns.supersede(key, end, len(tokens), system_tokens)
         added = 0
         with nullcontext() if end is None else self._pinned(end):
             fitting = (
@@ -157,13 +169,14 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             )
             if missing and fitting and not self._too_many(1):
                 end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
-                self._marks[end] = Mark(0.0)
+                self._marks[end] = Mark(self._now)
+                self._extend(end)
                 self.stored_tokens += len(end.tokens)
                 added = end.nbytes
         if end is not None:
-            self._pass(end)
-            if session is not None:
-                self._remember((salt, session), end)
+            self._pass(end, key)
+            if key is not None:
+                self._turns.remember(key, end)
         self._make_room(0)
         return added if end in self._marks else 0
 
@@ -187,6 +200,29 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
+    def hold(self, tokens: Tokens, salt: str, seconds: float) -> bool:
+        """Keep what is cached of `tokens` for that long from now on, as far as the budget allows. False if it
+        is not: too much is held already, or nothing can be restored."""
+        match = self._tree.match(tokens, salt)
+        match = match.restorable() if self._needs_snapshot else match
+        end = self._tree.boundary(match)
+        if end is None:
+            return False
+        self._renew()
+        path = [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]
+        held = self._holds.begin(path, self._now + seconds, int(self._retention.held_share * self.room))
+        self._file(end)
+        self._make_room(0)  # A split may have cost some.
+        return held and end in self._marks
+
+    def ended(self, salt: str, session: str, kind: str) -> None:
+        """A turn of a session ended, and it waits for `kind`: the tools that it called, or how it ended."""
+        key = salt, session
+        self._now = self._clock()
+        self._rule.ended(key, kind, self._now)
+        for node in self._turns.ends.get(key, ()):
+            self._file(node)
+
     def set_budget(self, budget_bytes: int) -> None:
         """Hold no more than this from now on, as far as leases allow."""
         self.budget_bytes = budget_bytes
@@ -201,6 +237,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         """Evict until this many bytes are freed, or nothing is left that is not in use. Return the bytes
         freed."""
         before = self.nbytes
+        self._renew()
         while before - self.nbytes < need and (victim := self._victim()) is not None:
             self._evict(victim, "budget")
         return before - self.nbytes
@@ -222,31 +259,22 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             stored_tokens=self.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
             evicted_bytes=self.evicted_bytes,
-            top_prefixes=tuple(self._top_prefixes(top, head_tokens)) if top else (),
+            top_prefixes=top_prefixes(self._tree, self._marks, top, head_tokens),
+            held_bytes=self._holds.nbytes,
+            refused_holds=self._holds.refused,
         )
-
-    def _top_prefixes(self, top: int, head_tokens: int) -> Iterator[SharedPrefix]:
-        shared = [
-            (self._marks[node].hits, node.end, leaves, node)
-            for node, leaves in self._tree.leaves_below().items()
-            if len(node.children) > 1 or self._marks[node].hits
-        ]
-        for hits, tokens, leaves, node in nlargest(top, shared, key=lambda prefix: prefix[:2]):
-            yield SharedPrefix(tokens, leaves, hits, self._tree.head(node, head_tokens))
 
     def check_integrity(self) -> list[str]:
         """Return violated invariants in words, empty if none: an alarm, never a crash. O(nodes)."""
         complaints, nodes = self._tree.check_integrity(), set(self._tree.walk())
         if nodes != self._marks.keys():
             return [*complaints, "nodes and marks are not the same"]
-        queued = {node for *entry, ticket, node in self._queue if self._is_valid(ticket, node)}
+        queued = self._queue.nodes()
         for node in nodes:
             evictable = not node.pins and (not node.children or node.snapshot is not None)
             if evictable and node not in queued:
                 complaints.append(f"node [{node.start}, {node.end}) would never be evicted")
-        turns = {(key, node) for key, ends in self._sessions.items() for node in ends}
-        if turns != {(key, node) for node in nodes for key in self._marks[node].turns}:
-            complaints.append("sessions and turns are not the same")
+        complaints += self._turns.check_integrity(nodes)
         if self.nbytes > self.room and self._victim() is not None:
             complaints.append(f"{self.nbytes} bytes exceed the room of {self.room}, and some are evictable")
         if self._too_many() and self._victim() is not None:
@@ -257,73 +285,32 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         match = self._tree.match(tokens, salt, limit=len(tokens) - 1)
         return match.restorable() if self._needs_snapshot else match
 
-    def _pass(self, end: Node[SegmentT, SnapshotT]) -> None:
-        """An insertion or a hit passed along this path."""
-        now = self._clock()
+    def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:
+        """A new leaf continues a conversation that came back before, or parts from others."""
+        if (parent := leaf.parent) is not None and (mark := self._marks.get(parent)) is not None:
+            mark.extended = True
+            mark.shared |= mark.owner is None and len(parent.children) > 1
+            self._marks[leaf].continued = mark.protected and not mark.shared
+
+    def _pass(self, end: Node[SegmentT, SnapshotT], key: SessionKey | None) -> None:
+        now = self._now = self._clock()
         for node in (end, *self._tree.parents(end)):
-            mark = self._marks[node]
-            mark.last_used, mark.superseded = now, False
-            mark.protected |= len(node.children) > 1
+            self._marks[node].passed_by(key, now, forks=len(node.children) > 1)
             self._file(node)
 
     def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
         """The tree split an edge: both nodes inherit its mark."""
         mark = self._marks[lower]
-        self._marks[upper] = Mark(mark.last_used, mark.hits, mark.protected, mark.superseded)
+        self._marks[upper] = above = replace(mark, turns=set(), snapshot_used=0.0, snapshot_hits=0, ticket=0)
+        above.held_until, above.held_bytes = 0.0, 0
+        self._holds.split(above, upper.nbytes, mark, lower.nbytes)
         self._file(upper)
         self._file(lower)  # A lease on it may have moved up.
 
-    def _supersede(
-        self, key: SessionKey, end: Node[SegmentT, SnapshotT] | None, length: int, system_tokens: int
-    ) -> None:
-        """A turn of `length` tokens, cached up to `end`, supersedes the session's older turns. An older turn
-        that is longer, or shares only the system prompt, is a branch: both stay."""
-        path = set() if end is None else {end, *self._tree.parents(end)}
-        for old in tuple(self._sessions.get(key, ())):
-            above = (old, *self._tree.parents(old))
-            common = next((node.end for node in above if node in path), 0)
-            good = common > system_tokens and self._retention.continues(common, length, system_tokens)
-            if old not in path and not (good and length >= old.end):
-                continue
-            self._forget(key, old)
-            for node in above:  # Not what others use, nor what is above that.
-                used = node in path or node.pins or self._marks[node].turns
-                if used or not all(self._marks[child].superseded for child in node.children.values()):
-                    break
-                self._marks[node].superseded = True
-                self._file(node)
-
-    def _remember(self, key: SessionKey, end: Node[SegmentT, SnapshotT]) -> None:
-        turns = self._sessions.setdefault(key, [])
-        self._sessions.move_to_end(key)
-        if end not in turns:
-            turns.append(end)
-            self._marks[end].turns.add(key)
-        if len(turns) > self._retention.branches_per_session:
-            self._forget(key, turns[0])
-        if len(self._sessions) > self._retention.sessions:
-            oldest, ends = next(iter(self._sessions.items()))
-            for node in tuple(ends):
-                self._forget(oldest, node)
-
-    def _forget(self, key: SessionKey, node: Node[SegmentT, SnapshotT]) -> None:
-        self._marks[node].turns.remove(key)
-        self._sessions[key].remove(node)
-        if not self._sessions[key]:
-            del self._sessions[key]
-
     def _thin(self, node: Node[SegmentT, SnapshotT]) -> None:
-        """Drop snapshots until no path through `node` has too many: first those that were not hit again, by
-        the smallest gap that they leave; the deepest, which the next turn needs, last."""
+        """Drop snapshots until no path through `node` has too many."""
         while len(path := self._tree.fullest_path(node)) > self._retention.snapshots_per_path:
-            ends = [0, *(held.end for held in path)]
-            gaps = {held: ends[i + 2] - ends[i] for i, held in enumerate(path[:-1])}
-            free = [held for held in path if not held.pins]
-            plain = [held for held in free if not self._is_reused(held)]
-            self._drop_snapshot(min(plain or free, key=lambda held: gaps.get(held, held.end)))
-
-    def _is_reused(self, node: Node[SegmentT, SnapshotT]) -> bool:
-        return len(node.children) > 1 or self._marks[node].snapshot_hits >= self._retention.protecting_hits
+            self._drop_snapshot(least_needed(path, self._marks, self._retention.protecting_hits))
 
     def _drop_snapshot(self, node: Node[SegmentT, SnapshotT]) -> None:
         self.evicted_bytes += self._tree.detach(node)
@@ -332,9 +319,13 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
     def _make_room(self, need: int, segments: int = 0, snapshots: int = 0) -> int:
         """Evict until `need` more bytes, in these numbers of pieces, fit or nothing is evictable. Return the
         room in bytes that there is then."""
-        while (self.nbytes + need > self.room or self._too_many(segments, snapshots)) and (
-            victim := self._victim()
-        ) is not None:
+
+        def short() -> bool:
+            return self.nbytes + need > self.room or self._too_many(segments, snapshots)
+
+        if short():
+            self._renew()
+        while short() and (victim := self._victim()) is not None:
             self._evict(victim, "budget")
         return self.room - self.nbytes
 
@@ -343,13 +334,19 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         tree, bound = self._tree, self._buffers
         return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 
+    def _renew(self) -> None:
+        """Renew what the order of eviction says: only when something must go."""
+        self._now = self._clock()
+        self._holds.expire(self._now)
+        for _ in range(_MOST_RENEWED):
+            if (node := self._queue.due(self._now)) is None:
+                break
+            self._file(node)
+
     def _victim(self) -> Node[SegmentT, SnapshotT] | None:
-        while self._queue:
-            *_, ticket, node = self._queue[0]
-            if self._is_valid(ticket, node) and not node.pins:
-                return node
-            heappop(self._queue)  # A pinned node is queued again on release.
-        return None
+        while (node := self._queue.first()) is not None and node.pins:
+            self._queue.drop_first()  # A pinned node is queued again on release.
+        return node
 
     def _evict(self, node: Node[SegmentT, SnapshotT], reason: Reason) -> None:
         """Evict a leaf with all that it holds, or the snapshot in the middle of a path."""
@@ -357,8 +354,10 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._drop_snapshot(node)
             return
         mark, parent = self._marks[node], node.parent
+        self._rule.evicted(mark, self._now)
         for key in tuple(mark.turns):
-            self._forget(key, node)
+            self._turns.forget(key, node)
+        self._holds.end(mark)
         reason = "superseded" if mark.superseded and reason == "budget" else reason
         self.evicted_tokens[reason] += len(node.tokens)
         self.evicted_bytes += node.nbytes
@@ -369,20 +368,20 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
 
     def _file(self, node: Node[SegmentT, SnapshotT]) -> None:
         """Queue a node at its place; called after every change of it or of its mark."""
-        mark, leaf = self._marks[node], not node.children
+        mark, leaf, now = self._marks[node], not node.children, self._now
         if not leaf and node.snapshot is None:
             mark.ticket = 0
             return
         hopeless = leaf and (mark.superseded or (self._needs_snapshot and node.snapshot is None))
-        age = mark.last_used if leaf else mark.snapshot_used
-        if mark.protected if leaf else self._is_reused(node):
-            age += self._retention.protected_seconds
-        self._tickets += 1
-        mark.ticket = self._tickets
-        heappush(self._queue, (0 if hopeless else 1, age, leaf, mark.ticket, node))
-        if len(self._queue) > 64 + 4 * len(self._marks):  # Mostly invalid: amortised by the pushes.
-            self._queue = [entry for entry in self._queue if self._is_valid(*entry[3:])]
-            heapify(self._queue)
+        used = mark.last_used if leaf else mark.snapshot_used
+        hits = mark.hits if leaf else mark.snapshot_hits or int(len(node.children) > 1)
+        worth, until = self._rule.worth(mark, used, hits, now)
+        rank = 0 if hopeless else 1
+        if mark.held_until > now:
+            rank, worth, until = 2, mark.held_until, mark.held_until
+        mark.ticket = self._queue.ticket()
+        self._queue.put(node, mark.ticket, (rank, worth, used, leaf), until)
+        self._queue.compact(64 + 4 * len(self._marks))
 
     def _is_valid(self, ticket: int, node: Node[SegmentT, SnapshotT]) -> bool:
         return (mark := self._marks.get(node)) is not None and mark.ticket == ticket

@@ -18,7 +18,7 @@ class Retention:
     continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
     continuation_share: float = 0.5  # exo #1817: of the prompt.
     protecting_hits: int = 2  # SGLang's slru threshold.
-    protected_seconds: float = 600.0  # A tool call or a person answers within this.
+    held_share: float = 0.5  # Of the budget: the rest is for those who did not ask.
     snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
     branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
     sessions: int = 4096  # The turns of a forgotten session age like any others.
@@ -54,3 +54,34 @@ class Mark:
     snapshot_hits: int = 0
     turns: set[SessionKey] = field(default_factory=set)  # Sessions whose newest turns end here.
     ticket: int = 0  # The one valid entry in the queue.
+    owner: SessionKey | None = None  # The first session that used it.
+    shared: bool = False  # Another one, or a request without a session, has used it since.
+    continued: bool = False  # It continues something that was continued before.
+    extended: bool = False  # Something has been cached below it.
+    gap_seconds: float = 0.0  # From a use to the next hit, a moving mean.
+    held_until: float = 0.0
+    held_bytes: int = 0  # Of the bound on what is held.
+
+    def hit_by(self, key: SessionKey | None, now: float, protecting: bool, protecting_hits: int) -> None:
+        """A request of this session, None: of none, begins with what ends here."""
+        self._used_by(key, hit=True)
+        self.hits += 1
+        self.gap_seconds += (now - self.last_used - self.gap_seconds) / min(self.hits, 4)
+        self.protected |= protecting or self.hits >= protecting_hits
+        self.last_used, self.superseded = now, False
+
+    def passed_by(self, key: SessionKey | None, now: float, forks: bool) -> None:
+        """Something was cached here or below, of a whole turn if there is a session."""
+        self._used_by(key, hit=False)
+        if forks and not self.protected:
+            self.protected = True
+            self.gap_seconds = self.gap_seconds or now - self.last_used
+        self.last_used, self.superseded = now, False
+
+    def _used_by(self, key: SessionKey | None, hit: bool) -> None:
+        if key is None:  # Which an insertion says also within a turn.
+            self.shared |= hit and self.owner is not None
+        elif self.owner is None and not self.hits:
+            self.owner = key
+        else:
+            self.shared |= self.owner != key

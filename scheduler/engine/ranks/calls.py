@@ -134,6 +134,14 @@ class Clear(WireStruct, frozen=True, tag="clear"):
     """Evict all prefixes that are not in use."""
 
 
+class EndTurn(WireStruct, frozen=True, tag="end_turn"):
+    """A session waits from now on: the gaps until it returns decide what is evicted."""
+
+    salt: str
+    session: str
+    kind: str
+
+
 class LimitPool(WireStruct, frozen=True, tag="limit_pool"):
     most_bytes: int
 
@@ -168,6 +176,7 @@ Call: TypeAlias = (
     | SetBudget
     | Evict
     | Clear
+    | EndTurn
     | LimitPool
     | LimitScores
     | ClearPool

@@ -21,6 +21,7 @@ from scheduler.engine.ranks.calls import (
     Compare,
     EmitPending,
     EndRow,
+    EndTurn,
     Evict,
     Forget,
     Heard,
@@ -173,7 +174,7 @@ class Replay:
                 self._digest.add(backend.emit_pending())
             case Step(predicted_seconds=predicted_seconds):
                 self._digest.add(backend.step(call.as_chunks(), predicted_seconds))
-            case SetBudget() | Evict() | Clear():
+            case SetBudget() | Evict() | Clear() | EndTurn():
                 self._change_prefixes(call)
             case LimitPool(most_bytes=most_bytes):
                 backend.device.limit_pool(most_bytes)
@@ -195,7 +196,7 @@ class Replay:
         except RequestRefused as refusal:
             self._refusal = _Refusal(call.submit.request_id, str(refusal))
 
-    def _change_prefixes(self, call: SetBudget | Evict | Clear) -> None:
+    def _change_prefixes(self, call: SetBudget | Evict | Clear | EndTurn) -> None:
         if (prefixes := self._backend.prefixes) is None:
             raise RanksDisagree("there is no prefix cache here")
         match call:
@@ -205,3 +206,5 @@ class Replay:
                 prefixes.evict(need)
             case Clear():
                 prefixes.clear()
+            case EndTurn(salt=salt, session=session, kind=kind):
+                prefixes.ended(salt, session, kind)

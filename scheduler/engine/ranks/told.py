@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.engine.device import Device, Traits
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason
 from scheduler.engine.prefix.prefixes import Prefixes
-from scheduler.engine.ranks.calls import Call, Clear, ClearPool, Evict, LimitPool, LimitScores, SetBudget
+from scheduler.engine.ranks.calls import (
+    Call,
+    Clear,
+    ClearPool,
+    EndTurn,
+    Evict,
+    LimitPool,
+    LimitScores,
+    SetBudget,
+)
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
 
@@ -68,6 +77,10 @@ class ToldPrefixes:
     def clear(self) -> int:
         self._tell(Clear())
         return self._own.clear()
+
+    def ended(self, salt: str, session: str, kind: str) -> None:
+        self._tell(EndTurn(salt, session, kind))
+        self._own.ended(salt, session, kind)
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
         return self._own.statistics(top, head_tokens)

@@ -29,6 +29,7 @@ from scheduler.link.messages import (
     StepOutput,
     Submit,
     ToEngine,
+    TurnEnded,
 )
 from tests.contracts.journal import alone, request
 from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
@@ -331,3 +332,16 @@ def test_taking_more_than_there_are_is_our_own_mistake() -> None:
         slots.take(_sequence(3))
     with pytest.raises(KeyError):
         slots[3]
+
+
+def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:
+    """With the salt under which its prefixes are kept, its adapter's included; without a prefix cache it is
+    ignored. It has no answer."""
+    ended: list[tuple[str, str, str]] = []
+    backend = ScriptedBackend(ScriptedPlan(), kv_cache_bytes=1 << 20)
+    assert backend.prefixes is not None
+    backend.prefixes.ended = lambda *told: ended.append(told)  # type: ignore[method-assign]
+    for one in (backend, ScriptedBackend(ScriptedPlan())):
+        loop = EngineLoop(one, max_slots=2, pace=PrefillPace(64))
+        assert loop.turn([TurnEnded("mine", "", "agent", "read")]) == []
+    assert ended == [("mine", "agent", "read")]

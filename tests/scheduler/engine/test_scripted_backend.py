@@ -125,3 +125,11 @@ def test_kv_bytes_are_the_tokens_held() -> None:
         held.append(backend.kv_bytes())
     assert held == [KV_BYTES_PER_TOKEN * tokens for tokens in (2 + 2, 5, 0)]
     assert backend.describe().kv_bytes_per_token == KV_BYTES_PER_TOKEN
+
+
+def test_a_hold_is_kept_when_its_answer_ends() -> None:
+    """For the tokens that it names, not for what comes after them."""
+    backend = ScriptedBackend(ScriptedPlan(), kv_cache_bytes=1 << 20)
+    answers(backend, [msgspec.structs.replace(request(1, list(range(10)), 3), holds=((6, 60.0),))])
+    assert backend.prefixes is not None
+    assert backend.prefixes.statistics().held_bytes == 6 * (KV_BYTES_PER_TOKEN + 4)

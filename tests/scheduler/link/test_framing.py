@@ -36,10 +36,12 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
     TokenOut,
+    TurnEnded,
     UnloadAdapter,
 )
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
 from scheduler.token_ids import compact
+from tests.examples import examples
 from tests.fakes.mutation import mutations
 
 thoroughly = settings(max_examples=60, deadline=None)
@@ -85,7 +87,9 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.none() | words,
         numbers,
         st.lists(numbers, max_size=3).map(tuple),
+        holds=st.lists(st.tuples(numbers, floats), max_size=2).map(tuple),
     ),
+    st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
     st.builds(LoadAdapter, numbers, adapters),
     st.builds(UnloadAdapter, words),
@@ -180,6 +184,7 @@ def test_the_property_tests_know_every_message() -> None:
     assert set(get_args(ToEngine)) == {
         Load,
         Submit,
+        TurnEnded,
         Cancel,
         Inspect,
         SetMemoryLimit,
@@ -212,7 +217,7 @@ def test_a_message_above_the_bound_is_not_sent() -> None:
         encode(Fault("x" * MAX_FRAME_BYTES))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     data=st.binary(max_size=60)
     | st.binary(max_size=60).map(frame)
@@ -235,7 +240,7 @@ def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes
             continue
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     mutations(st.lists(from_engine.map(encode), min_size=1, max_size=4).map(b"".join)),
     mutations(st.lists(to_engine.map(encode), min_size=1, max_size=4).map(b"".join)),

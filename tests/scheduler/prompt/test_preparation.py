@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.errors import InvalidRequest, PromptTooLong, TemplateFailed
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import MOST_BOUNDARIES, Preparation, boundaries_of
-from scheduler.request import ChatPrompt, GenerationRequest, Sampling, TextPrompt, TokenPrompt
+from scheduler.request import ChatPrompt, GenerationRequest, Hold, Sampling, TextPrompt, TokenPrompt
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import FOLDER, ask
 
@@ -148,3 +148,32 @@ def test_boundaries_are_few_ordered_and_inside(tokens: list[int]) -> None:
     assert longer[-1] == len(tokens) + 1
     if len(found) < MOST_BOUNDARIES:
         assert set(found) <= set(longer)
+
+
+def test_a_hold_is_for_what_its_messages_render_to() -> None:
+    """Up to the end of that message; of all of them the whole prompt; of the first, if it is the system's,
+    the system prompt; and of a part that no template takes, all of it."""
+
+    class Picky(ByteTokenizer):
+        def render(self, prompt: ChatPrompt) -> str:
+            if prompt.messages[-1]["content"] == "no":
+                raise TemplateFailed("a user's message must be last", param="messages")
+            return super().render(prompt)
+
+    messages = tuple({"role": "user", "content": text} for text in ("one", "two", "no", "four"))
+    wishes = (Hold(1, 300.0), Hold(2, 3600.0), Hold(3, 1.0), Hold(None, 2.0), Hold(9, 3.0))
+    request = replace(ask(), prompt=ChatPrompt(messages), holds=wishes)
+    prepared = Preparation(Picky(), folder(1000)).prepare(request)
+    whole = len(prepared.prompt)
+    one = len("<user>one\n<")  # The generation prompt's mark begins like the next message's.
+    assert prepared.holds == (
+        (one, 300.0),
+        (one + len("user>two\n<"), 3600.0),
+        (whole, 1.0),
+        (whole, 2.0),
+        (whole, 3.0),
+    )
+    system = ({"role": "system", "content": "s"}, *messages)
+    request = replace(ask(), prompt=ChatPrompt(system), holds=(Hold(1, 300.0),))
+    prepared = Preparation(Picky(), folder(1000)).prepare(request)
+    assert prepared.holds[0][0] in (prepared.system_tokens, len("<system>s\n<"))

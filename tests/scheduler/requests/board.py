@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler.link.framing import encode
 from scheduler.link.messages import (
     Counters,
     PrefillOut,
@@ -36,8 +37,12 @@ class Board:
     def __post_init__(self) -> None:
         self.awaiting = Awaiting(self.left.append)
         self.multiplexer = Multiplexer(
-            "0", self.sent.append, self.left.append, RequestSamples(self.metrics), lambda: self.now
+            "0", self._send, self.left.append, RequestSamples(self.metrics), lambda: self.now
         )
+
+    def _send(self, message: ToEngine) -> None:
+        encode(message)  # As the link does, with all that it raises.
+        self.sent.append(message)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
         self.multiplexer.submit(record)

@@ -93,7 +93,9 @@ class CachedRows:
         """A row with the longest prefix that can be restored; of an unscored prompt, none."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
-            lease = self._prefixes.match_and_lease(sequence.tokens, submit.salt, submit.system_tokens)
+            lease = self._prefixes.match_and_lease(
+                sequence.tokens, submit.salt, submit.system_tokens, submit.session
+            )
         known = 0 if lease is None else lease.length
         sequence.computed_tokens = sequence.cached_tokens = known
         sequence.in_place_tokens = 0
@@ -180,6 +182,8 @@ class CachedRows:
         )
         if self._layout.needs_state:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
+        for length, seconds in submit.holds if session_end else ():
+            self._prefixes.hold(tokens[:length], submit.salt, seconds)
 
     def release(self, row: Row) -> None:
         """Release the row's lease."""

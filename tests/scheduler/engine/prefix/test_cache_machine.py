@@ -28,7 +28,7 @@ from tests.scheduler.engine.prefix.test_radix_tree import (
 )
 
 SMALL = Retention(
-    continuation_tokens=3, protected_seconds=8, snapshots_per_path=3, branches_per_session=2, sessions=3
+    continuation_tokens=3, held_share=0.5, snapshots_per_path=3, branches_per_session=2, sessions=3
 )
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
@@ -96,13 +96,40 @@ class CacheMachine(RuleBasedStateMachine):
         self.observe()
         assert self.held <= before
 
-    @rule(tokens=st.lists(st.integers(0, 2), max_size=10), salt=salts, system=st.integers(0, 3))
-    def lookup(self, tokens: list[int], salt: str, system: int) -> None:
+    @rule(salt=salts, session=st.sampled_from(["a", "b", "c"]), kind=st.sampled_from(["", "tool"]))
+    def end_turn(self, salt: str, session: str, kind: str) -> None:
+        before = self.held
+        self.cache.ended(salt, session, kind)
+        self.observe()
+        assert self.held == before
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), seconds=st.integers(1, 20))
+    def hold(self, data: st.DataObject, seconds: int) -> None:
+        salt, prefix = data.draw(st.sampled_from(sorted(self.held)))
+        before, bytes_before = self.held, self.cache.statistics().held_bytes
+        kept = self.cache.hold(prefix, salt, seconds)
+        self.observe()
+        assert self.held <= before
+        # A split costs bytes where pieces are rounded up, or where a lease holds the whole.
+        assert self.grain > 1 or self.leases or self.held == before
+        assert not kept or (salt, prefix) in self.held or self.needs_snapshot
+        held_bytes = self.cache.statistics().held_bytes
+        if self.grain == 1 and not self.states and held_bytes > bytes_before:
+            assert held_bytes <= SMALL.held_share * self.room + TOKEN_BYTES
+
+    @rule(
+        tokens=st.lists(st.integers(0, 2), max_size=10),
+        salt=salts,
+        system=st.integers(0, 3),
+        session=st.sampled_from([None, "a", "b"]),
+    )
+    def lookup(self, tokens: list[int], salt: str, system: int, session: str | None) -> None:
         usable = set(self.states) if self.needs_snapshot else self.held
         expected = longest(usable, salt, tokens, len(tokens) - 1)
         assert self.cache.match_length(tokens, salt) == expected
         before = self.held
-        lease = self.cache.match_and_lease(tokens, salt, system)
+        lease = self.cache.match_and_lease(tokens, salt, system, session)
         assert lease.length == expected
         assert all(taken > 0 for _, taken in lease.pieces)
         state = self.states[salt, tuple(tokens[:expected])] if self.needs_snapshot and expected else None
@@ -210,8 +237,8 @@ class CacheMachine(RuleBasedStateMachine):
         statistics = self.cache.statistics()
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
         assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
-        assert len(self.cache._sessions) <= SMALL.sessions
-        assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._sessions.values())
+        assert len(self.cache._turns.ends) <= SMALL.sessions
+        assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._turns.ends.values())
 
     @invariant()
     def the_budget_holds_but_for_leases(self) -> None:

@@ -241,7 +241,7 @@ def test_integrity_says_what_is_wrong() -> None:
     cache._queue.clear()
     assert cache.check_integrity() == ["node [0, 10) would never be evicted"]
     cache = stored()
-    cache._sessions.clear()
+    cache._turns.ends.clear()
     assert cache.check_integrity() == ["sessions and turns are not the same"]
     cache = stored()
     cache.budget_bytes = 1

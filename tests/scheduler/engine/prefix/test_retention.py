@@ -101,11 +101,12 @@ def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
 
 
 def test_protection_ends_when_nobody_comes_back() -> None:
-    """Yesterday's agents do not keep out today's: after `protected_seconds` recency alone decides."""
-    cache = cache_of(250, retention=Retention(protected_seconds=10))
+    """Yesterday's agents do not keep out today's: what has not been asked for during many of its gaps
+    is not expected any more."""
+    cache = cache_of(250)
     for _ in range(3):
         serve(cache, words(0, 100))
-    for _ in range(20):
+    for _ in range(1000):
         cache.match_and_lease(words(90_000, 1), "")  # Time passes.
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
@@ -206,11 +207,11 @@ def test_a_turn_that_extends_the_last_takes_its_place() -> None:
     cache = cache_of(retention=Retention(branches_per_session=2))
     for length in (10, 20, 30):
         keep(cache, words(0, length), "s")
-    assert [[node.end for node in ends] for ends in cache._sessions.values()] == [[30]]
+    assert [[node.end for node in ends] for ends in cache._turns.ends.values()] == [[30]]
     for branch in (1000, 2000):
         keep(cache, words(branch, 40), "s")
-    assert [[node.start for node in ends] for ends in cache._sessions.values()] == [[0, 0]]
-    assert [node.tokens[0] for node in cache._sessions["", "s"]] == [1000, 2000]
+    assert [[node.start for node in ends] for ends in cache._turns.ends.values()] == [[0, 0]]
+    assert [node.tokens[0] for node in cache._turns.ends["", "s"]] == [1000, 2000]
 
 
 def test_sessions_are_forgotten_in_the_end() -> None:
@@ -219,7 +220,7 @@ def test_sessions_are_forgotten_in_the_end() -> None:
     keep(cache, words(1000, 100), "a")
     for name in ("a", "b", "a", "c"):
         keep(cache, words(0, 100), name)
-    assert [session for _, session in cache._sessions] == ["a", "c"]
+    assert [session for _, session in cache._turns.ends] == ["a", "c"]
     cache.clear()
-    assert not cache._sessions
+    assert not cache._turns.ends
     assert cache.check_integrity() == []

@@ -217,19 +217,48 @@ def test_what_changes_rank_0s_prefixes_changes_all(change: Callable[[Backend], o
 
 
 def test_prefixes_age_by_rank_0s_clock() -> None:
-    """The first prompt was used several times and is protected for ten minutes; the second is used after
-    that, and stays. Without rank 0's time another rank would evict the second."""
+    """The first prompt came back three times, and nobody has asked for it for hours; another one came back
+    once, just now, and stays. Without rank 0's time another rank would keep the first."""
     ranks, journal = _used()
-    for number in (4, 5):
+    for number in (4, 5, 6):
+        ranks.now += 5
         journal.admit(request(number, prompt_of(50, 1), 1))
         journal.finish()
-    ranks.now += 900
-    journal.admit(request(6, prompt_of(50, 2), 1))
-    journal.finish()
-    _prefixes(ranks.leader).evict(60 * KV_BYTES_PER_TOKEN)
+    ranks.now += 20_000
+    for number in (7, 8):
+        ranks.now += 5
+        journal.admit(request(number, prompt_of(50, 9), 1))
+        journal.finish()
+    _prefixes(ranks.leader).evict(120 * KV_BYTES_PER_TOKEN)
     for backend in ranks.all:
-        lengths = [_prefixes(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 2)]
+        lengths = [_prefixes(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
         assert lengths == [0, 50]
+
+
+def test_sessions_wait_on_every_rank() -> None:
+    """Of two sessions that have just ended a turn the one that returns after an hour goes before the one that
+    returns after five seconds. A rank that is not told would keep both alike, and evict the older one."""
+    ranks, journal = _used(budget_tokens=2000)
+    prefixes = _prefixes(ranks.leader)
+    seeds, lengths = {"slow": 7, "quick": 8}, {"slow": 40, "quick": 40}
+    turns = [*[("slow", 3600.0)] * 8, *[("quick", 5.0)] * 8, ("quick", 1.0), ("slow", 1.0)]
+    for number, (session, gap) in enumerate(turns, 10):
+        lengths[session] += 4
+        asked = request(number, prompt_of(120, seeds[session])[: lengths[session]], 1)
+        journal.admit(msgspec.structs.replace(asked, session=session))
+        journal.finish()
+        prefixes.ended("", session, session)
+        ranks.now += gap
+
+    def kept(backend: Backend) -> set[str]:
+        found = {
+            name: _prefixes(backend).match_length(prompt_of(120, seed), "") for name, seed in seeds.items()
+        }
+        return {name for name, length in found.items() if length >= lengths[name]}
+
+    while kept(ranks.own) == {"slow", "quick"}:
+        prefixes.evict(KV_BYTES_PER_TOKEN)
+    assert [kept(backend) for backend in ranks.all] == [{"quick"}] * len(ranks.all)
 
 
 _PROMPTS = st.integers(0, 5).map(lambda seed: prompt_of(60, seed % 2)[: 20 + 8 * seed])

@@ -1,0 +1,150 @@
+"""When sessions come back: learned from each session's own gaps, and from all that waited for the same.
+
+A session waits from the end of a turn until its next request. What it waits for is its `kind`: the tools that
+its answer called, or how the answer ended. A session with few gaps is judged by its kind, a kind with few by
+all. Memory is bounded: of sessions, kinds and kinds of a session the longest silent goes. Pure: callers pass
+the time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from scheduler.engine.prefix.gap_history import (
+    BUCKETS,
+    EDGES,
+    GapHistory,
+    bucket_of,
+    hazards,
+    hit_densities,
+)
+from scheduler.engine.prefix.retention import SessionKey
+
+_PRIOR = tuple(0.15 if EDGES[bucket] < 64.0 else 0.05 for bucket in range(BUCKETS))
+"""Before anything is known: two of three come back within a minute, most of the others never."""
+_FIRST_PRIOR = (0.01,) * BUCKETS
+"""Of what no session owns: most is asked once."""
+_WEIGHT = 2.0
+_UNOWNED_WEIGHT = 32.0
+_RENEWED_AFTER = 16
+_SESSION_GAPS = 48.0
+_KIND_GAPS = 512.0
+_MOST_KINDS = 256
+_MOST_KINDS_PER_SESSION = 4
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A session. `counted`: the buckets of this wait that its histories have seen it leave. `densities`: by
+    the age's bucket, what was known when this wait began; empty until somebody asks."""
+
+    since: float | None = None  # None: a turn runs, or none has ended.
+    kind: str = ""
+    counted: int = 0
+    gaps: OrderedDict[str, GapHistory] = field(default_factory=OrderedDict)
+    densities: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class _Unowned:
+    """What no session owns. `densities` are renewed after some observations."""
+
+    prior: tuple[float, ...]
+    gaps: GapHistory = field(default_factory=lambda: GapHistory(_KIND_GAPS))
+    densities: tuple[float, ...] = ()
+    observed: int = 0
+
+    def observe(self, age_seconds: float, returned: bool) -> None:
+        bucket = bucket_of(age_seconds)
+        self.gaps.waited(0, bucket)
+        if returned:
+            self.gaps.came(bucket)
+        self.observed += 1
+
+    def density(self, age_seconds: float) -> float:
+        if not self.densities or self.observed >= _RENEWED_AFTER:
+            self.observed = 0
+            self.densities = hit_densities(hazards(self.prior, (self.gaps,), _UNOWNED_WEIGHT))
+        return self.densities[bucket_of(age_seconds)]
+
+
+class ReturnTimes:
+    """What was learned, of at most `sessions` sessions."""
+
+    def __init__(self, sessions: int) -> None:
+        self._most_sessions = sessions
+        self._sessions: OrderedDict[SessionKey, _Waiting] = OrderedDict()
+        self._kinds: OrderedDict[tuple[str, str], GapHistory] = OrderedDict()
+        self._all = GapHistory(_KIND_GAPS)
+        self._forgotten = _Unowned(_FIRST_PRIOR)  # Of sessions that are not known any more.
+        # Of what no session owns: first turns, and turns that continue something.
+        self._unowned = (_Unowned(_FIRST_PRIOR), _Unowned(_PRIOR))
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def ended(self, key: SessionKey, kind: str, now: float) -> None:
+        """A turn of the session ended; from now on it waits, for `kind`."""
+        waiting = self._sessions.setdefault(key, _Waiting())
+        self._sessions.move_to_end(key)
+        waiting.since, waiting.kind, waiting.counted, waiting.densities = now, kind, 0, ()
+        if len(self._sessions) > self._most_sessions:
+            oldest = next(iter(self._sessions))
+            self.lost(oldest, now)
+            del self._sessions[oldest]
+
+    def returned(self, key: SessionKey, now: float) -> None:
+        """A request came for what the session's last turn left."""
+        waiting = self._sessions.get(key)
+        if waiting is None or waiting.since is None:
+            return
+        bucket = bucket_of(now - waiting.since)
+        for history in self._histories(key, waiting):
+            history.waited(waiting.counted, bucket)
+            history.came(bucket)
+        waiting.since = None
+
+    def lost(self, key: SessionKey, now: float) -> None:
+        """What it left is evicted: count how long it has not returned. It may return yet."""
+        waiting = self._sessions.get(key)
+        if waiting is None or waiting.since is None:
+            return
+        bucket = bucket_of(now - waiting.since)
+        for history in self._histories(key, waiting):
+            history.waited(waiting.counted, bucket)
+        waiting.counted = max(waiting.counted, bucket)
+
+    def density(self, key: SessionKey, age_seconds: float) -> float:
+        """Expected hits per second of keeping what the session left that long ago."""
+        waiting = self._sessions.get(key)
+        if waiting is None:
+            return self._forgotten.density(age_seconds)
+        if not waiting.densities:
+            kind, own = self._kinds.get((key[0], waiting.kind)), waiting.gaps.get(waiting.kind)
+            known = [self._all, *(history for history in (kind, own) if history is not None)]
+            waiting.densities = hit_densities(hazards(_PRIOR, known, _WEIGHT))
+        return waiting.densities[bucket_of(age_seconds)]
+
+    def unowned_density(self, continued: bool, age_seconds: float) -> float:
+        """The same for what no session owns and nobody has asked for again."""
+        return self._unowned[continued].density(age_seconds)
+
+    def unowned_observed(self, continued: bool, age_seconds: float, returned: bool) -> None:
+        """It was asked for at this age, or evicted."""
+        self._unowned[continued].observe(age_seconds, returned)
+
+    def _histories(self, key: SessionKey, waiting: _Waiting) -> tuple[GapHistory, ...]:
+        kind = key[0], waiting.kind
+        if kind not in self._kinds:
+            self._kinds[kind] = GapHistory(_KIND_GAPS)
+        if waiting.kind not in waiting.gaps:
+            waiting.gaps[waiting.kind] = GapHistory(_SESSION_GAPS)
+        self._kinds.move_to_end(kind)
+        waiting.gaps.move_to_end(waiting.kind)
+        found = self._all, self._kinds[kind], waiting.gaps[waiting.kind]
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.popitem(last=False)
+        if len(waiting.gaps) > _MOST_KINDS_PER_SESSION:
+            waiting.gaps.popitem(last=False)
+        return found

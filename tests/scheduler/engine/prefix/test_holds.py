@@ -1,0 +1,104 @@
+"""What clients and operators asked to keep: until when, and how much of it."""
+
+from __future__ import annotations
+
+from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.retention import Retention
+from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State
+
+
+class Timed:
+    """A cache whose clock stands still until a test moves it."""
+
+    def __init__(self, tokens: int, share: float = 0.5, needs_snapshot: bool = False) -> None:
+        self.now = 0.0
+        self.cache: PrefixCache[Run, State] = PrefixCache(
+            tokens * TOKEN_BYTES,
+            RUN_BYTES,
+            needs_snapshot,
+            lambda: self.now,
+            Retention(held_share=share),
+        )
+
+    def held_tokens(self) -> float:
+        return self.cache.statistics().held_bytes / TOKEN_BYTES
+
+
+def test_what_is_held_outlives_everything_until_its_time() -> None:
+    """Newer prompts, used twice, go before it; when its time is over it is like any other."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 100))
+    assert timed.cache.hold(words(0, 100), "", 300.0)
+    for start in range(1000, 20_000, 100):
+        timed.now += 1.0
+        keep(timed.cache, words(start, 100))
+    assert timed.cache.match_length(words(0, 101), "") == 100
+    assert timed.held_tokens() == 100
+    timed.now = 301.0
+    for start in range(30_000, 40_000, 100):
+        timed.now += 1.0
+        keep(timed.cache, words(start, 100))
+    assert timed.cache.match_length(words(0, 101), "") == 0
+    assert timed.held_tokens() == 0
+    assert timed.cache.check_integrity() == []
+
+
+def test_more_than_a_share_is_not_held() -> None:
+    """Refused and counted, with nothing changed; what the paths have in common counts once."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 100) + words(1000, 50))
+    keep(timed.cache, words(0, 100) + words(2000, 50))
+    keep(timed.cache, words(5000, 50))
+    assert timed.cache.hold(words(0, 100) + words(1000, 50), "", 10.0)
+    assert timed.cache.hold(words(0, 100) + words(2000, 50), "", 10.0)
+    assert not timed.cache.hold(words(5000, 50), "", 10.0)
+    assert (timed.held_tokens(), timed.cache.statistics().refused_holds) == (200, 1)
+    assert timed.cache.hold(words(0, 100) + words(1000, 50), "", 99.0), "again, for longer"
+    assert timed.held_tokens() == 200
+
+
+def test_only_what_was_computed_up_to_there_is_held() -> None:
+    """An edge is cut where the hold ends, and a later cut leaves both halves held."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 150))
+    assert timed.cache.hold(words(0, 100), "", 10.0)
+    assert timed.held_tokens() == 100
+    timed.cache.release(timed.cache.match_and_lease(words(0, 40) + words(9000, 9), ""))
+    assert timed.held_tokens() == 100
+    timed.cache.set_running_bytes(300 * TOKEN_BYTES)
+    assert timed.cache.match_length(words(0, 151), "") == 100
+    timed.now = 11.0
+    timed.cache.evict(1)
+    assert timed.held_tokens() == 0
+
+
+def test_running_rows_take_what_is_held_in_the_end() -> None:
+    """A hold is a wish: rows need their memory, and DELETE /v1/cache takes all."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 100))
+    timed.cache.hold(words(0, 100), "", 1000.0)
+    timed.cache.set_running_bytes(350 * TOKEN_BYTES)
+    assert timed.cache.match_length(words(0, 101), "") == 0
+    assert timed.held_tokens() == 0
+    assert timed.cache.check_integrity() == []
+
+
+def test_nothing_is_held_where_nothing_can_be_restored() -> None:
+    """A model with layers that cannot be cut: up to the last snapshot, or not at all."""
+    timed = Timed(400, needs_snapshot=True)
+    keep(timed.cache, words(0, 100))
+    assert not timed.cache.hold(words(0, 100), "", 10.0)
+    timed.cache.attach(words(0, 60), "", State((), nbytes=0))
+    assert timed.cache.hold(words(0, 100), "", 10.0)
+    assert timed.held_tokens() == 60
+    assert not timed.cache.hold(words(7000, 10), "", 10.0)
+
+
+def test_marks_of_evicted_holds_do_not_pile_up() -> None:
+    """A client that asks for an hour each time, in a cache that cannot keep it."""
+    timed = Timed(100, share=1.0)
+    for start in range(0, 100_000, 100):
+        keep(timed.cache, words(start, 100))
+        timed.cache.hold(words(start, 100), "", 3600.0)
+    assert len(timed.cache._holds._ends) <= 200
