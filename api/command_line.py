@@ -66,7 +66,12 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "models": ("api.operator.models.listing:models", "List the models on this machine."),
+    "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
+    "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),
+    "show": ("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,11 @@ def ask(folders: Sequence[Path] = ()) -> Answers:
     command = [sys.executable, "-m", _MODULE, *map(str, folders)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, env=_environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            env=child_environment(os.environ),
         )
         output, stderr = done.stdout, done.stderr
     except subprocess.TimeoutExpired as error:
@@ -103,10 +108,14 @@ def _row(found: Mapping[str, Any]) -> RowBytes:
     return RowBytes(int(found["token_bytes"]), int(found["state_bytes"]), windows)
 
 
-def _environment() -> dict[str, str]:
-    """Without this program's options, which include keys, and with no words of libraries about the hub."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**kept, "HF_HUB_OFFLINE": "1"}
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a Python child: without this program's options, which include keys. Safe
+    path: the user's folder may have a `scheduler` of its own, and -m would take that."""
+    child = {name: value for name, value in environment.items() if not name.startswith("PENSTOCK_")}
+    root = str(Path(__file__).parents[2])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        child["PYTHONPATH"] = os.pathsep.join(filter(None, (root, child.get("PYTHONPATH"))))
+    return {**child, "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def _last(stderr: bytes) -> str:

@@ -10,7 +10,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -27,8 +26,6 @@ Source: TypeAlias = Literal["hub", "folder", "embedded"]
 _REPO_PREFIX = "models--"
 _MAIN = "main"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_READERS = 4
-"""Threads that load tokenizers: their parser releases the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +106,9 @@ def find(
         *_folder_places([made_models_folder() if made is None else made], given=False),
         *_folder_places(folders, given=True),
     ]
-    models = [described(place) for place in _distinct(places)]
-    models.sort(key=lambda model: model.name.lower())
-    models.insert(0, described(DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")))
+    places.sort(key=lambda place: place.name.lower())
+    embedded = DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")
+    models = [described(place) for place in _distinct([embedded, *places])]
     return with_dialects(models) if dialects else models
 
 
@@ -131,7 +128,8 @@ def named(
 
 def described(place: DiskModel) -> DiskModel:
     """Return the model with all that its files say, but the dialects; or with the reason why it is none."""
-    place = replace(place, disk_bytes=_disk_bytes(place.folder))
+    if place.source != "folder" or _is_candidate(place.folder):  # Else it may be a whole disk.
+        place = replace(place, disk_bytes=_disk_bytes(place.folder))
     if place.reason:
         return place
     try:
@@ -161,13 +159,8 @@ def _read(place: DiskModel) -> DiskModel:
 
 def with_dialects(models: Sequence[DiskModel]) -> list[DiskModel]:
     """Return the models with what their tokenizers say; where one cannot be loaded, with the reason."""
-    if not any(model.is_model for model in models):
-        return list(models)
-    # Before the threads: transformers' lazy imports do not like two of them.
-    import scheduler.prompt.tokenizer  # noqa: F401
-
-    with ThreadPoolExecutor(_READERS) as threads:
-        return list(threads.map(_with_dialects, models))
+    # One after another: transformers' lazy imports fail in threads.
+    return [_with_dialects(model) for model in models]
 
 
 def _with_dialects(model: DiskModel) -> DiskModel:
@@ -262,8 +255,11 @@ def _is_candidate(folder: Path) -> bool:
 
 
 def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
-    """One of those with one folder, which several options may name."""
-    return list({os.path.realpath(place.folder): place for place in reversed(list(places))}.values())
+    """The first of those with one folder, which several options may name."""
+    found: dict[str, DiskModel] = {}
+    for place in places:
+        found.setdefault(os.path.realpath(place.folder), place)
+    return list(found.values())
 
 
 def _disk_bytes(folder: Path) -> int:
