@@ -67,6 +67,7 @@ def _metavar(option: options.Option) -> str:
 
 
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "convert": ("api.operator.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "models": ("api.operator.models.listing:models", "List the models on this machine."),
     "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
     "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),

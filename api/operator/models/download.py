@@ -93,7 +93,7 @@ class Download:
         """Raise OperatorError where the files do not fit; half files are there already."""
         missing = {file.etag: file for file in self.missing()}.values()
         needed = sum(max(0, file.nbytes - max(0, _size(self._half(file)))) for file in missing)
-        free = self.free_bytes(_existing(self.cache))
+        free = self.free_bytes(existing(self.cache))
         if needed and needed + _SPARE_BYTES > free:
             raise OperatorError(
                 f"{self.listing.model} needs {gigabytes(needed)} more in {self.cache}, and"
@@ -288,7 +288,8 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there: where its disk is asked."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
