@@ -143,10 +143,14 @@ penstock.add_command(
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Load-test any OpenAI-compatible server; see `penstock bench --help`."""
+    """Load-test any server, or self-test a model; see `penstock bench --help`."""
     # Imported here, because `serve` does not need it.
     from loadtests import command_line
 
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in command_line.bench.commands:
+        from api.operator.models.bench import self_test
+
+        self_test.main(arguments, prog_name="penstock bench", standalone_mode=True)
     command_line.main(arguments)
 
 

@@ -124,7 +124,7 @@ def pull(model: str, revision: str) -> None:
         try:
             result = trio.run(download.run, _refuse_unknown_type)
         except BaseException as error:
-            if not _is_interrupt(error):
+            if not is_interrupt(error):
                 raise
             click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
             sys.exit(INTERRUPTED)
@@ -139,7 +139,7 @@ def _begin(listing: HubListing, download: Download) -> None:
         click.echo(f"{listing.model} at {commit}: {text}", err=True)
 
 
-def _is_interrupt(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
     """Also in a nursery's group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
