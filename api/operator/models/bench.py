@@ -35,18 +35,20 @@ from loadtests.record import Outcome
 from loadtests.workload import Ask
 
 STREAMS = 8
-_WARM_TOKENS = 16
+_WARM_TOKENS = 8
 _PROMPT_WORDS = 160
 """About 500 tokens."""
 _PROMPT_TIMES = 3
 _PROMPT_SECONDS = 4.0
 """A prompt is not sent again where its answer took longer."""
-_ALONE_SECONDS, _TOGETHER_SECONDS = 4.0, 8.0
+_PACED_SECONDS = 4.0
+_ENOUGH = 0.7
+"""Of those seconds; where the first answers were short, further ones follow."""
 _FEWEST_TOKENS, _MOST_TOKENS = 16, 1024
 _OF_CONTEXT = 4
 """An answer takes a quarter of it at most."""
-_MOST_SECONDS = 30.0
-"""Of one part; what has come then counts."""
+_MOST_SECONDS, _MOST_PACED_SECONDS = 60.0, 10.0
+"""Of a request; what has come then counts."""
 _PERCENTILE = 99
 
 
@@ -62,6 +64,11 @@ class Streams:
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def beside(self, later: Streams) -> Streams:
+        """Return the figures of both, the worse gap of the two."""
+        gap = max(self.gap_p99_ms, later.gap_p99_ms)
+        return Streams(self.streams, self.tokens + later.tokens, self.seconds + later.seconds, gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +161,21 @@ def refuse(model: DiskModel) -> None:
         raise OperatorError(f"{model.name} {what}: the self-test measures chats")
 
 
-async def measure(server: RunningServer, model: DiskModel) -> SelfTest:
+async def measure(
+    server: RunningServer, model: DiskModel, transport: httpx.AsyncBaseTransport | None = None
+) -> SelfTest:
     """Measure a server that has only this to do. Raise OperatorError if a request fails."""
-    async with httpx.AsyncClient(timeout=_MOST_SECONDS, trust_env=server.address.trust_env) as http:
+    trust_env = server.address.trust_env
+    async with httpx.AsyncClient(timeout=_MOST_SECONDS, trust_env=trust_env, transport=transport) as http:
         client = _Client(http, server)
         # The first request after a start pays for what is compiled and paged in.
         await client.run(1, _WARM_TOKENS, words=4)
-        warm = streams_of(await client.run(1, 2 * _WARM_TOKENS, words=4))
         prompts = [(await client.run(1, 1, _PROMPT_WORDS))[0]]
         while len(prompts) < _PROMPT_TIMES and _ttft(prompts[-1]) < _PROMPT_SECONDS:
             prompts += await client.run(1, 1, _PROMPT_WORDS)
-        most = model.context_tokens // _OF_CONTEXT
-        tokens = min(most, tokens_for(warm.tokens_per_second, _ALONE_SECONDS))
-        alone = streams_of(await client.run(1, tokens, words=4))
-        # Together they take no longer than one after another, for which this is the time.
-        each = min(most, tokens_for(alone.tokens_per_second, _TOGETHER_SECONDS / STREAMS))
-        together = streams_of(await client.run(STREAMS, each, words=4))
+        most_tokens = max(1, model.context_tokens // _OF_CONTEXT)
+        alone = await client.paced(1, 0.0, most_tokens)
+        together = await client.paced(STREAMS, alone.tokens_per_second, most_tokens)
     return SelfTest(
         model.name,
         weights_text(model),
@@ -206,19 +212,33 @@ class _Client:
     http: httpx.AsyncClient
     server: RunningServer
 
-    async def run(self, streams: int, tokens: int, words: int) -> list[Observed]:
+    async def paced(self, streams: int, tokens_per_second: float, most_tokens: int) -> Streams:
+        """Return the figures of some seconds of streams. `tokens_per_second`: of all of them, as far as it is
+        known."""
+        found = Streams(streams, 0, 0.0, 0.0)
+        end = trio.current_time() + _MOST_PACED_SECONDS
+        while found.seconds < _ENOUGH * _PACED_SECONDS and trio.current_time() < end:
+            each = tokens_for(tokens_per_second / streams, _PACED_SECONDS - found.seconds)
+            ended = await self.run(streams, min(most_tokens, each), 4, _MOST_PACED_SECONDS)
+            found = found.beside(streams_of(ended))
+            tokens_per_second = found.tokens_per_second
+        return found
+
+    async def run(
+        self, streams: int, tokens: int, words: int, seconds: float = _MOST_SECONDS
+    ) -> list[Observed]:
         """Send this many requests at a time, each with a prompt that nothing has cached. Raise
         OperatorError."""
         found = [Observed(trio.current_time()) for _ in range(streams)]
         async with trio.open_nursery() as nursery:
             for one in found:
-                nursery.start_soon(self._follow, one, tokens, words)
+                nursery.start_soon(self._follow, one, tokens, words, seconds)
         for one in found:
             if one.outcome not in (Outcome.OK, Outcome.TIMED_OUT) or not one.stamps:
                 raise OperatorError(f"the server failed in the self-test: {one.outcome}: {one.detail}")
         return found
 
-    async def _follow(self, observed: Observed, tokens: int, words: int) -> None:
+    async def _follow(self, observed: Observed, tokens: int, words: int, seconds: float) -> None:
         body = {
             "messages": [{"role": "user", "content": _prompt(words)}],
             "max_tokens": tokens,
@@ -227,7 +247,7 @@ class _Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        wish = Ask((), tokens, True, {}, 0.0, timeout_seconds=_MOST_SECONDS)
+        wish = Ask((), tokens, True, {}, 0.0, timeout_seconds=seconds)
         url = f"{self.server.url}/v1/chat/completions"
         await follow(self.http, url, self.server.address.headers, body, wish, observed)
 

@@ -27,6 +27,7 @@ from api.operator.models.reading import find_one, read
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.prompt.weight_files import StoredTensor, tensors
 
+_CONVERTER = (sys.executable, "-m", "mlx_lm", "convert")
 _BITS = ("2", "3", "4", "5", "6", "8")
 _GROUPS = ("32", "64", "128")
 _MODES = {"affine": (None, None), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
@@ -208,18 +209,9 @@ def run(source: Path, folder: Path, target: Target, environment: Mapping[str, st
     except OSError as error:
         raise OperatorError(f"{folder.parent} cannot be written: {error.strerror}") from error
     partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.partial"
-    command = [
-        sys.executable,
-        "-m",
-        "mlx_lm",
-        "convert",
-        "--hf-path",
-        str(source),
-        "--mlx-path",
-        str(partial),
-    ]
+    command = [*_CONVERTER, "--hf-path", str(source), "--mlx-path", str(partial), *target.arguments]
     try:
-        with _child([*command, *target.arguments], environment or os.environ) as child:
+        with _child(command, environment or os.environ) as child:
             words = _relay(child)
             status = child.wait()
         if status != 0:
