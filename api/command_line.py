@@ -66,6 +66,8 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
+_INTERRUPTED = 130
+"""128 and SIGINT, as shells have it."""
 _COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("api.operator.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "models": ("api.operator.models.listing:models", "List the models on this machine."),
@@ -92,6 +94,12 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), cmd_name
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)  # Without a word, and not click's "Aborted!" with 1.
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]

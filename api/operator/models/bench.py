@@ -45,6 +45,8 @@ _PACED_SECONDS = 4.0
 _ENOUGH = 0.7
 """Of those seconds; where the first answers were short, further ones follow."""
 _FEWEST_TOKENS, _MOST_TOKENS = 16, 1024
+_GROWTH = 4
+"""From round to round: a speed that is measured for a moment may be wrong."""
 _OF_CONTEXT = 4
 """An answer takes a quarter of it at most."""
 _MOST_SECONDS, _MOST_PACED_SECONDS = 60.0, 10.0
@@ -192,15 +194,17 @@ def tokens_for(tokens_per_second: float, seconds: float) -> int:
 
 
 def streams_of(observed: Sequence[Observed]) -> Streams:
-    """Return the figures of streams that were sent together, from the first token of any to the last of
-    all. Tokens are the server's count; of a stream that was cut by the clock, its deltas."""
-    first = min(one.stamps[0] for one in observed)
-    last = max(one.stamps[-1] for one in observed)
-    # The first token of a stream is its prompt's, which is measured apart.
-    tokens = sum(int(one.usage.get("completion_tokens", len(one.stamps))) - 1 for one in observed)
+    """Return the figures of streams that were sent together, from the first request to the last token.
+
+    Their prompts are short. Not from the first token on: a client that gets no processor then reads a second
+    of tokens at once, and finds the server a hundred times as fast. Tokens are the server's count.
+    """
+    first = min(one.sent_at for one in observed)
+    last = max(one.ended_at if one.outcome is Outcome.OK else one.stamps[-1] for one in observed)
+    tokens = sum(int(one.usage.get("completion_tokens", len(one.stamps))) for one in observed)
     gaps = sorted(after - before for one in observed for before, after in pairwise(one.stamps))
     p99 = gaps[min(len(gaps) - 1, len(gaps) * _PERCENTILE // 100)] if gaps else 0.0
-    return Streams(len(observed), max(0, tokens), last - first, p99 * 1000)
+    return Streams(len(observed), tokens, last - first, p99 * 1000)
 
 
 def _ttft(observed: Observed) -> float:
@@ -215,12 +219,12 @@ class _Client:
     async def paced(self, streams: int, tokens_per_second: float, most_tokens: int) -> Streams:
         """Return the figures of some seconds of streams. `tokens_per_second`: of all of them, as far as it is
         known."""
-        found = Streams(streams, 0, 0.0, 0.0)
+        found, most = Streams(streams, 0, 0.0, 0.0), _FEWEST_TOKENS * _GROWTH
         end = trio.current_time() + _MOST_PACED_SECONDS
         while found.seconds < _ENOUGH * _PACED_SECONDS and trio.current_time() < end:
             each = tokens_for(tokens_per_second / streams, _PACED_SECONDS - found.seconds)
-            ended = await self.run(streams, min(most_tokens, each), 4, _MOST_PACED_SECONDS)
-            found = found.beside(streams_of(ended))
+            ended = await self.run(streams, min(most_tokens, most, each), 4, _MOST_PACED_SECONDS)
+            found, most = found.beside(streams_of(ended)), most * _GROWTH
             tokens_per_second = found.tokens_per_second
         return found
 
@@ -242,10 +246,12 @@ class _Client:
         body = {
             "messages": [{"role": "user", "content": _prompt(words)}],
             "max_tokens": tokens,
-            "ignore_eos": True,
+            # And not `ignore_eos`: after its end a model writes marks that no delta shows.
+            "min_tokens": tokens,
             "temperature": 0,
             "stream": True,
-            "stream_options": {"include_usage": True},
+            # With each delta: a stream that the clock cuts has a count, too.
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
         wish = Ask((), tokens, True, {}, 0.0, timeout_seconds=seconds)
         url = f"{self.server.url}/v1/chat/completions"

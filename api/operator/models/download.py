@@ -49,6 +49,18 @@ class Progress(Protocol):
     def note(self, text: str) -> None: ...
 
 
+class Silent:
+    """Says nothing."""
+
+    def begin(self, file: HubFile, have_bytes: int) -> None: ...
+
+    def advance(self, file: HubFile, nbytes: int) -> None: ...
+
+    def done(self, file: HubFile) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Where the model is, and what was checked."""
@@ -71,7 +83,7 @@ class Download:
     cache: Path
     endpoint: str
     token: str | None
-    progress: Progress
+    progress: Progress = field(default_factory=Silent)
     free_bytes: Callable[[Path], int] = field(default=lambda path: shutil.disk_usage(path).free)
     pause: Callable[[float], Any] = trio.sleep
     fetched_bytes: int = 0
@@ -89,10 +101,15 @@ class Download:
         """Files whose blob is not there in its full size."""
         return [file for file in self.listing.files if _size(self._blob(file)) != file.nbytes]
 
-    def check_disk(self) -> None:
-        """Raise OperatorError where the files do not fit; half files are there already."""
+    @property
+    def missing_bytes(self) -> int:
+        """Half files are there already; equal files are one."""
         missing = {file.etag: file for file in self.missing()}.values()
-        needed = sum(max(0, file.nbytes - max(0, _size(self._half(file)))) for file in missing)
+        return sum(max(0, file.nbytes - max(0, _size(self._half(file)))) for file in missing)
+
+    def check_disk(self) -> None:
+        """Raise OperatorError where the files do not fit."""
+        needed = self.missing_bytes
         free = self.free_bytes(existing(self.cache))
         if needed and needed + _SPARE_BYTES > free:
             raise OperatorError(

@@ -46,7 +46,7 @@ def lines(reading: Reading) -> Iterator[str]:
     yield click.style(_COLUMNS.format(*heads).rstrip(), dim=True)
     for one in reading.models:
         yield from _lines_of(one)
-    whole = sum(one.model.disk_bytes for one in reading.models)
+    whole = sum(one.model.disk_bytes + one.model.partial_bytes for one in reading.models)
     yield f"\n{len(reading.models)} on disk, {gigabytes(whole)}{_memory(reading)}"
 
 

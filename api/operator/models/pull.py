@@ -87,6 +87,13 @@ class _Bars:
         self._progress.console.print(text, highlight=False)
 
 
+def _console() -> Console:
+    """Lines leave room for what a terminal echoes of Ctrl-C, which would break them."""
+    console = Console(stderr=True)
+    console.width = max(20, console.width - 2)
+    return console
+
+
 @contextmanager
 def _progress(console: Console, total_bytes: int) -> Iterator[_Lines | _Bars]:
     if not console.is_terminal:
@@ -116,27 +123,27 @@ def pull(model: str, revision: str) -> None:
     from huggingface_hub import constants, get_token
 
     listing = list_files(model, revision)
-    console = Console(stderr=True)
-    with _progress(console, listing.nbytes) as progress:
-        download = Download(listing, disk_models.hub_cache(), constants.ENDPOINT, get_token(), progress)
-        download.check_disk()
-        _begin(listing, download)
-        try:
+    download = Download(listing, disk_models.hub_cache(), constants.ENDPOINT, get_token())
+    download.check_disk()
+    _begin(listing, download)
+    try:
+        with _progress(_console(), listing.nbytes) as download.progress:
             result = trio.run(download.run, _refuse_unknown_type)
-        except BaseException as error:
-            if not is_interrupt(error):
-                raise
-            click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
-            sys.exit(INTERRUPTED)
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
+        # After the bars are gone, which take the lines below them along.
+        click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
+        sys.exit(INTERRUPTED)
     click.echo(_summary(listing, result))
 
 
 def _begin(listing: HubListing, download: Download) -> None:
-    missing = sum(file.nbytes for file in download.missing())
-    commit = listing.commit[:12]
-    if missing:
-        text = f"{gigabytes(listing.nbytes)} in {len(listing.files)} files, {gigabytes(missing)} not here yet"
-        click.echo(f"{listing.model} at {commit}: {text}", err=True)
+    if missing := download.missing_bytes:
+        size = f"{gigabytes(listing.nbytes)} in {len(listing.files)} files"
+        click.echo(f"{listing.model} at {listing.commit[:12]}", err=True)
+        click.echo(f"{size}, {gigabytes(missing)} of it not here yet", err=True)
+        click.echo(f"into {download.cache}", err=True)
 
 
 def is_interrupt(error: BaseException) -> bool:
