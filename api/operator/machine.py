@@ -20,6 +20,8 @@ _MODULE = "scheduler.engine.mlx.model_facts"
 _START_SECONDS, _MODEL_SECONDS = 60.0, 20.0
 """MLX's import took 15 s from a cold disk; a model's shapes take one, those of hundreds of layers a few."""
 _TAIL_LINES = 3
+_REASON_CHARACTERS = 200
+"""mlx-lm names every tensor that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class ModelMemory:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`models`: by folder; those that mlx-lm cannot build, or not in time, are in `reasons`."""
+    """`models`: by folder. Those that mlx-lm cannot build are in `reasons`, without an answer in neither."""
 
     machine: Machine
     models: Mapping[Path, ModelMemory] = field(default_factory=dict)
@@ -74,14 +76,13 @@ def ask(folders: Sequence[Path] = ()) -> Answers:
         raise OperatorError(f"no process can be started to ask MLX: {error}") from error
     lines = output.decode("utf-8", "replace").splitlines()
     try:
-        return read_answers(lines, folders, _last(stderr))
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+        return read_answers(lines)
+    except (ValueError, TypeError, KeyError) as error:
         raise OperatorError(f"MLX does not work on this machine:\n{_last(stderr)}") from error
 
 
-def read_answers(lines: Sequence[str], folders: Sequence[Path], stderr: str) -> Answers:
-    """Return what the child's lines say; a folder without a line has what it wrote last for a reason. Raise
-    ValueError, TypeError, KeyError or IndexError for what no child writes."""
+def read_answers(lines: Sequence[str]) -> Answers:
+    """Return what the child's lines say. Raise ValueError, TypeError or KeyError for what no child writes."""
     first, *others = [json.loads(line) for line in lines]
     machine = Machine(
         str(first["device"]),
@@ -94,12 +95,9 @@ def read_answers(lines: Sequence[str], folders: Sequence[Path], stderr: str) -> 
     for answer in others:
         folder = Path(answer["folder"])
         if "error" in answer:
-            reasons[folder] = str(answer["error"])
+            reasons[folder] = " ".join(str(answer["error"]).split())[:_REASON_CHARACTERS]
         else:
             models[folder] = ModelMemory(int(answer["weights_bytes"]), _row(answer["row"]))
-    for folder in folders:
-        if folder not in models and folder not in reasons:
-            reasons[folder] = stderr or "the process that asked died"
     return Answers(machine, models, reasons)
 
 

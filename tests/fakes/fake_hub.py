@@ -86,8 +86,7 @@ def running(hub: FakeHub) -> Iterator[FakeHub]:
             self.hub = hub
             super().__init__(*arguments)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _QuietServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -97,6 +96,13 @@ def running(hub: FakeHub) -> Iterator[FakeHub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients leave when they like."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,9 @@ def read(models: Sequence[DiskModel]) -> Reading:
 def _planned(model: DiskModel, answers: Answers) -> PlannedModel:
     if not model.is_model:
         return PlannedModel(model, None)
+    # Embedders are loaded in a way of their own (`mlx/pooling/loading.py`).
+    if model.task == "chat" and (reason := answers.reasons.get(model.folder)) is not None:
+        return PlannedModel(replace(model, reason=f"mlx-lm cannot load it: {reason}"), None)
     return PlannedModel(model, memory_plan(model, answers.machine, answers.models.get(model.folder)))
 
 

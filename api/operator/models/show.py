@@ -83,7 +83,7 @@ def _memory(
     yield "", f"{gigabytes(plan.limit_bytes)} for an engine, of it {gigabytes(plan.kv_bytes)} of KV cache"
     longest, agents = plan.longest(context_tokens), plan.agents(tokens)
     if longest is None or agents is None:
-        yield "agents", "not known: mlx-lm cannot build the model without its weights"
+        yield "agents", "not known: mlx-lm did not say what a token takes"
         return
     yield "", f"{plan.kv_bytes_per_token:,} bytes of it a token"
     if longest < context_tokens:

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from api.command_line import penstock
+from api.operator import machine
 from api.operator.errors import OperatorError
+from api.operator.machine import Answers, Machine
 from api.operator.models import convert, disk_models
 from api.operator.models.convert import Target, check_disk, converted_bytes, refuse_source, run, target_of
 from api.operator.models.disk_models import DiskModel, Quantization, described
@@ -109,7 +111,8 @@ def test_a_source_of_which_nothing_can_be_made_is_refused(
 def test_a_conversion_is_listed_and_a_folder_that_exists_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By mlx-lm's real converter."""
+    """By mlx-lm's real converter. What it takes of memory is asked elsewhere (`test_machine.py`)."""
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(Machine("cpu", "cpu", True, 16 * GB)))
     monkeypatch.setattr(disk_models, "hub_cache", lambda: tmp_path / "hub")
     monkeypatch.setattr(disk_models, "made_models_folder", lambda: tmp_path / "made")
     write_model(TINY, tmp_path / "tiny")

@@ -14,7 +14,7 @@ from api.operator.models.disk_models import find
 from api.operator.models.download import Download, Result
 from api.operator.models.hub import HubFile, list_files
 from tests.fakes.fake_hub import FakeHub, running
-from tests.fakes.model_files import COMMIT, model_files, weights
+from tests.fakes.model_files import COMMIT, model_files, weights, write_files
 
 GB = 10**9
 WEIGHTS = "model.safetensors"
@@ -147,13 +147,14 @@ def test_a_damaged_file_is_refused_and_deleted(file: str, hub: FakeHub, tmp_path
 
 def test_a_disk_without_room_is_refused_with_figures_before_a_byte(hub: FakeHub, tmp_path: Path) -> None:
     """A half file counts; one that is there needs nothing."""
-    total = len(hub.files[WEIGHTS])
-    hub.files[WEIGHTS] = weights(150_000_000 // 2)
-    with pytest.raises(OperatorError, match=r"needs 150 MB more in .* 1\.0 MB are free"):
-        download(hub, tmp_path, free=1_000_000).check_disk()
-    download(hub, tmp_path, free=500_000_000).check_disk()
-    assert total
+    hub.files[WEIGHTS] = weights(2_000_000)
+    with pytest.raises(OperatorError, match=r"needs 4\.2 MB more in .* 270 MB .* 260 MB are free"):
+        download(hub, tmp_path, free=260_000_000).check_disk()
+    download(hub, tmp_path, free=273_000_000).check_disk()
     assert not list(tmp_path.iterdir())
+    half = f"models--owner--small/blobs/{hub.etag(WEIGHTS)}.incomplete"
+    write_files(tmp_path, {half: b"1" * 4_000_000})
+    download(hub, tmp_path, free=269_000_000).check_disk()
 
 
 # httpx leaves its own generators to the garbage collector where a reader stops early.

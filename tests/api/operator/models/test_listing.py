@@ -91,3 +91,16 @@ def test_models_are_listed_where_mlx_does_not_work(cache: Path, monkeypatch: pyt
     output = run("models").output
     assert "unknown" in output
     assert output.splitlines()[-1] == "whether they fit is not known: MLX does not work on this machine"
+
+
+def test_a_model_that_mlx_lm_cannot_build_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files look well, and a tensor is missing; one without an answer is taken for what its files say."""
+    snapshot = next((cache / "models--owner--small" / "snapshots").iterdir())
+    write_repository(cache, "owner/late", model_files())
+    mac = Machine("Apple M4", "metal", False, 16 * GB, {"max_recommended_working_set_size": 12 * GB})
+    reasons = {snapshot: "ValueError: Missing 3 parameters"}
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(mac, {}, reasons))
+    models = {model["name"]: model for model in json.loads(run("models", "--json").output)["models"]}
+    assert models["owner/small"]["reason"] == "mlx-lm cannot load it: ValueError: Missing 3 parameters"
+    assert not models["owner/small"]["fits"]
+    assert models["owner/late"]["fits"]
