@@ -155,7 +155,8 @@ def bench(arguments: tuple[str, ...]) -> None:
     # Imported here, because `serve` does not need it.
     from loadtests import command_line
 
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in command_line.bench.commands:
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    if words and words[0] not in command_line.bench.commands:
         from api.operator.models.bench import self_test
 
         self_test.main(arguments, prog_name="penstock bench", standalone_mode=True)

@@ -215,7 +215,8 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
             reason = "its download was cut" if partial else "it has no files"
             yield DiskModel(name, repository, "hub", partial_bytes=partial, reason=reason)
         for snapshot in snapshots:
-            is_main = snapshot.name == main or (not main and len(snapshots) == 1)
+            # One without any reference is a download under way.
+            is_main = snapshot.name == main or (len(snapshots) == 1 and not _children(repository / "refs"))
             own = name if is_main else f"{name}@{snapshot.name[:12]}"
             yield DiskModel(own, snapshot, "hub", partial_bytes=partial, revision=snapshot.name)
 

@@ -147,5 +147,6 @@ def test_what_has_no_streams_is_refused(model: DiskModel, words: str) -> None:
 def test_load_tests_keep_their_commands() -> None:
     """What is no command is a model, or neither."""
     assert "prefix" in CliRunner().invoke(penstock, ["bench", "scenarios"]).output
-    with pytest.raises(OperatorError, match="nor is it a command of `penstock bench`"):
-        CliRunner().invoke(penstock, ["bench", "scenarois"], catch_exceptions=False)
+    for line in (["bench", "scenarois"], ["bench", "--json", "scenarois"]):
+        with pytest.raises(OperatorError, match="nor is it a command of `penstock bench`"):
+            CliRunner().invoke(penstock, line, catch_exceptions=False)

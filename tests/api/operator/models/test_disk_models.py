@@ -46,7 +46,9 @@ def test_another_revision_has_a_row_of_its_own(tmp_path: Path) -> None:
     """Named by its commit: `main` is what the id means."""
     write_repository(tmp_path / "hub", "owner/name", model_files())
     write_repository(tmp_path / "hub", "owner/name", model_files(), OTHER, "old")
-    assert sorted(found(tmp_path)) == ["owner/name", f"owner/name@{OTHER[:12]}"]
+    write_repository(tmp_path / "hub", "owner/tagged", model_files(), OTHER, "v1")
+    names = ["owner/name", f"owner/name@{OTHER[:12]}", f"owner/tagged@{OTHER[:12]}"]
+    assert sorted(found(tmp_path)) == names
 
 
 def test_half_a_download_is_listed_with_what_is_missing(tmp_path: Path) -> None:

@@ -104,3 +104,14 @@ def test_a_model_that_mlx_lm_cannot_build_is_none(cache: Path, monkeypatch: pyte
     assert models["owner/small"]["reason"] == "mlx-lm cannot load it: ValueError: Missing 3 parameters"
     assert not models["owner/small"]["fits"]
     assert models["owner/late"]["fits"]
+
+
+def test_ctrl_c_ends_a_command_without_a_word(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130, as shells have it, wherever it comes; click would say "Aborted!" and 1."""
+
+    def interrupted(*arguments: object, **options: object) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk_models, "find", interrupted)
+    result = run("models")
+    assert (result.exit_code, result.output) == (130, "")
