@@ -27,7 +27,7 @@ from api.operator.models.reading import find_one, read
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.prompt.weight_files import StoredTensor, tensors
 
-_CONVERTER = (sys.executable, "-m", "mlx_lm", "convert")
+_CONVERTER = (sys.executable, "-m", "scheduler.engine.mlx.conversion")
 _BITS = ("2", "3", "4", "5", "6", "8")
 _GROUPS = ("32", "64", "128")
 _MODES = {"affine": (None, None), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}

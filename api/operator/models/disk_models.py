@@ -30,14 +30,19 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """As config.json has it, for most layers; some may have their own."""
+    """As config.json has it."""
 
     bits: int
+    """The fewest of any packed layer."""
     group_size: int
     mode: str
+    most_bits: int = 0
+    """0: all layers have the same."""
 
     def __str__(self) -> str:
-        return f"{self.bits}-bit" if self.mode == "affine" else self.mode
+        if self.mode != "affine":
+            return self.mode
+        return f"{self.bits}-{self.most_bits} bit" if self.most_bits else f"{self.bits}-bit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +150,18 @@ def _read(place: DiskModel) -> DiskModel:
     if not inspected.brings_code:
         model_types.check(inspected.model_type)
     weight_files.check(folder)
+    stored = weight_files.tensors(folder)
     return replace(
         place,
         model_type=inspected.model_type,
         task=inspected.kind,
         weights_bytes=weights_bytes(folder, "stored", None),
         wide_weights_bytes=weights_bytes(folder, "float32", None),
-        dtype=_dtype(folder),
-        quantization=_quantization(json.loads((folder / "config.json").read_text("utf-8"))),
+        dtype=_dtype(stored.values()),
+        quantization=quantization(
+            json.loads((folder / "config.json").read_text("utf-8")),
+            sum(name.endswith(".scales") for name in stored),
+        ),
         context_tokens=inspected.context_tokens,
     )
 
@@ -181,9 +190,9 @@ def _with_dialects(model: DiskModel) -> DiskModel:
     )
 
 
-def _dtype(folder: Path) -> str:
+def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
     elements: Counter[str] = Counter()
-    for tensor in weight_files.tensors(folder).values():
+    for tensor in stored:
         elements[tensor.dtype] += tensor.elements
     floats = {name: count for name, count in elements.items() if name in _DTYPES}
     if not floats:
@@ -191,14 +200,22 @@ def _dtype(folder: Path) -> str:
     return _DTYPES[max(floats, key=floats.__getitem__)]
 
 
-def _quantization(config: Any) -> Quantization | None:
+def quantization(config: Any, packed_layers: int) -> Quantization | None:
+    """Return what a config.json says of a model with this many packed layers; None: none is."""
     found = config.get("quantization") or config.get("quantization_config")
     if not isinstance(found, dict):
         return None
     bits, group, mode = found.get("bits"), found.get("group_size"), found.get("mode")
     if not isinstance(bits, int):
         return Quantization(0, 0, str(found.get("quant_method") or "unknown"))
-    return Quantization(bits, group if isinstance(group, int) else 0, str(mode or "affine"))
+    own = [layer["bits"] for layer in found.values() if isinstance(layer, dict) and "bits" in layer]
+    # A recipe names every packed layer, and leaves a default there that none has.
+    used = {
+        one for one in (own if own and len(own) >= packed_layers else [bits, *own]) if isinstance(one, int)
+    }
+    most_bits = max(used) if len(used) > 1 else 0
+    fewest = min(used, default=bits)
+    return Quantization(fewest, group if isinstance(group, int) else 0, str(mode or "affine"), most_bits)
 
 
 def _hub_places(cache: Path) -> Iterator[DiskModel]:

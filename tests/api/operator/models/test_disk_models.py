@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.operator.models.disk_models import DiskModel, Quantization, find, named
+from api.operator.models.disk_models import DiskModel, Quantization, find, named, quantization
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files, write_repository
 
@@ -127,8 +127,13 @@ def test_what_convert_made_is_found_and_nothing_is_said_of_an_empty_place(tmp_pa
         ({"quantization": {"bits": 4, "group_size": 64}}, Quantization(4, 64, "affine"), "4-bit"),
         (
             {"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4", "layer": {"bits": 8}}},
-            Quantization(4, 32, "mxfp4"),
+            Quantization(8, 32, "mxfp4"),
             "mxfp4",
+        ),
+        (
+            {"quantization": {"bits": 4, "group_size": 64, "a": {"bits": 3}, "b": {"bits": 6}, "c": False}},
+            Quantization(3, 64, "affine", 6),
+            "3-6 bit",
         ),
         ({"quantization_config": {"quant_method": "awq"}}, Quantization(0, 0, "awq"), "awq"),
         ({"quantization": "strange"}, None, "None"),
@@ -142,6 +147,13 @@ def test_quantization_is_what_the_configuration_says(
     found_one = found(tmp_path, folder)["model"].quantization
     assert found_one == expected
     assert str(found_one) == text
+
+
+def test_bits_of_a_few_layers_stand_beside_those_of_the_others() -> None:
+    """A router of 8 bits in a model of 4; mlx-lm's recipes name every layer, and a default that none has."""
+    config = {"quantization": {"bits": 4, "group_size": 64, "router": {"bits": 8}}}
+    assert str(quantization(config, packed_layers=100)) == "4-8 bit"
+    assert str(quantization(config, packed_layers=1)) == "8-bit"
 
 
 def test_a_model_is_found_by_its_name_or_its_folder(tmp_path: Path) -> None:
