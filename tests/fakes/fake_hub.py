@@ -38,6 +38,10 @@ class FakeHub:
     """By file: how many answers have a wrong byte."""
     failing: dict[str, list[int]] = field(default_factory=dict)
     """By file: statuses of its next answers."""
+    redirect: str = ""
+    """Where files are instead: the address of another host, as the hub's storage is."""
+    tokens: list[str] = field(default_factory=list)
+    """That came with requests for files."""
     ranges: bool = True
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and range of each request."""
@@ -138,8 +142,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RevisionNotFound")
 
     def _file(self, revision: str, file: str, *, body: bool) -> None:
+        self.hub.tokens.append(self.headers.get("authorization", ""))
         if self._wrong_token():
             self._refuse(*self.hub.refusal)
+        elif self.hub.redirect:
+            self.send_response(302)
+            self.send_header("location", f"{self.hub.redirect}{self.path}")
+            self.send_header("content-length", "0")
+            self.end_headers()
         elif file not in self.hub.files:
             self._refuse(404, "EntryNotFound")
         elif statuses := self.hub.failing.get(file):

@@ -202,6 +202,17 @@ def test_a_gated_model_needs_the_token_of_an_account(hub: FakeHub, tmp_path: Pat
     assert fetched(download(hub, tmp_path, token="hf_right")).sha256_files == 2
 
 
+def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, tmp_path: Path) -> None:
+    """Large files lie elsewhere, and the hub's answer leads there; what is cut goes on there, too."""
+    hub.token = "hf_right"
+    with running(FakeHub(hub.files, cut_after={WEIGHTS: 1000})) as storage:
+        hub.redirect = storage.url
+        assert fetched(download(hub, tmp_path, token="hf_right")).sha256_files == 2
+    assert set(hub.tokens) == {"Bearer hf_right"}
+    assert set(storage.tokens) == {""}
+    assert "bytes=1000-" in [wanted for _, _, wanted in storage.asked]
+
+
 @pytest.mark.parametrize(
     ("status", "words"), [(403, "is gated"), (404, "does not have it"), (429, "429"), (500, "answers 500")]
 )
