@@ -66,7 +66,15 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_INTERRUPTED = 130
+"""128 and SIGINT, as shells have it."""
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "convert": ("api.operator.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
+    "models": ("api.operator.models.listing:models", "List the models on this machine."),
+    "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
+    "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),
+    "show": ("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.
@@ -86,6 +94,12 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), cmd_name
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)  # Without a word, and not click's "Aborted!" with 1.
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
@@ -137,10 +151,15 @@ penstock.add_command(
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Load-test any OpenAI-compatible server; see `penstock bench --help`."""
+    """Load-test any server, or self-test a model; see `penstock bench --help`."""
     # Imported here, because `serve` does not need it.
     from loadtests import command_line
 
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    if words and words[0] not in command_line.bench.commands:
+        from api.operator.models.bench import self_test
+
+        self_test.main(arguments, prog_name="penstock bench", standalone_mode=True)
     command_line.main(arguments)
 
 

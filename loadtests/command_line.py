@@ -44,7 +44,7 @@ _MODEL_HELP = "Model folder for launched servers, or `embedded`; by default the 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def bench() -> None:
-    """Load-test any OpenAI-compatible server: Penstock and its peers."""
+    """Load-test any OpenAI-compatible server; `penstock bench MODEL` is a self-test of 20 seconds."""
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,8 +12,19 @@ from scheduler.errors import StartupError
 from scheduler.link.pooling import ModelKind
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
 
-_PATTERNS = ["*.json", "*.safetensors", "*.py", "*.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]
-"""The files that mlx-lm needs; others (PyTorch weights, images) are not downloaded."""
+FILES = (
+    "*.json",
+    "model*.safetensors",
+    "*/model*.safetensors",
+    "*.py",
+    "*.model",
+    "*.tiktoken",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+)
+"""The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
+downloaded."""
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -60,7 +71,7 @@ def find(model: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, allow_patterns=_PATTERNS))
+        return Path(snapshot_download(model, allow_patterns=list(FILES)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
 
@@ -68,12 +79,12 @@ def find(model: str) -> Path:
 def inspect(path: Path, task: Task = "auto", *, matryoshka: bool = False) -> ModelFolder:
     """Read the configuration of the model in `path`. `task`: what the operator says that it is for;
     `matryoshka`: that an embedder's vectors may be cut. Raise StartupError if it is invalid."""
-    config = _read_json(path / "config.json")
+    config = read_json(path / "config.json")
     if config is None:
         raise StartupError(f"--model: {path} holds no config.json")
     if not any(path.glob("model*.safetensors")):
         raise StartupError(f"--model: {path} holds no model*.safetensors")
-    generation: dict[str, Any] = _read_json(path / GENERATION_CONFIG) or {}
+    generation: dict[str, Any] = read_json(path / GENERATION_CONFIG) or {}
     try:
         return _described(path, config, generation, task, matryoshka)
     except (TypeError, ValueError, OverflowError) as error:
@@ -103,7 +114,8 @@ def _described(
     )
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object that a file of a model holds; None: there is none. Raise StartupError."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -119,7 +119,12 @@ class HubTokenizer:
         from transformers import AutoTokenizer
 
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder,
+                local_files_only=True,
+                # None asks on a terminal whether to run the folder's own code.
+                trust_remote_code=False,
+            )
         except Exception as error:  # transformers raises whatever its parsers raise
             reason = " ".join(str(error).split())  # transformers writes several lines
             raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error

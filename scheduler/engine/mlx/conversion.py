@@ -1,0 +1,14 @@
+"""mlx-lm's converter as a child process: this module, with mlx-lm's arguments.
+
+A file of its own because mlx-lm's own program ends where a container allows fewer than 4,096 open files.
+"""
+
+from __future__ import annotations
+
+from scheduler.engine.file_limits import file_limits_kept
+
+with file_limits_kept():
+    from mlx_lm.convert import main
+
+if __name__ == "__main__":
+    main()
