@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from api import options
+from api.version import own_version
 from scheduler.errors import OptionError, StartupError
 
 
@@ -94,10 +94,18 @@ class _Commands(click.Group):
             formatter.write_dl(sorted([*own, *elsewhere]))
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"penstock {own_version()}")
+        ctx.exit()
+
+
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(version("penstock"), prog_name="penstock")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it and exit."
+)
 def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
 
