@@ -104,7 +104,12 @@ def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it and exit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show release and commit, and exit.",
 )
 def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
