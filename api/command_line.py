@@ -66,7 +66,13 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "completion": (
+        "api.operator.reference.completion:completion",
+        "Print a completion script for bash, zsh or fish.",
+    ),
+    "man": ("api.operator.reference.man_page:man", "Show all commands and options on one page."),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.

@@ -92,7 +92,9 @@ def _tool(name: str) -> Path:
     folder = Path(tempfile.gettempdir()) / "penstock-installers"
     if not (folder / "bin" / name).exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", "uv", "pipx"], check=True)
+        # -I: what PYTHONPATH has would not be installed, and is not there later.
+        install = [folder / "bin/python", "-I", "-m", "pip", "install", "--quiet", "uv", "pipx"]
+        subprocess.run(install, check=True)
     return folder / "bin" / name
 
 
