@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface  # type
 COMMIT_FILE = "api/commit.txt"
 
 
-class CommitHook(BuildHookInterface):  # type: ignore[misc, unused-ignore]
+class CommitHook(BuildHookInterface):  # type: ignore[misc, type-arg, unused-ignore]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """`version`: "standard", or "editable", which is the checkout."""
         if version == "editable" or not (commit := _commit(Path(self.root))):

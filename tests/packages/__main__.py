@@ -93,7 +93,7 @@ def _tool(name: str) -> Path:
     if not (folder / "bin" / name).exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         # -I: what PYTHONPATH has would not be installed, and is not there later.
-        install = [folder / "bin/python", "-I", "-m", "pip", "install", "--quiet", "uv", "pipx"]
+        install = [str(folder / "bin/python"), "-I", "-m", "pip", "install", "--quiet", "uv", "pipx"]
         subprocess.run(install, check=True)
     return folder / "bin" / name
 
