@@ -96,6 +96,16 @@ class AnswerFormat:
         """For metrics."""
         return "harmony" if self.tools is None else self.tools.name
 
+    @property
+    def reasoning_dialect(self) -> str:
+        """As `--reasoning-parser` names it, for an operator; `none` where the model writes no reasoning."""
+        if self.layout is not Layout.MARKS:
+            return self.layout.name.lower()
+        if self.reasoning is None:
+            return "none"
+        known = (name for name, syntax in REASONING_SYNTAXES.items() if syntax == self.reasoning)
+        return next(known, self.reasoning.start)
+
     def without_tools(self) -> AnswerFormat:
         return replace(self, tools=None)
 

@@ -64,6 +64,16 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
     return model, config
 
 
+def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes]:
+    """Return the bytes of a model's weights, and of its rows, without reading any: MLX knows shapes and types
+    of what it has not computed. Raises whatever mlx-lm raises."""
+    model, config = load_model(folder, lazy=True)
+    model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
+    cache = make_prompt_cache(model)
+    model(mx.array([[0]]), cache=cache)
+    return sum(value.nbytes for value in _arrays(model)), row_bytes(cache)
+
+
 def load_weights(
     command: Load,
     report: Callable[[str], None],
