@@ -71,6 +71,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "api.operator.reference.completion:completion",
         "Print a completion script for bash, zsh or fish.",
     ),
+    "doctor": (
+        "api.operator.doctor.command:doctor",
+        "Say what this machine can serve, and what stands in the way.",
+    ),
     "man": ("api.operator.reference.man_page:man", "Show all commands and options on one page."),
 }
 """Name -> where the command is, and its line in `penstock --help`.
