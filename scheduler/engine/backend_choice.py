@@ -5,12 +5,11 @@ A file of its own because two programs start one: the engine, and the other rank
 
 from __future__ import annotations
 
-import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.file_limits import file_limits_kept
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.link.messages import Load
 
@@ -38,7 +37,7 @@ def make_backend(
         case "mlx":
             report("importing mlx")
             # Imported here: a scripted engine starts without the 2 seconds of this import.
-            with _file_limits_kept():
+            with file_limits_kept():
                 from scheduler.engine.mlx import loading as model_loading
                 from scheduler.engine.mlx.pooling import loading as pooling_loading
                 from scheduler.engine.mlx.sharding.rank import Rank
@@ -49,16 +48,3 @@ def make_backend(
             if command.ranks is not None and exchange is not None:
                 rank = Rank(number, command.ranks, exchange)
             return model_loading.load(command, report, rank, clock)
-
-
-@contextmanager
-def _file_limits_kept() -> Iterator[None]:
-    """Restore the limits: mlx-lm sets RLIMIT_NOFILE to (2048, 4096) when it is imported, which raises
-    ValueError where the hard limit is lower. The engine needs a dozen files, and the parent has raised the
-    soft limit already."""
-    set_limit = resource.setrlimit
-    resource.setrlimit = lambda *limits: None
-    try:
-        yield
-    finally:
-        resource.setrlimit = set_limit

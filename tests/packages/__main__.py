@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -52,16 +53,7 @@ class Place:
 
     def run(self, *command: str | Path) -> str:
         """Return what it printed. Raise Failed."""
-        done = subprocess.run(
-            [str(word) for word in command],
-            env=dict(self.environment),
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = _ended(self, *command)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["?"])[-1]
             raise Failed(f"{Path(command[0]).name} {command[1]} ended with {done.returncode}: {last}")
@@ -151,29 +143,51 @@ def check(installer: str, package: Path, extra: str) -> str:
         version = place.run(program, "--version").strip()
         if not extra and sys.platform.startswith("linux"):
             return f"{version}; {_refusal(place, program)}"
+        found = json.loads(place.run(program, "doctor", "--json", "--port", str(_free_port())))
+        for shell in ("bash", "zsh", "fish"):
+            place.run(program, "completion", shell)
+        if ".TH PENSTOCK" not in place.run(program, "man"):
+            raise Failed("man prints no manual")
+        started = time.monotonic()
         with serving(place, program) as (url, said):
             ready = time.monotonic()
             if "K4Q-9" not in (text := answer(url)):
                 raise Failed(f"it answers {text!r}")
         blas = next((line for line in said if line.startswith("blas")), "")
-        seconds = f"installed in {installed - began:.0f} s, ready in {ready - installed:.0f} s"
-        return f"{version}; {seconds}; {' '.join(blas.split())}; answers {text!r}"
+        seconds = f"installed in {installed - began:.0f} s, ready in {ready - started:.0f} s"
+        notes = [f"{one['topic']}: {one['what']}" for one in found["findings"] if one["level"] != "ok"]
+        doctor = f"doctor: {'; '.join(notes) or 'nothing to note'}"
+        return f"{version}; {seconds}; {' '.join(blas.split())}; answers {text!r}; {doctor}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _refusal(place: Place, program: Path) -> str:
     """Without a back end."""
-    ended = subprocess.run(
-        [str(program), "serve", "--port", "0"],
-        env=dict(place.environment),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = _ended(place, program, "serve", "--port", "0")
     said = ended.stderr.strip().splitlines()
     if ended.returncode != 1 or len(said) != 1 or "penstock[cpu]" not in said[0]:
         raise Failed(f"without an extra serve ended with {ended.returncode} and said {said}")
+    seen = _ended(place, program, "doctor", "--json")
+    if seen.returncode != 1 or "penstock[cpu]" not in seen.stdout:
+        raise Failed(f"without an extra doctor ended with {seen.returncode} and said {seen.stderr}")
     return said[0]
+
+
+def _ended(place: Place, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        env=dict(place.environment),
+        cwd=place.home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: bool) -> None:
     """Say what this machine can serve, and what stands in the way.
 
-    Each finding says what to do. The models on disk are listed with how many agents of so many tokens each
+    Each finding says what to do. The models on disk are listed with how many agents of N tokens each
     could serve at a time, if they shared nothing. Exit code 1 if `penstock serve` would not serve.
     """
     facts = gather(ports or (8000,), folders, tokens)

@@ -229,9 +229,9 @@ def _variables(facts: Facts) -> Iterator[Finding]:
 
 
 def _models(facts: Facts) -> Iterator[Finding]:
-    fit = [one for one in facts.models if not one.reason]
-    if not facts.models:
+    if not facts.models or facts.machine is None:
         return
+    fit = [one for one in facts.models if not one.reason]
     yield Finding(
         "ok" if fit else "problem",
         "models",

@@ -84,7 +84,8 @@ def _ask(folders: Sequence[Path]) -> tuple[Answers | None, str]:
     try:
         return ask(folders), ""
     except OperatorError as error:
-        return None, " ".join(str(error).split())
+        first, *others = str(error).splitlines()
+        return None, " ".join([first, *others[-1:]])
 
 
 def _on_disk(model: DiskModel, answers: Answers | None, tokens: int) -> ModelOnDisk:

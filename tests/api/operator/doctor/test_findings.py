@@ -244,7 +244,7 @@ def test_a_note_serves_and_a_problem_does_not(case: str) -> None:
     assert serves(findings(facts)) == (level != "problem")
 
 
-def test_a_large_mac_is_told_how_to_hold_a_larger_model() -> None:
+def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
     """It serves as it is: this is no note."""
     finding = one(MAC, "working set")
     assert finding.level == "ok"
@@ -317,7 +317,7 @@ COUNTS = st.integers(0, 1 << 50)
     base=st.sampled_from([LINUX, MAC]),
     known=st.booleans(),
 )
-def test_whatever_a_machine_has_is_told(
+def test_every_machine_has_its_findings(
     numbers: dict[str, Any],
     available: int | None,
     quota: float | None,

@@ -256,9 +256,19 @@ def test_an_engine_starts_where_few_files_may_be_open() -> None:
     """mlx-lm asks for 4,096 when it is imported; here at most 512 are allowed, and the limits stay."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
-        "from scheduler.engine.backend_choice import _file_limits_kept\n"
-        "with _file_limits_kept():\n    from scheduler.engine.mlx import loading as model_loading\n"
+        "from scheduler.engine.file_limits import file_limits_kept\n"
+        "with file_limits_kept():\n    from scheduler.engine.mlx import loading as model_loading\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_loading.load.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(256, 512) load", done.stderr
+
+
+def test_so_does_the_process_that_reports_what_models_take() -> None:
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
+        "from scheduler.engine.mlx import model_facts\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_facts.device_facts()['kind'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("(256, 512) "), done.stderr
