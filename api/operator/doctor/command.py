@@ -18,6 +18,9 @@ from api.operator.doctor.findings import Finding, findings, gigabytes, serves
 from api.operator.doctor.gathering import gather
 
 _COLUMNS = 80
+_INTERRUPTED = 130
+_PORT = 8000
+"""`serve`'s."""
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -42,13 +45,16 @@ def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: 
     Each finding says what to do. The models on disk are listed with how many agents of N tokens each
     could serve at a time, if they shared nothing. Exit code 1 if `penstock serve` would not serve.
     """
-    facts = gather(ports or (8000,), folders, tokens)
+    try:
+        facts = gather(ports or (_PORT,), folders, tokens)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     found = findings(facts)
     if as_json:
         click.echo(json.dumps(as_object(facts, found), indent=2))
     else:
-        console = Console(highlight=False)
-        show(facts, found, Console(highlight=False, width=min(_COLUMNS, console.width)))
+        width = min(_COLUMNS, Console().width)
+        show(facts, found, Console(highlight=False, width=width))
     sys.exit(0 if serves(found) else 1)
 
 

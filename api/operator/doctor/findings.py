@@ -16,6 +16,8 @@ _LITTLE_DISK_BYTES = 2_000_000_000
 _SMALL_WORKING_SET = 0.7
 """Metal recommends two thirds of a small Mac's memory and three quarters of a large one's."""
 _LARGE_MAC_BYTES = 32_000_000_000
+_MOST_UNFIT = 8
+"""Models that cannot be served, of which each is a finding."""
 _LEFT_FOR_SYSTEM = 0.85
 
 
@@ -238,9 +240,11 @@ def _models(facts: Facts) -> Iterator[Finding]:
         f"{len(fit)} of {len(facts.models)} on disk can be served here",
         "" if fit else "see each model's reason",
     )
-    yield from (
-        Finding("note", one.model.name, one.reason, _remedy(one)) for one in facts.models if one.reason
-    )
+    unfit = [one for one in facts.models if one.reason]
+    for one in unfit[:_MOST_UNFIT]:
+        yield Finding("note", one.model.name, one.reason, _remedy(one))
+    if len(unfit) > _MOST_UNFIT:
+        yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
 
 
 def _remedy(one: ModelOnDisk) -> str:

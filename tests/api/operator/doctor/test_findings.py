@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from api.operator.doctor import command
 from api.operator.doctor.command import as_object, show
 from api.operator.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port, PortState
 from api.operator.doctor.findings import Finding, Level, findings, serves
@@ -251,6 +253,15 @@ def test_a_large_mac_learns_how_to_hold_a_larger_model() -> None:
     assert "iogpu.wired_limit_mb" in finding.todo
 
 
+def test_many_folders_without_a_model_are_counted() -> None:
+    """A wrong --folder must not hide the rest."""
+    unfit = [ModelOnDisk(DiskModel(str(n), Path(f"/{n}"), "folder"), None, reason="empty") for n in range(80)]
+    found = findings(replace(LINUX, models=(EMBEDDED, *unfit)))
+    assert len(found) < 25
+    assert found[-1].what == "72 more cannot be"
+    assert serves(found)
+
+
 def shown(facts: Facts) -> str:
     console = Console(file=io.StringIO(), width=80, color_system=None)
     show(facts, findings(facts), console)
@@ -301,6 +312,24 @@ def test_the_object_has_it_all() -> None:
         "agents": 35,
         "agent_tokens": 32_768,
     }
+
+
+def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Facts:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "gather", interrupted)
+    ended = CliRunner().invoke(command.doctor)
+    assert (ended.exit_code, ended.output) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--port", "0"], ["--port", "65536"], ["--tokens", "0"], ["--tokens", "many"]]
+)
+def test_a_wrong_argument_is_refused_before_anything_is_asked(wrong: list[str]) -> None:
+    ended = CliRunner().invoke(command.doctor, wrong)
+    assert ended.exit_code == 2
+    assert wrong[0] in ended.output
 
 
 COUNTS = st.integers(0, 1 << 50)
