@@ -108,4 +108,4 @@ constraints:
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-new
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .hypothesis
