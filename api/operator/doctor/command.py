@@ -26,17 +26,28 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 @click.command()
 @click.option(
-    "--port", "ports", type=click.IntRange(1, 65535), multiple=True, help="To serve on.  [default: 8000]"
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    envvar="PENSTOCK_PORT",
+    metavar="PORT",
+    help="To serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
 )
 @click.option(
     "--folder",
     "folders",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="With models, beside the hub's.",
+    help="With models, beside the hub's; may be repeated.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(1), default=32_768, show_default=True, help="Of an agent's prompt."
+    "--tokens",
+    type=click.IntRange(1),
+    default=32_768,
+    show_default=True,
+    metavar="N",
+    help="Of an agent's prompt and answer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For a machine to read.")
 def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: bool) -> None:
