@@ -13,7 +13,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test cluster zoo newest-mlx-lm chaos fuzz soak monitor check constraints clean
+.PHONY: serve test cluster zoo newest-mlx-lm packages chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -49,6 +49,10 @@ zoo: $(VENV)/test
 # What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
 newest-mlx-lm: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
+
+# Wheel and sdist into dist/, installed by pip, pipx and uv into empty homes; each must serve and answer.
+packages: $(VENV)/test
+	$(VENV)/bin/python -m tests.packages $(ARGS)
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made $(VENV)/gateways/made
@@ -105,4 +109,4 @@ constraints:
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-new
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .hypothesis

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import structlog
 
 from api.announcement import TASKS
 from api.api_keys import ApiKeys
+from api.back_end import check_back_end
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.model_list import ModelOptions, models_of
 from api.options import ENVIRONMENT_PREFIX
@@ -27,6 +27,7 @@ from api.scheduler_settings import scheduler_config
 from api.served_model import ServedModel
 from api.served_models import ServedModels
 from api.settings import ServeSettings
+from api.version import own_version, release_of
 from api.worker_threads import WorkerThreads
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
@@ -112,6 +113,8 @@ class _Made:
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
+    if any(one.settings.engine == "mlx" and not one.settings.on_cluster for one in several):
+        check_back_end()
     if len(several) > 1 and any(options.settings.on_cluster for options in several):
         raise OptionError("--engines ray: there may be one model, which all machines have, not several")
     found = [_find_model(options) for options in several]
@@ -349,7 +352,11 @@ def _prepare_blas(models: Sequence[ModelOptions], settings: ServeSettings) -> Bl
 def _metrics(settings: ServeSettings) -> Metrics:
     metrics = Metrics(settings.named_tenants())
     metrics.describe_build(
-        {"version": version("penstock"), "python": platform.python_version(), "mlx": version("mlx")}
+        {
+            "version": own_version().release,
+            "python": platform.python_version(),
+            "mlx": release_of("mlx"),
+        }
     )
     if settings.metrics_compat == "vllm":
         metrics.registry.register(VllmNames(metrics))

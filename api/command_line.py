@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from api import options
+from api.version import own_version
 from scheduler.errors import OptionError, StartupError
 
 
@@ -69,7 +69,16 @@ def _metavar(option: options.Option) -> str:
 _INTERRUPTED = 130
 """128 and SIGINT, as shells have it."""
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "completion": (
+        "api.operator.reference.completion:completion",
+        "Print a completion script for bash, zsh or fish.",
+    ),
     "convert": ("api.operator.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
+    "doctor": (
+        "api.operator.doctor.command:doctor",
+        "Say what this machine can serve, and what stands in the way.",
+    ),
+    "man": ("api.operator.reference.man_page:man", "Show all commands and options on one page."),
     "models": ("api.operator.models.listing:models", "List the models on this machine."),
     "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
     "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),
@@ -108,10 +117,23 @@ class _Commands(click.Group):
             formatter.write_dl(sorted([*own, *elsewhere]))
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"penstock {own_version()}")
+        ctx.exit()
+
+
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(version("penstock"), prog_name="penstock")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show release and commit, and exit.",
+)
 def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
 

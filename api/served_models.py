@@ -8,6 +8,7 @@ from typing import Any
 
 from api.model_defaults import Defaults
 from api.served_model import ServedModel, ServedName
+from api.version import own_version
 from scheduler.errors import ModelNotFound
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
@@ -92,6 +93,7 @@ class ServedModels:
             "has_more": False,
             "first_id": names[0],
             "last_id": names[-1],
+            "server": own_version().listing(),
         }
 
     def _find(self, wanted: str | None) -> tuple[Model, ServedModel, ServedName]:

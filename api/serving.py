@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-from importlib.metadata import version
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +23,7 @@ from api.responses.store import ResponseStore
 from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.server.server import Server
 from api.settings import ServeSettings
+from api.version import own_version
 from scheduler.errors import StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.telemetry import logging
@@ -69,7 +69,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
 
 async def _serve(settings: ServeSettings) -> None:
     freed_memory.return_large_blocks()
-    click.echo(f"penstock {version('penstock')}")
+    click.echo(f"penstock {own_version()}")
     keys = settings.keys()
     limits = _limits(settings)
     # Early, so that a port in use is not discovered after a download.

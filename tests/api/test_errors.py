@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.version import own_version
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -241,6 +242,7 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
         listed = (await client.get("/v1/models")).json()
     assert [model["id"] for model in listed["data"]] == ["tiny", "owner/alias"]
     assert listed["data"][0]["max_model_len"] == 40960
+    assert listed["server"] == own_version().listing()
 
 
 @trio_test
