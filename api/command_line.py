@@ -66,7 +66,10 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("api.operator.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "top": ("api.operator.top.command:top", "Show what a server does now."),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.

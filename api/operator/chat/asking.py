@@ -1,0 +1,98 @@
+"""Send a conversation and follow its answer. A failure or Ctrl-C ends the answer, not the conversation."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import cast
+
+import httpx
+import trio
+
+from api.operator.chat.answer import Answer, Done, EventReader, Failed
+from api.operator.chat.conversation import Conversation
+from api.operator.running_server import Address, reason, refusal
+
+_TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
+"""Penstock sends a comment every few seconds; another server may be silent while a request waits."""
+_REFUSAL_BYTES = 1 << 16
+
+
+async def ask_until_interrupt(
+    where: Address,
+    conversation: Conversation,
+    answer: Answer,
+    on_change: Callable[[], None],
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> None:
+    """As `ask`, in the main thread; Ctrl-C ends it and marks the answer as stopped."""
+    async with trio.open_nursery() as nursery:
+
+        async def stop_on_interrupt() -> None:
+            with trio.open_signal_receiver(signal.SIGINT) as signals:
+                await anext(signals)
+                answer.stopped = True
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(stop_on_interrupt)
+        await ask(where, conversation, answer, on_change, transport)
+        nursery.cancel_scope.cancel()
+
+
+async def ask(
+    where: Address,
+    conversation: Conversation,
+    answer: Answer,
+    on_change: Callable[[], None],
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> None:
+    """Fill `answer` until it ends or fails. Cancelled, it closes the connection, and the server ends the
+    request."""
+    try:
+        async with httpx.AsyncClient(
+            timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport
+        ) as http:
+            await _follow(http, where, conversation, answer, on_change)
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        answer.failure = f"no server answers at {where.url}: {reason(error)}"
+    except httpx.ReadTimeout:
+        answer.failure = f"the server at {where.url} has been silent for 10 minutes"
+    except (httpx.HTTPError, UnicodeError) as error:
+        answer.failure = f"the connection to {where.url} was lost: {reason(error)}"
+
+
+async def _follow(
+    http: httpx.AsyncClient,
+    where: Address,
+    conversation: Conversation,
+    answer: Answer,
+    on_change: Callable[[], None],
+) -> None:
+    url = f"{where.url}/v1/chat/completions"
+    async with http.stream("POST", url, json=conversation.body(), headers=where.headers) as response:
+        # httpx declares an iterator, but returns a generator that must be closed.
+        raw = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+        async with aclosing(raw) as pieces:
+            if response.status_code != 200:
+                answer.failure = refusal(response.status_code, await _beginning(pieces))
+                return
+            reader = EventReader()
+            async for data in pieces:
+                for event in reader.feed(data):
+                    answer.take(event, trio.current_time())
+                    if isinstance(event, Done | Failed):
+                        on_change()
+                        return
+                on_change()
+    if answer.ended is None:
+        answer.failure = f"{where.url} closed the connection in mid-answer"
+
+
+async def _beginning(pieces: AsyncGenerator[bytes, None]) -> bytes:
+    body = b""
+    async for data in pieces:
+        body += data
+        if len(body) > _REFUSAL_BYTES:
+            break
+    return body
