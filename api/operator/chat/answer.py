@@ -10,6 +10,8 @@ from typing import Any, assert_never
 from api.operator.chat.conversation import Call, Reply
 
 _MOST_LINE_BYTES = 64 << 20
+_SHORTEST_SECONDS = 0.05
+"""Over which a rate means something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +238,9 @@ class Answer:
         # A piece is not always a token.
         parts = [f"{'' if counted is not None else 'about '}{tokens:,} token{'s' * (tokens != 1)}"]
         if self.first_at is not None and self.last_at is not None:
-            if tokens > 1 and self.last_at > self.first_at:
-                parts.append(f"{(tokens - 1) / (self.last_at - self.first_at):.1f} tokens/s")
+            elapsed = self.last_at - self.first_at
+            if tokens > 1 and elapsed >= _SHORTEST_SECONDS:
+                parts.append(f"{(tokens - 1) / elapsed:.1f} tokens/s")
             parts.append(f"first after {seconds(self.first_at - self.sent_at)}")
         if (usage := self.usage) is not None and usage.prompt_tokens:
             prompt = f"prompt {usage.prompt_tokens:,}"

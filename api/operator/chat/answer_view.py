@@ -32,18 +32,28 @@ class _AnswerMarkdown(Markdown):
 
 def rendered(block: Block) -> RenderableType:
     # A link's text is the model's choice: its target has to be seen.
-    return _AnswerMarkdown(printable(block.markdown), hyperlinks=False)
+    return _Lines(_AnswerMarkdown(printable(block.markdown), hyperlinks=False))
 
 
-class _Tail:
-    """The last lines that fit the terminal: the newest words are there."""
+class _Lines:
+    """Without the spaces that rich fills lines with, which would wrap when the terminal gets narrower.
+    `is_tail`: only the last lines, as many as the terminal has; the newest words are there."""
 
-    def __init__(self, content: RenderableType) -> None:
+    def __init__(self, content: RenderableType, *, is_tail: bool = False) -> None:
         self._content = content
+        self._is_tail = is_tail
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._content, options, pad=False)
-        for line in lines[-max(1, console.height - _ROWS_LEFT) :]:
+        if self._is_tail:
+            lines = lines[-max(1, console.height - _ROWS_LEFT) :]
+        for line in lines:
+            while (
+                line and not line[-1].text.strip() and (line[-1].style is None or not line[-1].style.bgcolor)
+            ):
+                line.pop()
+            if line and (line[-1].style is None or not line[-1].style.bgcolor):
+                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style, line[-1].control)
             yield from line
             yield Segment.line()
 
@@ -71,7 +81,7 @@ class AnswerView:
     def draw(self, now: float) -> None:
         """Show what has come since the last call."""
         self._print_finished(now)
-        self._live.update(_Tail(self._unfinished(now)), refresh=True)
+        self._live.update(_Lines(self._unfinished(now), is_tail=True), refresh=True)
 
     def finish(self, now: float) -> None:
         """Print what is left, and the figures."""

@@ -17,6 +17,9 @@ from api.operator.running_server import Address, reason, refusal
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Penstock sends a comment every few seconds; another server may be silent while a request waits."""
 _REFUSAL_BYTES = 1 << 16
+_REFUSAL_SECONDS = 10.0
+_END_SECONDS = 1.0
+"""Between an answer's end and its connection's."""
 
 
 async def ask_until_interrupt(
@@ -29,13 +32,14 @@ async def ask_until_interrupt(
     """As `ask`, in the main thread; Ctrl-C ends it and marks the answer as stopped."""
     async with trio.open_nursery() as nursery:
 
-        async def stop_on_interrupt() -> None:
+        async def stop_on_interrupt(task_status: trio.TaskStatus[None]) -> None:
             with trio.open_signal_receiver(signal.SIGINT) as signals:
+                task_status.started()
                 await anext(signals)
                 answer.stopped = True
                 nursery.cancel_scope.cancel()
 
-        nursery.start_soon(stop_on_interrupt)
+        await nursery.start(stop_on_interrupt)
         await ask(where, conversation, answer, on_change, transport)
         nursery.cancel_scope.cancel()
 
@@ -73,26 +77,22 @@ async def _follow(
     async with http.stream("POST", url, json=conversation.body(), headers=where.headers) as response:
         # httpx declares an iterator, but returns a generator that must be closed.
         raw = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
-        async with aclosing(raw) as pieces:
-            if response.status_code != 200:
-                answer.failure = refusal(response.status_code, await _beginning(pieces))
-                return
-            reader = EventReader()
-            async for data in pieces:
-                for event in reader.feed(data):
-                    answer.take(event, trio.current_time())
-                    if isinstance(event, Done | Failed):
-                        on_change()
-                        return
-                on_change()
-    if answer.ended is None:
+        # Read to its end, so that the generators below this one end too; but no server may delay that.
+        with trio.CancelScope() as over:
+            async with aclosing(raw) as pieces:
+                if response.status_code != 200:
+                    body = bytearray()
+                    over.deadline = trio.current_time() + _REFUSAL_SECONDS
+                    async for data in pieces:
+                        body += data[: _REFUSAL_BYTES - len(body)]
+                    answer.failure = refusal(response.status_code, bytes(body))
+                    return
+                reader = EventReader()
+                async for data in pieces:
+                    for event in reader.feed(data):
+                        answer.take(event, trio.current_time())
+                        if isinstance(event, Done | Failed):
+                            over.deadline = trio.current_time() + _END_SECONDS
+                    on_change()
+    if answer.ended is None and answer.failure is None:
         answer.failure = f"{where.url} closed the connection in mid-answer"
-
-
-async def _beginning(pieces: AsyncGenerator[bytes, None]) -> bytes:
-    body = b""
-    async for data in pieces:
-        body += data
-        if len(body) > _REFUSAL_BYTES:
-            break
-    return body

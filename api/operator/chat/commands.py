@@ -80,9 +80,8 @@ def help_text() -> str:
     rows = [(f"/{name} {kind.shape}".rstrip(), kind.help) for name, kind in COMMANDS.items()]
     width = max(len(left) for left, _ in rows)
     lines = [f"  {left:{width}}  {right}" for left, right in rows]
-    return "\n".join(
-        [*lines, "  Alt-Enter, Ctrl-J or a backslash at the end: a new line.  Ctrl-C: stop the answer."]
-    )
+    keys = "  Ctrl-C: stop the answer.  Alt-Enter, Ctrl-J or \\ at the end: a new line."
+    return "\n".join([*lines, keys])
 
 
 @dataclass(frozen=True, slots=True)

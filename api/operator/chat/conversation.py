@@ -20,7 +20,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model has said in one turn."""
+    """What the model wrote in one turn."""
 
     text: str
     thinking: str = ""
