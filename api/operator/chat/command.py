@@ -84,7 +84,10 @@ def _on_terminal(
     """Return whether Ctrl-C ended it."""
     started = ", started for this chat" if is_own else ""
     console.print(
-        f"{conversation.model} at {server.url}{started}  (/help, Ctrl-D ends)", style="dim", markup=False
+        f"{conversation.model} at {server.url}{started}  (/help, Ctrl-D ends)",
+        style="dim",
+        markup=False,
+        highlight=False,
     )
     session = Session(server, conversation, console)
     return session.run(LineEditor(lambda: session.models, os.environ).read)

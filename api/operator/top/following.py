@@ -69,17 +69,24 @@ class Following:
 
     async def once(self) -> View:
         """Return what there is to see after a moment. Raise Lost."""
-        begun: float | None = None
         # Cancelled, not left: so every generator below ends where it waits.
         with trio.CancelScope() as enough:
-            async with aclosing(self._events()) as events:
-                async for event in events:
-                    self._take(event)
-                    now = self.view.snapshot
-                    begun = now.time if begun is None and now is not None else begun
-                    if begun is not None and now is not None and now.time - begun >= _ONCE_SECONDS:
-                        enough.cancel()
+            try:
+                await self._until(enough)
+            except Lost:
+                if not enough.cancel_called:
+                    raise
         return self.view
+
+    async def _until(self, enough: trio.CancelScope) -> None:
+        begun: float | None = None
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                self._take(event)
+                if isinstance(event, Snapshot):
+                    begun = event.time if begun is None else begun
+                    if event.time - begun >= _ONCE_SECONDS:
+                        enough.cancel()
 
     def _take(self, event: Snapshot | Cache) -> None:
         if isinstance(event, Snapshot):

@@ -60,8 +60,8 @@ def lines(view: View, width: int, height: int | None = None) -> list[Text]:
     left = bound - len(head)
     body: list[Text] = []
     for part in (_models, _engines, _tenants):
-        body += _section(part(view.snapshot, width), left - len(body))
-    body += _section(_running(view.snapshot, width), left - len(body))
+        body += _section(part(view.snapshot, width), width, left - len(body))
+    body += _section(_running(view.snapshot, width), width, left - len(body))
     return [*head, *body][:bound]
 
 
@@ -98,6 +98,7 @@ def _rates(figures: Figures, width: int) -> list[Text]:
     )
     spark = sparkline(figures.output_rates, width - len(output) - 2)
     first = Text.assemble(output, "  ", (spark, "cyan"))
+    first.truncate(width, overflow="ellipsis")
     times = f"TTFT    {_pair(figures.ttft_seconds)}   ITL {_pair(figures.itl_seconds)}  (p50 / p95)"
     return [first, _cut(rest, width), _cut(times, width)]
 
@@ -165,7 +166,7 @@ def _models(snapshot: Snapshot, width: int) -> list[Text]:
     )
 
     def cells(one: Model) -> tuple[str, ...]:
-        marked = f"{'*' if one.model == snapshot.model else ' '} {one.model}"
+        marked = f"{one.model}{' *' if one.model == snapshot.model else ''}"
         return (marked, one.condition, f"{one.in_engine:,}", f"{one.queued:,}", size(one.held_bytes))
 
     return _table(columns, snapshot.models, cells, width)
@@ -265,14 +266,14 @@ def _table(
     return [line([column.heading for column in columns], "bold dim"), *(line(cells(row)) for row in rows)]
 
 
-def _section(table: list[Text], room: int) -> list[Text]:
+def _section(table: list[Text], width: int, room: int) -> list[Text]:
     """Return the table behind an empty line, with as many rows as there is room for."""
     if not table or room < 3:
         return []
     if len(table) + 1 <= room:
         return [Text(""), *table]
     shown = table[: room - 2]
-    return [Text(""), *shown, Text(f"… {len(table) - len(shown)} more", "dim")]
+    return [Text(""), *shown, _cut(f"… {len(table) - len(shown)} more", width, "dim")]
 
 
 def _cut(text: str, width: int, style: str = "") -> Text:
