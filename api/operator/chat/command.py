@@ -7,6 +7,7 @@ import sys
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from api.operator.chat.conversation import SETTINGS, Conversation
 from api.operator.chat.line_editor import LineEditor
@@ -14,7 +15,7 @@ from api.operator.chat.pipe import INTERRUPTED, answer_once, question
 from api.operator.chat.session import Session
 from api.operator.running_server import RunningServer, address, server_options
 from api.operator.started_server import found_or_started
-from api.operator.terminal import end_cleanly_when_terminated
+from api.operator.terminal import end_cleanly_when_terminated, printable
 
 
 def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | int | str | None:
@@ -83,11 +84,7 @@ def _on_terminal(
 ) -> bool:
     """Return whether Ctrl-C ended it."""
     started = ", started for this chat" if is_own else ""
-    console.print(
-        f"{conversation.model} at {server.url}{started}  (/help, Ctrl-D ends)",
-        style="dim",
-        markup=False,
-        highlight=False,
-    )
+    head = f"{conversation.model} at {server.url}{started}  (/help, Ctrl-D ends)"
+    console.print(Text(printable(head), style="dim"))
     session = Session(server, conversation, console)
     return session.run(LineEditor(lambda: session.models, os.environ).read)
