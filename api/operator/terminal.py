@@ -45,11 +45,20 @@ def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command. In trio a task receives them: an exception in its loop would break it."""
+
+
+def exit_code(number: int) -> int:
+    """Return the exit code of a command that this signal has ended."""
+    return 128 + number
+
+
 def end_cleanly_when_terminated() -> None:
-    """SIGTERM and SIGHUP become SystemExit, so that the terminal is restored."""
+    """SIGTERM and SIGHUP become SystemExit, so that the terminal is restored and children are ended."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
+        sys.exit(exit_code(number))
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)

@@ -173,8 +173,8 @@ class Answer:
     ended: str | None = None
     """The model's reason to end."""
     failure: str | None = None
-    stopped: bool = False
-    """The user did not want more."""
+    stopped_by: int | None = None
+    """The signal by which the user wanted no more."""
 
     def take(self, event: Event, now: float) -> None:
         match event:
@@ -253,7 +253,7 @@ class Answer:
         """Return what is to be said of an answer that did not end by itself."""
         if self.failure is not None:
             return self.failure
-        if self.stopped:
+        if self.stopped_by is not None:
             return "stopped"
         match self.ended:
             case None:

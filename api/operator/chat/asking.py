@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import cast
@@ -13,6 +12,7 @@ import trio
 from api.operator.chat.answer import Answer, Done, EventReader, Failed
 from api.operator.chat.conversation import Conversation
 from api.operator.running_server import Address, reason, refusal
+from api.operator.terminal import ENDING
 
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Penstock sends a comment every few seconds; another server may be silent while a request waits."""
@@ -29,14 +29,13 @@ async def ask_until_interrupt(
     on_change: Callable[[], None],
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """As `ask`, in the main thread; Ctrl-C ends it and marks the answer as stopped."""
+    """As `ask`, in the main thread; Ctrl-C and SIGTERM end it, and the answer has been stopped by them."""
     async with trio.open_nursery() as nursery:
 
         async def stop_on_interrupt(task_status: trio.TaskStatus[None]) -> None:
-            with trio.open_signal_receiver(signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*ENDING) as signals:
                 task_status.started()
-                await anext(signals)
-                answer.stopped = True
+                answer.stopped_by = await anext(signals)
                 nursery.cancel_scope.cancel()
 
         await nursery.start(stop_on_interrupt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import click
@@ -11,11 +12,11 @@ from rich.text import Text
 
 from api.operator.chat.conversation import SETTINGS, Conversation
 from api.operator.chat.line_editor import LineEditor
-from api.operator.chat.pipe import INTERRUPTED, answer_once, question
+from api.operator.chat.pipe import answer_once, question
 from api.operator.chat.session import Session
 from api.operator.running_server import RunningServer, address, server_options
 from api.operator.started_server import found_or_started
-from api.operator.terminal import end_cleanly_when_terminated, printable
+from api.operator.terminal import end_cleanly_when_terminated, exit_code, printable
 
 
 def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | int | str | None:
@@ -76,7 +77,7 @@ def chat(
     except KeyboardInterrupt:
         interrupted = True
     if interrupted:
-        sys.exit(INTERRUPTED)
+        sys.exit(exit_code(signal.SIGINT))
 
 
 def _on_terminal(

@@ -15,11 +15,10 @@ from api.operator.chat.asking import ask_until_interrupt
 from api.operator.chat.conversation import Conversation
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address
-from api.operator.terminal import printable
+from api.operator.terminal import exit_code, printable
 
 MOST_CHARACTERS = 16 << 20
 """Of standard input: the longest body that a server takes by default."""
-INTERRUPTED = 130
 
 
 def question(words: str, stdin: TextIO) -> str:
@@ -72,8 +71,8 @@ def answer_once(
         # The interpreter flushes once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         sys.exit(1)
-    if answer.stopped:
-        sys.exit(INTERRUPTED)
+    if answer.stopped_by is not None:
+        sys.exit(exit_code(answer.stopped_by))
     for call in answer.calls.values():
         click.echo(
             f"penstock: tool call (not run): {printable(call.name)} {printable(call.arguments)}", err=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from api.operator.chat.saved import NotSaved, load, save
 from api.operator.chat.steps import Effect, Step, step
 from api.operator.errors import OperatorError
 from api.operator.running_server import RunningServer, find
-from api.operator.terminal import printable, unechoed
+from api.operator.terminal import exit_code, printable, unechoed
 
 _FRAME_SECONDS = 0.1
 _INTERRUPTS_TO_QUIT = 2
@@ -105,8 +106,10 @@ class Session:
     def _ask(self) -> None:
         answer = trio.run(self._show_answer)
         self.conversation = self.conversation.answered(answer.reply())
-        if answer.stopped:
+        if answer.stopped_by == signal.SIGINT:
             self._interrupts += 1
+        elif answer.stopped_by is not None:
+            sys.exit(exit_code(answer.stopped_by))
         elif answer.failure is not None:
             self._say("/retry asks again")
 

@@ -13,11 +13,10 @@ from rich.live import Live
 
 from api.operator.errors import OperatorError
 from api.operator.running_server import address, find, server_options
-from api.operator.terminal import end_cleanly_when_terminated, unechoed
+from api.operator.terminal import ENDING, exit_code, unechoed
 from api.operator.top.following import Following, Lost, first_snapshot
 from api.operator.top.screen import lines
 
-INTERRUPTED = 130
 _PIPE_COLUMNS = 80
 
 
@@ -43,11 +42,10 @@ def top(url: str | None, api_key: str | None, model: str | None, once: bool, as_
         elif once or not sys.stdout.isatty():
             _print_once(following)
         else:
-            end_cleanly_when_terminated()
-            if trio.run(_show, following):
-                sys.exit(INTERRUPTED)
+            if (number := trio.run(_show, following)) is not None:
+                sys.exit(exit_code(number))
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(exit_code(signal.SIGINT))
 
 
 def _print_once(following: Following) -> None:
@@ -61,14 +59,14 @@ def _print_once(following: Following) -> None:
         console.print(line, soft_wrap=True)
 
 
-async def _show(following: Following) -> bool:
-    """Draw until `q`, or Ctrl-C: then True."""
+async def _show(following: Following) -> int | None:
+    """Draw until `q`: None; or until Ctrl-C or another signal: its number."""
     console = Console()
-    ended_by: list[str] = []
+    ended_by: int | None = None
     with (
         unechoed(sys.stdin.fileno(), by_key=True),
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as screen,
-        trio.open_signal_receiver(signal.SIGINT, signal.SIGWINCH) as signals,
+        trio.open_signal_receiver(*ENDING, signal.SIGWINCH) as signals,
     ):
 
         def draw() -> None:
@@ -78,10 +76,12 @@ async def _show(following: Following) -> bool:
         async with trio.open_nursery() as nursery:
 
             async def obey_signals() -> None:
+                nonlocal ended_by
                 async for number in signals:
-                    if number == signal.SIGINT:
-                        ended_by.append("Ctrl-C")
+                    if number in ENDING:
+                        ended_by = number
                         nursery.cancel_scope.cancel()
+                        return
                     draw()
 
             async def obey_keys() -> None:
@@ -104,4 +104,4 @@ async def _show(following: Following) -> bool:
                 nursery.start_soon(task)
             if sys.stdin.isatty():
                 nursery.start_soon(obey_keys)
-    return bool(ended_by)
+    return ended_by

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -100,6 +101,15 @@ def on_terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
         os.close(theirs)
 
 
+def test_a_chat_that_is_terminated_leaves_the_terminal(server: StandIn, tmp_path: Path) -> None:
+    """While a line is typed."""
+    with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.exit_code() == 143
+        assert b"Traceback" not in terminal.shown
+
+
 def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) -> None:
     """Ctrl-C ends the answer, whose connection is closed; then the chat."""
     with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
@@ -120,13 +130,16 @@ def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) 
     assert server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "**Hello** you."}
 
 
-@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (CTRL_C, 130)])
-def test_top_ends_by_a_key_and_leaves_the_screen(
-    server: StandIn, tmp_path: Path, key: bytes, code: int
+@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (CTRL_C, 130), (signal.SIGTERM, 143)])
+def test_top_ends_by_a_key_or_a_signal_and_leaves_the_screen(
+    server: StandIn, tmp_path: Path, end: bytes | signal.Signals, code: int
 ) -> None:
     with on_terminal(tmp_path, "top", "--url", server.url) as terminal:
         terminal.wait_for(b"of 8 in use")
-        terminal.press(key)
+        if isinstance(end, bytes):
+            terminal.press(end)
+        else:
+            terminal.process.send_signal(end)
         assert terminal.exit_code() == code
         assert LEAVE_SCREEN in terminal.shown
         assert SHOW_CURSOR in terminal.shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from itertools import pairwise
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_an_answer_that_did_not_end_by_itself(
     events: list[Event], stopped: bool, remark: str | None, kept: Reply | None
 ) -> None:
     """Its text is kept; a call that was cut is not, for its arguments are no JSON."""
-    answer = Answer(0.0, stopped=stopped)
+    answer = Answer(0.0, stopped_by=signal.SIGINT if stopped else None)
     for event in events:
         answer.take(event, 1.0)
     assert answer.remark() == remark

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,6 @@ from api.operator.errors import OperatorError
 from api.operator.running_server import read_listing
 from tests.api.client import client_of
 from tests.api.operator.chat.fake_server import SERVER, Answers, EndlessStream, Given, said, sse
-from tests.api.operator.chat.test_session import interrupt
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -94,11 +95,13 @@ def test_a_failure_is_an_error_of_the_command(answer: Given, output: str, says: 
     assert written.getvalue() == output
 
 
-def test_ctrl_c_ends_it_quietly() -> None:
-    stream = EndlessStream(said("half", reason=None)[0], interrupt)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_quietly(number: int, code: int) -> None:
+    """And closes the connection, so that the server ends the request."""
+    stream = EndlessStream(said("half", reason=None)[0], lambda: os.kill(os.getpid(), number))
     with pytest.raises(SystemExit) as caught:
         answered(stream)
-    assert caught.value.code == 130
+    assert caught.value.code == code
     assert stream.is_closed
 
 
