@@ -100,7 +100,8 @@ class AnswerView:
             style = "red" if self._answer.failure is not None else "yellow"
             self._print(Text(printable(remark), style=style))
             self._printed = False
-        self._print(Text(self._answer.figures(), style="dim"))
+        if self._answer.pieces:
+            self._print(Text(self._answer.figures(), style="dim"))
 
     def _print_finished(self, now: float) -> None:
         new, self._shown = self._answer.text[self._shown :], len(self._answer.text)

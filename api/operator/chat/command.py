@@ -85,7 +85,7 @@ def _on_terminal(
 ) -> bool:
     """Return whether Ctrl-C ended it."""
     started = ", started for this chat" if is_own else ""
-    head = f"{conversation.model} at {server.url}{started}  (/help, Ctrl-D ends)"
+    head = f"{conversation.model} at {server.url}{started}\n/help lists the commands, Ctrl-D ends"
     console.print(Text(printable(head), style="dim"))
     session = Session(server, conversation, console)
     return session.run(LineEditor(lambda: session.models, os.environ).read)

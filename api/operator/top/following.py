@@ -91,8 +91,9 @@ class Following:
     def _take(self, event: Snapshot | Cache) -> None:
         if isinstance(event, Snapshot):
             self._window.add(event)
-            cache = self.view.cache
-            if self.view.snapshot is not None and self.view.snapshot.model != event.model:
+            # What was shown last may be another model's, or of the server's last run.
+            before, cache = self.view.snapshot, self.view.cache
+            if self.view.trouble or (before is not None and before.model != event.model):
                 cache = None
             self._show(View(self.view.url, event, self._window.figures(), cache))
         else:
