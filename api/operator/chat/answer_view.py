@@ -15,6 +15,8 @@ from api.operator.terminal import one_line, printable
 
 _ROWS_LEFT = 3
 """Of the terminal's height: what is taller than it cannot be erased."""
+_CODE_THEME = "ansi_dark"
+"""The terminal's own colours, and no background."""
 
 
 class _Code(CodeBlock):
@@ -32,30 +34,42 @@ class _AnswerMarkdown(Markdown):
 
 def rendered(block: Block) -> RenderableType:
     # A link's text is the model's choice: its target has to be seen.
-    return _Lines(_AnswerMarkdown(printable(block.markdown), hyperlinks=False))
+    return _Lines(_AnswerMarkdown(printable(block.markdown), code_theme=_CODE_THEME, hyperlinks=False))
 
 
 class _Lines:
-    """Without the spaces that rich fills lines with, which would wrap when the terminal gets narrower.
-    `is_tail`: only the last lines, as many as the terminal has; the newest words are there."""
+    """Without the empty lines that rich puts around some blocks, and the spaces that it fills lines with,
+    which would wrap when the terminal gets narrower. `is_tail`: only the last lines, as many as the terminal
+    has; the newest words are there."""
 
     def __init__(self, content: RenderableType, *, is_tail: bool = False) -> None:
         self._content = content
         self._is_tail = is_tail
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = console.render_lines(self._content, options, pad=False)
+        lines = [_stripped(line) for line in console.render_lines(self._content, options, pad=False)]
+        while lines and not lines[-1]:
+            lines.pop()
+        begin = next((number for number, line in enumerate(lines) if line), 0)
         if self._is_tail:
-            lines = lines[-max(1, console.height - _ROWS_LEFT) :]
-        for line in lines:
-            while (
-                line and not line[-1].text.strip() and (line[-1].style is None or not line[-1].style.bgcolor)
-            ):
-                line.pop()
-            if line and (line[-1].style is None or not line[-1].style.bgcolor):
-                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style, line[-1].control)
+            begin = max(0, len(lines) - max(1, console.height - _ROWS_LEFT))
+        for line in lines[begin:]:
             yield from line
             yield Segment.line()
+
+
+def _stripped(line: list[Segment]) -> list[Segment]:
+    """Return it without spaces at its end, but those of a coloured background."""
+    kept = list(line)
+    while kept and not _has_background(kept[-1]):
+        last = kept.pop()
+        if text := last.text.rstrip():
+            return [*kept, Segment(text, last.style, last.control)]
+    return kept
+
+
+def _has_background(segment: Segment) -> bool:
+    return segment.style is not None and segment.style.bgcolor is not None
 
 
 class AnswerView:
@@ -80,8 +94,10 @@ class AnswerView:
 
     def draw(self, now: float) -> None:
         """Show what has come since the last call."""
-        self._print_finished(now)
-        self._live.update(_Lines(self._unfinished(now), is_tail=True), refresh=True)
+        # Written at once: no frame in between is seen.
+        with self._console:
+            self._print_finished(now)
+            self._live.update(_Lines(self._unfinished(now), is_tail=True), refresh=True)
 
     def finish(self, now: float) -> None:
         """Print what is left, and the figures."""
@@ -95,13 +111,13 @@ class AnswerView:
         for call in self._answer.calls.values():
             self._print(Text(f"tool call (not run): {printable(call.name)}", style="yellow"))
             self._console.print(Text(printable(call.arguments), style="dim"))
-        self._printed = True
+        last = []
         if (remark := self._answer.remark()) is not None:
-            style = "red" if self._answer.failure is not None else "yellow"
-            self._print(Text(printable(remark), style=style))
-            self._printed = False
+            last.append(Text(printable(remark), style="yellow" if self._answer.failure is None else "red"))
         if self._answer.pieces:
-            self._print(Text(self._answer.figures(), style="dim"))
+            last.append(Text(self._answer.figures(), style="dim"))
+        if last:
+            self._print(Text("\n").join(last))
 
     def _print_finished(self, now: float) -> None:
         new, self._shown = self._answer.text[self._shown :], len(self._answer.text)
@@ -119,6 +135,8 @@ class AnswerView:
         # What closes a code block may be all that is left of it.
         if not block.source.strip("`~ \n") and block.before:
             return
+        # What is live is drawn again below what is printed, and would be there twice for a moment.
+        self._live.update(Text(""), refresh=True)
         if self._printed and not block.before:
             self._console.print()
         self._console.print(rendered(block))
@@ -151,4 +169,4 @@ class AnswerView:
         counted = None if answer.usage is None else answer.usage.thinking_tokens
         count = len(answer.thinking) if counted is None else counted
         verb = "thinking…" if answer.thought_until is None and not answer.ended else "thought for"
-        return f"{verb} {seconds(answer.thinking_seconds(now))}, {count:,} tokens"
+        return f"{verb} {seconds(answer.thinking_seconds(now))}, {count:,} token{'s' * (count != 1)}"
