@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from api.operator.chat.conversation import SETTINGS, Conversation
+from api.operator.chat.conversation import SETTINGS, Conversation, read_tools
 from api.operator.chat.line_editor import LineEditor
 from api.operator.chat.pipe import answer_once, question
 from api.operator.chat.session import Session
@@ -28,6 +30,13 @@ def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{error}, not {value!r}") from error
 
 
+def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> tuple[Any, ...]:
+    try:
+        return () if value is None else read_tools(value.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{value} {error}") from error
+
+
 @click.command()
 @click.argument("words", metavar="[QUESTION]", nargs=-1)
 @server_options
@@ -37,6 +46,13 @@ def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option("--system", metavar="TEXT", default="", help="System message.")
 @click.option("--max-tokens", metavar="N", callback=_setting, help="Most tokens of an answer.")
 @click.option("--temperature", metavar="T", callback=_setting, help="0 to 2.")
+@click.option(
+    "--tools",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    callback=_tools,
+    help="Tools to offer, a JSON list as in OpenAI's API. Calls are shown, never run.",
+)
 def chat(
     words: tuple[str, ...],
     url: str | None,
@@ -45,6 +61,7 @@ def chat(
     system: str,
     max_tokens: int | None,
     temperature: float | None,
+    tools: tuple[Any, ...],
 ) -> None:
     """Chat with a model, on the terminal or in a pipe.
 
@@ -68,7 +85,7 @@ def chat(
         with found_or_started(where, arguments, Console(stderr=True), os.environ) as server:
             is_own = server.url != where.url
             name = server.model(None if is_own else model).name
-            conversation = Conversation(name, system, settings=settings)
+            conversation = Conversation(name, system, settings=settings, tools=tools)
             if asked is None:
                 interrupted = _on_terminal(server, conversation, console, is_own=is_own)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,6 +79,8 @@ class Conversation:
     system: str = ""
     turns: tuple[Turn, ...] = ()
     settings: Mapping[str, float | int | str] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Offered to the model, as OpenAI's API has them."""
 
     def asked(self, question: str) -> Conversation:
         """Return it with one more turn, in place of a last one that got no answer."""
@@ -102,6 +105,7 @@ class Conversation:
             "model": self.model,
             "messages": self.messages(),
             **self.settings,
+            **({"tools": list(self.tools)} if self.tools else {}),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -110,6 +114,21 @@ class Conversation:
         """As OpenAI's API has them. Thinking is left out: chat templates drop that of earlier turns."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *(message for turn in self.turns for message in _messages(turn))]
+
+
+def read_tools(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the tools of a JSON list, whose entries are as in OpenAI's API. Raise ValueError."""
+    try:
+        tools = json.loads(text)
+        if not isinstance(tools, list) or not all(
+            isinstance(tool["function"]["name"], str) for tool in tools
+        ):
+            raise TypeError
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(
+            'is no JSON list of tools: [{"type": "function", "function": {"name": ..., "parameters": ...}}]'
+        ) from error
+    return tuple(tools)
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:

@@ -100,7 +100,7 @@ class Session:
         if loaded.model not in self.models:
             said += f", which is not here: {self.conversation.model} goes on"
             loaded = replace(loaded, model=self.conversation.model)
-        self.conversation = loaded
+        self.conversation = replace(loaded, tools=self.conversation.tools)
         self._say(said)
 
     def _ask(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.operator.chat.commands import COMMANDS, Completion, completions, help_text
-from api.operator.chat.conversation import NOT_RUN, SETTINGS, Call, Conversation, Reply, Turn
+from api.operator.chat.conversation import NOT_RUN, SETTINGS, Call, Conversation, Reply, Turn, read_tools
 from api.operator.chat.steps import Effect, Step, step
 
 START = Conversation("tiny")
@@ -54,6 +55,23 @@ def test_the_body_has_everything_that_was_said_and_set() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_tools_are_offered() -> None:
+    conversation = replace(SPOKEN, tools=read_tools(json.dumps([TOOL])))
+    assert conversation.asked("?").body()["tools"] == [TOOL]
+    assert "tools" not in SPOKEN.asked("?").body()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '[{"function": {}}]', '[{"function": {"name": 1}}]', "[" * 99_999]
+)
+def test_what_is_no_list_of_tools_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no JSON list of tools"):
+        read_tools(text)
 
 
 def test_each_call_has_a_result() -> None:
