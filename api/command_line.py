@@ -69,6 +69,7 @@ def _metavar(option: options.Option) -> str:
 _INTERRUPTED = 130
 """128 and SIGINT, as shells have it."""
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("api.operator.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
     "completion": (
         "api.operator.reference.completion:completion",
         "Print a completion script for bash, zsh or fish.",
@@ -83,6 +84,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
     "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),
     "show": ("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
+    "top": ("api.operator.top.command:top", "Show what a server does now."),
 }
 """Name -> where the command is, and its line in `penstock --help`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -182,8 +183,17 @@ def _listed(entry: Mapping[str, Any]) -> ListedModel:
     )
 
 
-def reason(error: Exception) -> str:
-    """Return a transport's error as one line."""
+def reason(error: BaseException) -> str:
+    """Return a transport's error as one line: the system's own words, if it has any."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno:
+            # trio has a sentence of its own beside the number; names that are not found have no number.
+            return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
+        if isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        else:
+            found = found.__cause__ or found.__context__
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -91,7 +91,7 @@ def started(start: Start, console: Console) -> Iterator[RunningServer]:
     """Start a server and wait until it is ready; end it when the block is left, however that happens.
 
     It ends also if this process is killed: it reads a pipe that closes then (`child_server.py`). Progress
-    goes to `console`, if that is a terminal.
+    goes to `console`, if that is a terminal. The log stays only where the server ended by itself.
     """
     log = _new_log(user_cache_folder(start.environment) / "logs")
     with log.open("wb") as output:
@@ -107,14 +107,13 @@ def started(start: Start, console: Console) -> Iterator[RunningServer]:
             )
         except OSError as error:
             raise OperatorError(f"cannot start a server: {error}") from error
-    clean = False
     try:
         url = _wait_ready(child, log, console)
         yield find(Address(url, start.key))
-        clean = child.poll() is None
     finally:
+        has_failed = child.poll() is not None
         _end(child)
-        if clean:
+        if not has_failed:
             log.unlink(missing_ok=True)
 
 

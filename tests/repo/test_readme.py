@@ -61,6 +61,10 @@ def test_commands_are_known_with_their_options(
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
             subcommand.make_context(name, words)
+        case ["penstock" | ".venv/bin/penstock", name, *words]:
+            operators = penstock.get_command(click.Context(penstock), name)
+            assert operators is not None
+            operators.make_context(name, words)
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
 

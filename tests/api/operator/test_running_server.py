@@ -19,6 +19,7 @@ from api.operator.running_server import (
     address,
     base_url,
     find,
+    reason,
     refusal,
 )
 from api.options import refuse_unknown_variables
@@ -171,6 +172,16 @@ def test_only_a_refused_connection_means_no_server(error: Exception, says: str) 
     with pytest.raises(OperatorError, match=says) as caught:
         find(HERE, failing(error))
     assert isinstance(caught.value, NoServer) is says.startswith("no server")
+
+
+def test_a_lost_connection_is_named_as_the_system_names_it() -> None:
+    """httpx, httpcore and trio wrap it, each in words of its own."""
+    attempts = OSError("all attempts failed")
+    attempts.__cause__ = ExceptionGroup("several", [ConnectionRefusedError(111, "Connection refused")])
+    error = httpx.ConnectError("all attempts failed")
+    error.__context__ = attempts
+    assert reason(error) == "Connection refused"
+    assert reason(httpx.ReadError("")) == "ReadError"
 
 
 def test_a_refusal_is_one_short_line() -> None:

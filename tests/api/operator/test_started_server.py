@@ -62,8 +62,13 @@ def test_a_named_server_that_is_not_there_is_an_error() -> None:
         pass
 
 
-def test_a_start_that_fails_shows_how_its_log_ends(tmp_path: Path) -> None:
-    """And nothing is left but that log, which others cannot read."""
+def test_a_start_that_fails_shows_how_its_log_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is left but that log, which others cannot read. The user's folder may have packages of our
+    names."""
+    for name in ("api", "scheduler"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+        (tmp_path / "project" / name / "__init__.py").write_text("raise RuntimeError('not ours')")
+    monkeypatch.chdir(tmp_path / "project")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     start = Start(("--max-slots", "none"), None, environment)
     with pytest.raises(OperatorError, match="exited with status 2") as caught, started(start, Console()):

@@ -1,0 +1,1 @@
+"""`penstock chat`: a conversation in the terminal, or one answer through a pipe."""

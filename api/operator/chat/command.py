@@ -1,0 +1,108 @@
+"""`penstock chat`: its options, and whether it runs on the terminal or in a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from api.operator.chat.conversation import SETTINGS, Conversation, read_tools
+from api.operator.chat.line_editor import LineEditor
+from api.operator.chat.pipe import answer_once, question
+from api.operator.chat.session import Session
+from api.operator.running_server import RunningServer, address, server_options
+from api.operator.started_server import found_or_started
+from api.operator.terminal import end_cleanly_when_terminated, exit_code, printable
+
+
+def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | int | str | None:
+    if value is None:
+        return None
+    try:
+        return SETTINGS[parameter.name or ""].read(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, not {value!r}") from error
+
+
+def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> tuple[Any, ...]:
+    try:
+        return () if value is None else read_tools(value.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{value} {error}") from error
+
+
+@click.command()
+@click.argument("words", metavar="[QUESTION]", nargs=-1)
+@server_options
+@click.option(
+    "--model", metavar="NAME", help="Model to ask; where a server is started, the one that it serves."
+)
+@click.option("--system", metavar="TEXT", default="", help="System message.")
+@click.option("--max-tokens", metavar="N", callback=_setting, help="Most tokens of an answer.")
+@click.option("--temperature", metavar="T", callback=_setting, help="0 to 2.")
+@click.option(
+    "--tools",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    callback=_tools,
+    help="Tools to offer, a JSON list as in OpenAI's API. Calls are shown, never run.",
+)
+def chat(
+    words: tuple[str, ...],
+    url: str | None,
+    api_key: str | None,
+    model: str | None,
+    system: str,
+    max_tokens: int | None,
+    temperature: float | None,
+    tools: tuple[Any, ...],
+) -> None:
+    """Chat with a model, on the terminal or in a pipe.
+
+    Any OpenAI-compatible server will do. Where none runs at the default address, one is started, and ends
+    with the chat.
+
+    With a QUESTION, or without a terminal as standard input, only the answer is written to standard output:
+    `echo question | penstock chat`. With both, the question is about the input.
+    """
+    asked = question(" ".join(words), sys.stdin) if words or not sys.stdin.isatty() else None
+    if asked is None and not sys.stdout.isatty():
+        raise click.UsageError("standard output is no terminal: give a question as an argument or input")
+    end_cleanly_when_terminated()
+    where = address(url, api_key, os.environ)
+    console = Console()
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    settings = {name: value for name, value in given.items() if value is not None}
+    interrupted = False
+    try:
+        arguments = () if model is None else ("--model", model)
+        with found_or_started(where, arguments, Console(stderr=True), os.environ) as server:
+            is_own = server.url != where.url
+            name = server.model(None if is_own else model).name
+            conversation = Conversation(name, system, settings=settings, tools=tools)
+            if asked is None:
+                interrupted = _on_terminal(server, conversation, console, is_own=is_own)
+            else:
+                sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+                answer_once(server.address, conversation.asked(asked), sys.stdout)
+    except KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
+        sys.exit(exit_code(signal.SIGINT))
+
+
+def _on_terminal(
+    server: RunningServer, conversation: Conversation, console: Console, *, is_own: bool
+) -> bool:
+    """Return whether Ctrl-C ended it."""
+    started = ", started for this chat" if is_own else ""
+    head = f"{conversation.model} at {server.url}{started}\n/help lists the commands, Ctrl-D ends"
+    console.print(Text(printable(head), style="dim"))
+    session = Session(server, conversation, console)
+    return session.run(LineEditor(lambda: session.models, os.environ).read)

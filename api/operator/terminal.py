@@ -1,0 +1,64 @@
+"""What commands on a terminal share: text that cannot steer it, keys that are not echoed, a clean end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_LFLAG = 3
+
+
+def printable(text: str) -> str:
+    """Return text of a model or a client as a terminal may show it: without escape sequences and other
+    control characters, without overrides of the direction, and encodable. Line breaks and tabs stay."""
+    return _UNPRINTABLE.sub(lambda found: "" if found[0] == "\r" else "\N{REPLACEMENT CHARACTER}", text)
+
+
+def one_line(text: str, columns: int) -> str:
+    """Return `printable` text in one line of at most this many characters."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= columns else line[: max(0, columns - 1)] + "…"
+
+
+@contextmanager
+def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
+    """Echo no keys, which would break what is drawn; they wait for whatever reads next. `by_key`: reads
+    return with each key, not with each line. Restored when the block is left. No terminal: no effect."""
+    try:
+        before = termios.tcgetattr(descriptor)
+    except (termios.error, OSError, ValueError):
+        yield
+        return
+    during = termios.tcgetattr(descriptor)
+    during[_LFLAG] &= ~(termios.ECHO | (termios.ICANON if by_key else 0))
+    termios.tcsetattr(descriptor, termios.TCSANOW, during)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command. In trio a task receives them: an exception in its loop would break it."""
+
+
+def exit_code(number: int) -> int:
+    """Return the exit code of a command that this signal has ended."""
+    return 128 + number
+
+
+def end_cleanly_when_terminated() -> None:
+    """SIGTERM and SIGHUP become SystemExit, so that the terminal is restored and children are ended."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(exit_code(number))
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)

@@ -1,0 +1,1 @@
+"""`penstock top`: the live page's stream on a terminal."""

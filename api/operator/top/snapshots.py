@@ -1,0 +1,169 @@
+"""What `/live` sends, as far as `penstock top` shows it.
+
+Fields that are unknown are skipped, and those that a server leaves out have a default, so that client and
+server may be of different versions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+_Name = str | None
+Buckets = list[tuple[str, float]]
+"""Upper edge, and how many observations up to it since the server started."""
+
+
+class Engines(Struct, frozen=True):
+    """All engines of the model together."""
+
+    condition: str = "unknown"
+    restarts: int = 0
+    last_death: str | None = None
+    stalled_seconds: float = 0.0
+    draining: bool = False
+
+
+class Engine(Struct, frozen=True):
+    engine: str = ""
+    condition: str = "unknown"
+    draining: bool = False
+    quarantined: bool = False
+    restarts: int = 0
+    stalled_seconds: float = 0.0
+    slots: float = 0.0
+    running_slots: float = 0.0
+    waiting_requests: float = 0.0
+    running_bytes: float = 0.0
+    prefix_bytes: float = 0.0
+    budget_bytes: float = 0.0
+
+
+class Tenant(Struct, frozen=True):
+    tenant: str = ""
+    requests: int = 0
+    sessions: int = 0
+    oldest_seconds: float = 0.0
+    service_tokens: float = 0.0
+
+
+class Queue(Struct, frozen=True):
+    requests: int = 0
+    prompt_tokens: int = 0
+    oldest_seconds: float = 0.0
+    tenants: list[Tenant] = []
+
+
+class Request(Struct, frozen=True):
+    """One request in an engine."""
+
+    id: str = ""
+    engine: _Name = None
+    tenant: str = ""
+    session: str = ""
+    state: str = ""
+    prompt_tokens: int = 0
+    prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    max_tokens: int = 0
+    age_seconds: float = 0.0
+
+
+class Memory(Struct, frozen=True):
+    running_bytes: float = 0.0
+    prefix_bytes: float = 0.0
+    budget_bytes: float = 0.0
+    weights_bytes: float = 0.0
+
+
+class Model(Struct, frozen=True):
+    model: str = ""
+    condition: str = ""
+    queued: int = 0
+    in_engine: int = 0
+    held_bytes: float = 0.0
+
+
+class Snapshot(Struct, frozen=True):
+    """`time` is the server's clock, in seconds; tokens are totals since it started."""
+
+    time: float
+    generated_tokens: float
+    prefilled_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    model: str = ""
+    slots: float = 0.0
+    engine: Engines = Engines()
+    engines: list[Engine] = []
+    queue: Queue = Queue()
+    running: list[Request] = []
+    memory: Memory = Memory()
+    models: list[Model] = []
+    ttft: Buckets = []
+    itl: Buckets = []
+
+
+class Cache(Struct, frozen=True):
+    """The contents of the prefix caches."""
+
+    enabled: bool = False
+    nodes: int = 0
+    tokens: int = 0
+    budget_bytes: float = 0.0
+
+
+class NotALiveStream(Exception):
+    """Events that are not those of Penstock's `/live`."""
+
+
+_MOST_EVENT_BYTES = 64 << 20
+
+
+class LiveEvents:
+    """From pieces of the stream's body, cut anywhere, to snapshots and cache reports; other events are
+    skipped. Raises NotALiveStream."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Snapshot | Cache]:
+        return [found for name, body in self.feed_raw(data) if (found := _decoded(name, body)) is not None]
+
+    def feed_raw(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return each event's name and JSON."""
+        self._rest += data
+        end = self._rest.rfind(b"\n\n")
+        if end < 0:
+            if len(self._rest) > _MOST_EVENT_BYTES:
+                raise NotALiveStream("an event without end")
+            return []
+        blocks = bytes(self._rest[:end]).split(b"\n\n")
+        del self._rest[: end + 2]
+        return [_event(block) for block in blocks]
+
+
+def _event(block: bytes) -> tuple[str, bytes]:
+    fields = dict.fromkeys((b"event", b"data"), b"")
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name in fields:
+            fields[name] += value.strip()
+    return fields[b"event"].decode("utf-8", "replace"), fields[b"data"]
+
+
+_snapshot = msgspec.json.Decoder(Snapshot, strict=False)
+_cache = msgspec.json.Decoder(Cache, strict=False)
+
+
+def _decoded(name: str, body: bytes) -> Snapshot | Cache | None:
+    try:
+        match name:
+            case "snapshot":
+                return _snapshot.decode(body)
+            case "cache":
+                return _cache.decode(body)
+            case _:
+                return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotALiveStream(str(error)) from error
