@@ -69,6 +69,16 @@ def load_keys(given: str | None, file: Path | None) -> ApiKeys:
     return ApiKeys(tuple(keys))
 
 
+def client_key(given: str) -> str | None:
+    """Return what a client on the server's own machine sends: of a list as `load_keys` reads it, the first
+    operator's key or the first one; any other text is a key as it is."""
+    entries = [_ENTRY.fullmatch(entry.strip()) for entry in given.split(",") if entry.strip()]
+    known = [entry for entry in entries if entry is not None]
+    if len(known) < len(entries) or not known:
+        return given.strip() or None
+    return next((entry for entry in known if entry["admin"]), known[0])["key"]
+
+
 def _read(option: str, entries: Iterable[tuple[int, str]], *, named: bool = False) -> Iterator[ApiKey]:
     for number, entry in entries:
         text = entry.strip()

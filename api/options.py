@@ -13,6 +13,8 @@ from api.settings import ServeSettings
 from scheduler.errors import OptionError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
+OTHER_VARIABLES = ("PENSTOCK_URL",)
+"""Read by the commands that talk to a running server; `serve` has no such option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def refuse_unknown_variables(environment: Mapping[str, str]) -> None:
     """Raise OptionError for an unknown PENSTOCK_ variable: a misspelt one would be ignored silently."""
     known = [variable(name) for option in options() for name in option.names]
     for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in (*known, *OTHER_VARIABLES):
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise OptionError(f"{name}: there is no such option{hint}")
