@@ -66,7 +66,9 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "launch": ("api.operator.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.

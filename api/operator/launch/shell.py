@@ -1,0 +1,50 @@
+"""A setup as a command for a POSIX shell: `--print`, and the commands in `api/AGENTS.md`."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Collection, Iterator
+
+from api.operator.launch.agent import FOLDER, Setup
+
+_WIDTH = 120
+_VARIABLE = "settings"
+_END = "END"
+
+
+def text(setup: Setup, command: tuple[str, ...], present: Collection[str] = ()) -> str:
+    """Return what a user could type instead: `command` is the agent and all of its arguments.
+
+    `present`: the environment's variables, of which those in the way are removed.
+    """
+    removed = [word for name in setup.removed if name in present for word in ("-u", name)]
+    words = [
+        *(["env", *removed] if removed else []),
+        *(f"{name}={_quoted(value)}" for name, value in setup.environment.items()),
+        *map(_quoted, command),
+    ]
+    return "\n".join([*_files(setup), _wrapped(words)])
+
+
+def _files(setup: Setup) -> Iterator[str]:
+    if setup.files:
+        yield f"{_VARIABLE}=$(mktemp -d)"
+    for name, content in setup.files.items():
+        yield f"cat > \"${_VARIABLE}/{name}\" <<'{_END}'\n{content}\n{_END}"
+
+
+def _quoted(word: str) -> str:
+    if not word.startswith(FOLDER):
+        return shlex.quote(word)
+    return f'"${_VARIABLE}{word.removeprefix(FOLDER)}"'
+
+
+def _wrapped(words: list[str]) -> str:
+    """Break lines between words, never in one: a word may have spaces."""
+    lines = [[words[0]]]
+    for word in words[1:]:
+        if len(" ".join([*lines[-1], word])) > _WIDTH - len("  \\"):
+            lines.append([])
+        lines[-1].append(word)
+    return textwrap.indent(" \\\n".join(" ".join(line) for line in lines), "  ").removeprefix("  ")
