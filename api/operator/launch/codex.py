@@ -31,8 +31,8 @@ def setup(target: Target) -> Setup:
 
 
 def _toml(value: str | int) -> str:
-    # A JSON string is a TOML string.
-    return json.dumps(value)
+    # A JSON string is a TOML string, but for surrogates in pairs and DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _file(target: Target) -> str:

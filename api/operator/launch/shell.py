@@ -1,9 +1,11 @@
-"""A setup as a command for a POSIX shell: `--print`, and the commands in `api/AGENTS.md`."""
+"""A setup as a command for a POSIX shell: `--print`, and the commands in `api/AGENTS.md`.
+
+A file of its own because the page is written from it as well, and the command's imports take seconds.
+"""
 
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Collection, Iterator
 
 from api.operator.launch.agent import FOLDER, Setup
@@ -47,4 +49,4 @@ def _wrapped(words: list[str]) -> str:
         if len(" ".join([*lines[-1], word])) > _WIDTH - len("  \\"):
             lines.append([])
         lines[-1].append(word)
-    return textwrap.indent(" \\\n".join(" ".join(line) for line in lines), "  ").removeprefix("  ")
+    return " \\\n  ".join(" ".join(line) for line in lines)
