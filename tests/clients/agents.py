@@ -130,7 +130,9 @@ def try_agent(agent: Agent, folder: Path) -> tuple[bool, str]:
 
 
 def _requests(played: PlayedServer) -> str:
-    return ", ".join(f"{asked.path} {asked.status}" for asked in played.asked)
+    posted = [asked for asked in played.asked if asked.content]
+    answered = ", ".join(f"{asked.path} {asked.status}" for asked in posted)
+    return f"{max(len(asked.content) for asked in posted[:2]) // 1000} kB first; {answered}"
 
 
 def _run(
@@ -150,14 +152,14 @@ def _run(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("agents", nargs="*", choices=[*AGENTS, []], default=list(AGENTS))
+    parser.add_argument("agents", nargs="*", help=f"of {', '.join(AGENTS)}; default: all")
     parser.add_argument(
         "--keep", type=Path, help="a folder that does not exist: what agents wrote stays there"
     )
     options = parser.parse_args()
     good = True
     with tempfile.TemporaryDirectory() as temporary:
-        for name in options.agents:
+        for name in options.agents or AGENTS:
             if shutil.which(AGENTS[name].executable) is None:
                 print(f"{name}: not installed: {AGENTS[name].install}")
                 continue

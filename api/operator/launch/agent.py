@@ -14,7 +14,11 @@ from api.operator.running_server import ListedModel, RunningServer
 NO_KEY = "dummy"
 """Sent to a server without keys: agents refuse to start with none."""
 FOLDER = "{folder}"
-"""In a value: where the files of `Setup.files` are."""
+"""At the start of a value: where the files of `Setup.files` are."""
+IDLE_MS = 3_600_000
+"""For agents that end a stream after five minutes without an event, and ask again: a long prompt may take longer
+on a small machine, and comments and pings, which keep the connection alive, are no events to them."""
+_BYTES_A_TOKEN = 4
 _OUTPUT_SHARE = 4
 _MOST_OUTPUT_TOKENS = 32_000
 """What Claude Code and OpenCode ask for where nothing is said."""
@@ -57,8 +61,13 @@ class Tried:
 
     version: str
     date: str
-    prompt_tokens: int
-    """Of its own prompt with a first short question, in the embedded model's tokens."""
+    first_kilobytes: int
+    """The body of its first request for a short question: its own prompt and tools."""
+
+    @property
+    def first_tokens(self) -> int:
+        """About how many a model's tokenizer makes of that."""
+        return self.first_kilobytes * 1000 // _BYTES_A_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

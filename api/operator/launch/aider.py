@@ -42,7 +42,7 @@ AGENT = Agent(
     executable="aider",
     install="python -m pip install aider-install && aider-install",
     speaks="OpenAI chat completions",
-    tried=Tried("0.86.2", "2026-11-23", 0),
+    tried=Tried("0.86.2", "2026-11-23", 10),
     setup=setup,
     example=(
         "--edit-format",

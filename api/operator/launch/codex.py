@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from api.operator.launch.agent import Agent, Kept, Setup, Target, Tried
+from api.operator.launch.agent import IDLE_MS, Agent, Kept, Setup, Target, Tried
 
 _KEY = "PENSTOCK_API_KEY"
 _PROVIDER = "model_providers.penstock"
@@ -21,6 +21,7 @@ def _settings(target: Target) -> dict[str, str | int]:
         f"{_PROVIDER}.base_url": target.openai_url,
         f"{_PROVIDER}.env_key": _KEY,
         f"{_PROVIDER}.wire_api": "responses",
+        f"{_PROVIDER}.stream_idle_timeout_ms": IDLE_MS,
     }
 
 
@@ -56,7 +57,7 @@ AGENT = Agent(
     executable="codex",
     install="npm install -g @openai/codex",
     speaks="OpenAI responses",
-    tried=Tried("0.169.0", "2026-11-23", 0),
+    tried=Tried("0.169.0", "2026-11-23", 40),
     setup=setup,
     example=(
         "exec",
@@ -66,6 +67,9 @@ AGENT = Agent(
     ),
     kept=Kept("~/.codex/config.toml", "toml", _file),
     notes="""\
+It warns that it has no metadata for the model; `model_context_window` says what it needs of them. Another
+`CODEX_HOME` would hide your own settings and sessions, so that `launch` gives arguments.
+
 Where the provider's settings say `supports_websockets = true`, as those of OpenAI's own do, it asks
 `/v1/responses` for a WebSocket first. 426 is the one answer after which it posts at once: a warm "Hello"
 then took 1.4 s; it was 7.7 s with 405, after which it asked six times more. Without that line it never

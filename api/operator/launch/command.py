@@ -58,7 +58,7 @@ def _serve_arguments(model: str | None) -> Sequence[str]:
 
 def warning(agent: Agent, model: ListedModel) -> str | None:
     """Return what to say where the agent's own prompt leaves little or nothing of the context."""
-    context, own = model.context_tokens, agent.tried.prompt_tokens
+    context, own = model.context_tokens, agent.tried.first_tokens
     if context is None or context >= own * 3 // 2:
         return None
     return f"{agent.title}'s own prompt is about {own:,} tokens; the context of {model.name} has {context:,}"

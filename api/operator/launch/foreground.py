@@ -25,7 +25,11 @@ _FORWARDED = (*_TERMINALS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 def environment_of(setup: Setup, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the agent's whole environment; `folder` has the setup's files."""
     kept = {name: value for name, value in environment.items() if name not in setup.removed}
-    return kept | {name: value.replace(FOLDER, str(folder)) for name, value in setup.environment.items()}
+    return kept | {name: _placed(value, folder) for name, value in setup.environment.items()}
+
+
+def _placed(value: str, folder: Path) -> str:
+    return f"{folder}{value.removeprefix(FOLDER)}" if value.startswith(FOLDER) else value
 
 
 def run(setup: Setup, command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -42,12 +42,13 @@ AGENT = Agent(
     executable="opencode",
     install="npm install -g opencode-ai",
     speaks="OpenAI chat completions",
-    tried=Tried("1.18.33", "2026-11-23", 0),
+    tried=Tried("1.18.33", "2026-11-23", 30),
     setup=setup,
     example=("run", "What does note.txt say?"),
     kept=Kept("opencode.json", "json", lambda target: json.dumps(_settings(target), indent=1)),
     notes="""\
 `limit` is what the model has: without it, it asks for 32,000 tokens of answer. It ends every answer after
-five minutes unless `timeout` is `false`.
+five minutes unless `timeout` is `false`. Your own `opencode.json` is read before the variable. It takes the
+folder from `PWD`, as a shell sets it.
 """,
 )

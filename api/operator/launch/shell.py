@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 
 from api.operator.launch.agent import FOLDER, Setup
 
-_WIDTH = 120
+_WIDTH = 118
 _VARIABLE = "settings"
 _END = "END"
+_BREAK = " \\\n  "
 
 
 def text(setup: Setup, command: tuple[str, ...], present: Collection[str] = ()) -> str:
@@ -43,10 +45,17 @@ def _quoted(word: str) -> str:
 
 
 def _wrapped(words: list[str]) -> str:
-    """Break lines between words, never in one: a word may have spaces."""
-    lines = [[words[0]]]
-    for word in words[1:]:
-        if len(" ".join([*lines[-1], word])) > _WIDTH - len("  \\"):
-            lines.append([])
-        lines[-1].append(word)
-    return " \\\n  ".join(" ".join(line) for line in lines)
+    """Break lines between words, never in one, and not between an option and its value."""
+    units = [words[0]]
+    for before, word in pairwise(words):
+        if before.startswith("-") and not word.startswith("-"):
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
+    lines = [units[0]]
+    for unit in units[1:]:
+        if len(f"{lines[-1]} {unit}") > _WIDTH - len(_BREAK):
+            lines.append(unit)
+        else:
+            lines[-1] += f" {unit}"
+    return _BREAK.join(lines)

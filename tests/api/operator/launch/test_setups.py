@@ -107,6 +107,7 @@ def test_codexs_provider_is_in_its_arguments() -> None:
                 "base_url": f"{URL}/v1",
                 "env_key": "PENSTOCK_API_KEY",
                 "wire_api": "responses",
+                "stream_idle_timeout_ms": 3_600_000,
             }
         },
     }
@@ -210,6 +211,11 @@ def test_what_is_printed_is_what_a_shell_runs(word: str) -> None:
 
 
 def test_lines_break_between_words_only() -> None:
-    printed = shell.text(Setup({"A": "x " * 80}), ("agent", *(["--some-option"] * 20)))
-    assert printed.count(" \\\n") == 4
-    assert all(len(line) <= 120 for line in printed.splitlines()[1:])
+    """And not before an option's value, which may be long."""
+    value = "x " * 80
+    printed = shell.text(Setup({"A": value}), ("agent", *["--some-option"] * 20, value))
+    first, *others, last = printed.splitlines()
+    assert first == f"A='{value}' \\"
+    assert last.endswith(f"--some-option '{value}'")
+    assert others
+    assert all(line.endswith(" \\") and len(line) <= 120 for line in others)
