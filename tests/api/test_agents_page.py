@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from api.operator.launch.agents import AGENTS
 from tests.api import test_agents
-from tests.api.agents_page import AGENTS, PAGE, page
+from tests.api.agents_page import PAGE, page
 
 
 def test_the_page_is_true() -> None:

@@ -16,8 +16,8 @@ NO_KEY = "dummy"
 FOLDER = "{folder}"
 """At the start of a value: where the files of `Setup.files` are."""
 IDLE_MS = 3_600_000
-"""For agents that end a stream after five minutes without an event, and ask again: a long prompt may take longer
-on a small machine, and comments and pings, which keep the connection alive, are no events to them."""
+"""For agents that end a stream after five minutes without an event, and ask again: a long prompt may take
+longer on a small machine, and what keeps the connection alive meanwhile is no event to them."""
 _BYTES_A_TOKEN = 4
 _OUTPUT_SHARE = 4
 _MOST_OUTPUT_TOKENS = 32_000

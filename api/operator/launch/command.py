@@ -16,7 +16,7 @@ from api.operator.errors import OperatorError
 from api.operator.launch import foreground, shell
 from api.operator.launch.agent import Agent, Setup, target_of
 from api.operator.launch.agents import AGENTS
-from api.operator.running_server import ListedModel, RunningServer, address, find, server_options
+from api.operator.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.operator.started_server import found_or_started
 
 _INTERRUPTED = 130
@@ -48,7 +48,9 @@ def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict
 def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
     found = shutil.which(agent.executable, path=environment.get("PATH"))
     if found is None:
-        raise OperatorError(f"{agent.title} is not installed: no {agent.executable} on PATH. {agent.install}")
+        raise OperatorError(
+            f"{agent.title} is not installed: no {agent.executable} on PATH. Install it: {agent.install}"
+        )
     return found
 
 
@@ -99,7 +101,12 @@ def launch(
     chosen, environment = AGENTS[agent], dict(os.environ)
     where = address(url, api_key, environment)
     if printed:
-        setup = setup_of(chosen, find(where), model, small_model, environment)
+        try:
+            server = find(where)
+        except NoServer as error:
+            raise OperatorError(f"{error}; `penstock serve` starts one, --print does not") from error
+        server.need_penstock("launch")
+        setup = setup_of(chosen, server, model, small_model, environment)
         command = (chosen.executable, *setup.arguments, *arguments)
         click.echo(shell.text(setup, command, environment))
         return
