@@ -16,6 +16,8 @@ def setup(target: Target) -> Setup:
         # The user's settings.json may have an `env` for another provider; it is not read then.
         "CLAUDE_CODE_PROVIDER_MANAGED_BY_HOST": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        # Its default would be the first model with a context of a million.
+        "CLAUDE_CODE_DISABLE_1M_CONTEXT": "1",
         "CLAUDE_STREAM_IDLE_TIMEOUT_MS": str(IDLE_MS),
     }
     if (context := target.model.context_tokens) is not None:

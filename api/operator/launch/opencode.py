@@ -15,8 +15,7 @@ def _settings(target: Target) -> dict[str, Any]:
             "penstock": {
                 "npm": "@ai-sdk/openai-compatible",
                 "name": "Penstock",
-                # Its own limit of five minutes is for a whole answer, and ends long ones.
-                "options": {"baseURL": target.openai_url, "apiKey": target.key, "timeout": False},
+                "options": {"baseURL": target.openai_url, "apiKey": target.key},
                 "models": {model.name: _model(model) for model in target.models},
             }
         },
@@ -47,8 +46,8 @@ AGENT = Agent(
     example=("run", "What does note.txt say?"),
     kept=Kept("opencode.json", "json", lambda target: json.dumps(_settings(target), indent=1)),
     notes="""\
-`limit` is what the model has: without it, it asks for 32,000 tokens of answer. It ends every answer after
-five minutes unless `timeout` is `false`. Your own `opencode.json` is read before the variable. It takes the
-folder from `PWD`, as a shell sets it.
+`limit` is what the model has: without it, it asks for 32,000 tokens of answer. Your own `opencode.json` is
+read before what `launch` gives it in `OPENCODE_CONFIG_CONTENT`. It takes the folder from `PWD`, as a shell sets
+it. An answer whose first token came after 400 s was read.
 """,
 )

@@ -29,11 +29,11 @@ AGENT = Agent(
     executable="qwen",
     install="npm install -g @qwen-code/qwen-code",
     speaks="OpenAI chat completions",
-    tried=Tried("0.15.10", "2026-11-23", 77),
+    tried=Tried("0.24.4", "2026-11-23", 76),
     setup=setup,
     example=("-y", "-p", "What does note.txt say?"),
     notes="""\
 It guesses a model's context from the name; the file says what it is. Where `modelProviders` of the user's
-own settings have a model of the same name, that one is used.
+own settings have a model of the same name, that one is used. In a terminal it installs its own updates.
 """,
 )
