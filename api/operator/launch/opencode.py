@@ -47,7 +47,7 @@ AGENT = Agent(
     kept=Kept("opencode.json", "json", lambda target: json.dumps(_settings(target), indent=1)),
     notes="""\
 `limit` is what the model has: without it, it asks for 32,000 tokens of answer. Your own `opencode.json` is
-read before what `launch` gives it in `OPENCODE_CONFIG_CONTENT`. It takes the folder from `PWD`, as a shell sets
-it. An answer whose first token came after 400 s was read.
+read before what `launch` gives it in `OPENCODE_CONFIG_CONTENT`. It takes the folder from `PWD`, as a shell
+sets it. An answer whose first token came after 400 s was read.
 """,
 )
