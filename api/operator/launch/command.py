@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -52,10 +52,6 @@ def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
             f"{agent.title} is not installed: no {agent.executable} on PATH. Install it: {agent.install}"
         )
     return found
-
-
-def _serve_arguments(model: str | None) -> Sequence[str]:
-    return () if model is None else ("--model", model)
 
 
 def warning(agent: Agent, model: ListedModel) -> str | None:
@@ -111,13 +107,18 @@ def launch(
         click.echo(shell.text(setup, command, environment))
         return
     executable, console = _executable(chosen, environment), Console(stderr=True)
+    serve = () if model is None else ("--model", model)
     try:
-        with found_or_started(where, _serve_arguments(model), console, environment) as server:
+        with found_or_started(where, serve, console, environment) as server:
             server.need_penstock("launch")
+            is_own = server.url != where.url
             # A server started here may serve the model by a shorter name.
-            wanted = model if server.address.url == where.url else None
+            wanted = None if is_own else model
             setup = setup_of(chosen, server, wanted, small_model, environment)
-            if said := warning(chosen, server.model(wanted)):
+            served = server.model(wanted)
+            if is_own:
+                click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
+            if said := warning(chosen, served):
                 click.echo(f"penstock: {said}", err=True)
             code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
     except KeyboardInterrupt:

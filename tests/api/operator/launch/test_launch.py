@@ -143,6 +143,7 @@ def test_a_server_that_is_started_ends_with_the_agent(home: Path, monkeypatch: p
     monkeypatch.setenv("PENSTOCK_SCRIPTED", "stop_after=4")
     done = typed("qwen")
     assert done.exit_code == 3, done.output
+    assert "started one with penstock-embedded" in done.output
     _, environment, said = record(home)
     assert said
     with pytest.raises(httpx.ConnectError):
