@@ -70,6 +70,9 @@ AGENT = Agent(
 It warns that it has no metadata for the model; `model_context_window` says what it needs of them. Another
 `CODEX_HOME` would hide your own settings and sessions, so that `launch` gives arguments.
 
+Without `stream_idle_timeout_ms` it connects again where a prefill takes more than five minutes; with it, an
+answer whose first token came after 520 s was read at once.
+
 Where the provider's settings say `supports_websockets = true`, as those of OpenAI's own do, it asks
 `/v1/responses` for a WebSocket first. 426 is the one answer after which it posts at once: a warm "Hello"
 then took 1.4 s; it was 7.7 s with 405, after which it asked six times more. Without that line it never
