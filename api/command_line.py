@@ -79,6 +79,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "api.operator.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
     ),
+    "launch": ("api.operator.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
     "man": ("api.operator.reference.man_page:man", "Show all commands and options on one page."),
     "models": ("api.operator.models.listing:models", "List the models on this machine."),
     "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),

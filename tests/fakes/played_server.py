@@ -17,6 +17,7 @@ import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import make_app
+from api.served_model import ServedModel
 from api.served_models import ServedModels
 from api.server.server import Server
 from scheduler.answer.answer_format import AnswerFormat
@@ -58,7 +59,9 @@ class PlayedServer:
 
 
 @contextmanager
-def playing(choose: Chooser, answer_format: AnswerFormat, **options: Any) -> Iterator[PlayedServer]:
+def playing(
+    choose: Chooser, answer_format: AnswerFormat, *, model: ServedModel = MODEL, **options: Any
+) -> Iterator[PlayedServer]:
     """Serve until the block is left. `options`: what else `make_app` takes."""
     played = PlayedServer(Playback(choose=choose))
     started = threading.Event()
@@ -69,7 +72,7 @@ def playing(choose: Chooser, answer_format: AnswerFormat, **options: Any) -> Ite
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
         scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
         app = make_app(
-            ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0, **options
+            ServedModels.of(scheduler, model), keep_alive_seconds=5.0, stall_seconds=60.0, **options
         )
         server = Server(
             _Recorded(app, played.asked),
