@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import groupby
 from typing import Any
@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from api import options
+from api.settings import ServeSettings
 from scheduler.errors import OptionError, StartupError
 
 
@@ -66,7 +67,12 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_COMMANDS: dict[str, tuple[str, str]] = {}
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "service": (
+        "api.operator.service.commands:service",
+        "Run the server under launchd or systemd, and upgrade it.",
+    ),
+}
 """Name -> where the command is, and its line in `penstock --help`.
 
 They are imported when one is called: together they take seconds, which `serve` and `--help` do not need.
@@ -102,19 +108,29 @@ def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
 
 
-@click.pass_context
-def _serve(ctx: click.Context, /, **given: Any) -> None:
-    """Serve a model to OpenAI's and Anthropic's clients."""
+def _settings(ctx: click.Context) -> ServeSettings:
+    """Return what `serve` was given on its command line and in the environment. Raise OptionError."""
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
         return {
             name: text if isinstance(text, str) else ",".join(text)
-            for name, text in given.items()
+            for name, text in ctx.params.items()
             if ctx.get_parameter_source(name) is source
         }
 
-    checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+    return options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+
+
+def serve_settings(arguments: Sequence[str]) -> ServeSettings:
+    """Check a command line of `serve` without serving. Raise click.UsageError or OptionError."""
+    return _settings(penstock.commands["serve"].make_context("penstock serve", list(arguments)))
+
+
+@click.pass_context
+def _serve(ctx: click.Context, /, **given: Any) -> None:
+    """Serve a model to OpenAI's and Anthropic's clients."""
+    checked = _settings(ctx)
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.
     from api import serving
 
