@@ -1,14 +1,13 @@
 """Clients that never stop asking while the service below them is upgraded:
 `python -m tests.end_to_end.upgrade_under_load --clients 200`, or `make upgrade`.
 
-Half of them open a connection for each request, half keep theirs. An answer that is not whole counts, whatever
-the reason: refused, cut, another status, another text than a server at rest gives.
+Half of them open a connection for each request, half keep theirs. An answer that is not whole counts,
+whatever the reason: refused, cut, another status, another text than a server at rest gives.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -21,11 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import trio
 
+from api.operator.service.control import Status
+from api.operator.service.service_options import NAME
+from api.operator.service.status import ask_status
 from loadtests.processes import is_gone
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import eventually
@@ -54,11 +55,13 @@ class Supervised:
             check=False,
         )
 
-    def state(self) -> Any:
-        return json.loads(self.command("status", "--json").stdout)["supervisor"]
+    async def state(self) -> Status:
+        found = await ask_status(Path(self.environment["XDG_RUNTIME_DIR"]) / NAME / "control")
+        assert found is not None
+        return found
 
     def serving_pid(self) -> int:
-        return int(self.state()["serving"]["pid"])
+        return trio.run(self.state).serving.pid
 
 
 @contextmanager
@@ -183,7 +186,9 @@ async def beneath(
             print(f"  {clients.whole} whole, {dict(clients.faults)}, longest {clients.longest_seconds:.1f} s")
         clients.over = True
     # Idle connections of the clients are closed now.
-    await trio.to_thread.run_sync(lambda: eventually(lambda: not service.state()["retiring"], 90))
+    with trio.fail_after(90):
+        while (await service.state()).retiring:  # noqa: ASYNC110
+            await trio.sleep(0.1)
     return codes
 
 

@@ -6,6 +6,7 @@ Who may open the socket may upgrade the service: it lies in a folder that only i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
@@ -97,39 +98,58 @@ async def send(stream: trio.abc.SendStream, message: Ask | Reply) -> None:
     await stream.send_all(_encoder.encode(message) + b"\n")
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    """Raise ValueError for a line that is too long."""
-    left = b""
-    async for data in stream:
-        *whole, left = (left + data).split(b"\n")
-        for line in whole:
-            yield line
-        if len(left) > _MOST_LINE_BYTES:
-            raise ValueError("the line is too long")
+class _Lines:
+    """Whole lines of a stream."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._left = b""
+
+    async def next(self) -> bytes | None:
+        """Return the next line, or None at the end. Raise ValueError for a line that is too long."""
+        while b"\n" not in self._left:
+            if len(self._left) > _MOST_LINE_BYTES:
+                raise ValueError("the line is too long")
+            data = await self._stream.receive_some()
+            if not data:
+                return None
+            self._left += data
+        line, _, self._left = self._left.partition(b"\n")
+        return line
 
 
 async def read_ask(stream: trio.abc.ReceiveStream) -> Ask | None:
     """Return the client's question, or None if it left. Raise ValueError for what is none."""
-    async for line in _lines(stream):
-        return _ask_decoder.decode(line)
-    return None
+    line = await _Lines(stream).next()
+    return None if line is None else _ask_decoder.decode(line)
 
 
-async def replies(control: Path, ask: Ask) -> AsyncIterator[Reply]:
-    """Ask the supervisor, and yield what it says until it has no more. Raise OperatorError if there is
-    none."""
+class Replies:
+    """What the supervisor says to one question."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._lines = _Lines(stream)
+
+    async def next(self) -> Reply | None:
+        """Return None when it has no more to say. Raise OperatorError if it cannot be understood."""
+        try:
+            line = await self._lines.next()
+            return None if line is None else _reply_decoder.decode(line)
+        except (trio.BrokenResourceError, ValueError) as error:
+            raise OperatorError(f"the service has ended or is of another version: {error}") from error
+
+
+@asynccontextmanager
+async def asked(control: Path, ask: Ask) -> AsyncIterator[Replies]:
+    """Ask the supervisor; leaving the block takes the question back. Raise OperatorError if there is none."""
     try:
         with trio.fail_after(_CONNECT_SECONDS):
             stream = await trio.open_unix_socket(control)
-    except (OSError, RuntimeError, trio.TooSlowError) as error:
+            await send(stream, ask)
+    except (OSError, RuntimeError, trio.TooSlowError, trio.BrokenResourceError) as error:
         raise OperatorError(
             f"no service runs here: nothing answers at {control}\n"
             "start it with penstock service install, or in a terminal with penstock service run"
         ) from error
     async with stream:
-        try:
-            await send(stream, ask)
-            async for line in _lines(stream):
-                yield _reply_decoder.decode(line)
-        except (trio.BrokenResourceError, ValueError) as error:
-            raise OperatorError(f"the service has ended or is of another version: {error}") from error
+        yield Replies(stream)

@@ -1,7 +1,8 @@
 """The file of a service's variables: API keys, tokens of a hub, the device to use.
 
 Keys are in it and nowhere else: everybody on the machine can read a command line, and units are often
-readable, too. Lines are `NAME=value`; a value may stand in quotes; `#` begins a comment line.
+readable, too. Lines are `NAME=value`; a value may stand in quotes, of which only the outermost go; `#` begins
+a comment line.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ def written(variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         if "\n" in value or "\0" in value:
             raise OperatorError(f"{name} has a line break, which the environment file cannot hold")
-        quote = "'" if '"' in value else '"'
         needs_quotes = value != value.strip() or value[:1] in ("'", '"')
-        lines.append(f"{name}={quote}{value}{quote}" if needs_quotes else f"{name}={value}")
+        lines.append(f'{name}="{value}"' if needs_quotes else f"{name}={value}")
     return _HEAD + "".join(line + "\n" for line in lines)
 
 

@@ -61,7 +61,7 @@ async def run(options: RunOptions) -> int:
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         options.surroundings.pop(name, None)
     settings = options.settings
-    control = await _control_socket(options.run)
+    control = await control_socket(options.run)
     try:
         clients = await _listening(settings.host, settings.port)
         with_metrics = settings.metrics_port is not None
@@ -82,7 +82,7 @@ async def run(options: RunOptions) -> int:
             )
             supervisor = Supervisor(launch, on_ready)
             nursery.start_soon(_signalled, supervisor, notice)
-            nursery.start_soon(trio.serve_listeners, partial(_answer, supervisor, options.output), [control])
+            nursery.start_soon(trio.serve_listeners, partial(answer, supervisor, options.output), [control])
             nursery.start_soon(_live_while_changing, supervisor, notice)
             _say(
                 options.output, f"penstock {version('penstock')} supervises; control socket in {options.run}"
@@ -134,7 +134,7 @@ async def _live_while_changing(supervisor: Supervisor, notice: ServiceNotice) ->
 # ---- the control socket
 
 
-async def _control_socket(folder: Path) -> trio.SocketListener:
+async def control_socket(folder: Path) -> trio.SocketListener:
     path = folder / "control"
     try:
         _private_folder(folder)
@@ -162,7 +162,7 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def _answer(supervisor: Supervisor, output: Output, stream: trio.SocketStream) -> None:
+async def answer(supervisor: Supervisor, output: Output, stream: trio.SocketStream) -> None:
     """Answer one question. Nothing that a client does ends the service."""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
         async with stream:
@@ -216,8 +216,7 @@ def own_program(argv0: str) -> tuple[str, ...]:
     found = shutil.which(argv0)
     if found is not None and Path(found).name == "penstock":
         return (os.path.abspath(found),)
-    beside = Path(sys.executable).with_name("penstock")
-    return (str(beside),) if beside.exists() else (sys.executable, "-m", "api")
+    return (sys.executable, "-m", "api")
 
 
 def standard_output() -> Callable[[bytes], None]:

@@ -12,7 +12,7 @@ import trio
 
 from api.operator.errors import OperatorError
 from api.operator.service import environment_file
-from api.operator.service.control import AskStatus, ServeState, Status, replies
+from api.operator.service.control import AskStatus, ServeState, Status, asked
 from api.operator.service.managers import Manager, ManagerState, manager_of
 from api.operator.service.serve_arguments import checked, url_of
 from api.operator.service.service_options import Places, Platform
@@ -39,11 +39,11 @@ class ServiceStatus:
 async def ask_status(control: Path) -> Status | None:
     """Return what the supervisor says; None if it does not run."""
     try:
-        async for reply in replies(control, AskStatus()):
-            return reply if isinstance(reply, Status) else None
+        async with asked(control, AskStatus()) as replies:
+            reply = await replies.next()
     except OperatorError:
-        pass
-    return None
+        return None
+    return reply if isinstance(reply, Status) else None
 
 
 def described(

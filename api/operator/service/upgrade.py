@@ -17,7 +17,7 @@ from api.operator.service.control import (
     RolledBack,
     ServeState,
     Upgraded,
-    replies,
+    asked,
 )
 from api.operator.service.managers import manager_of, unit_of
 from api.operator.service.serve_arguments import checked, metrics_url_of
@@ -65,19 +65,19 @@ def upgrade_service(
 
 
 async def _ask(places: Places, ask: AskUpgrade, echo: Echo) -> ServeState:
-    async for reply in replies(places.control, ask):
-        match reply:
-            case Progress(text):
-                echo(f"upgrade    {text}")
-            case Upgraded(serving):
-                return serving
-            case RolledBack(reason):
-                raise OperatorError(f"rolled back, the service goes on as before: {reason}")
-            case Refused(reason):
-                raise OperatorError(f"not upgraded: {reason}")
-            case _:
-                break
-    raise OperatorError("the service ended during the upgrade: penstock service status")
+    async with asked(places.control, ask) as replies:
+        while True:
+            match await replies.next():
+                case Progress(text):
+                    echo(f"upgrade    {text}")
+                case Upgraded(serving):
+                    return serving
+                case RolledBack(reason):
+                    raise OperatorError(f"rolled back, the service goes on as before: {reason}")
+                case Refused(reason):
+                    raise OperatorError(f"not upgraded: {reason}")
+                case _:
+                    raise OperatorError("the service ended during the upgrade: penstock service status")
 
 
 def _order(settings: ServeSettings, supervisor: int, memory_max: int | None, echo: Echo) -> Order:
