@@ -203,8 +203,8 @@ async def _more(clients: Clients, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=60)
-    parser.add_argument("--step-seconds", type=float, default=0.05)
+    parser.add_argument("--tokens", type=int, default=30)
+    parser.add_argument("--step-seconds", type=float, default=0.25)
     given = parser.parse_args()
     plan = f"step_seconds={given.step_seconds}"
     slots = str(max(32, given.clients))

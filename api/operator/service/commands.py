@@ -70,12 +70,22 @@ def _here(name: str, system: bool) -> _Which:
     return _Which(name, system, Platform.of(sys.platform))
 
 
-@click.group()
+class _Quiet(click.Group):
+    """Ctrl-C ends a command without a word, as a shell expects."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+@click.group(cls=_Quiet)
 def service() -> None:
     """Run the server under launchd or systemd, and upgrade it without a refused connection."""
 
 
-@service.command(context_settings=_REST)
+@service.command(context_settings=_REST, short_help="Install and start a service.")
 @_which
 @click.option("--run-as", metavar="USER", help="User of a --system service.  [default: who called sudo]")
 @click.option("--memory-max", metavar="SIZE", help="Bound on all processes together, as 24GiB (systemd).")
@@ -168,7 +178,7 @@ def _size(option: str, text: str) -> int:
     return size
 
 
-@service.command()
+@service.command(short_help="Stop the service, and remove its files.")
 @_which
 @click.option("--keep/--remove", "keep", default=None, help="The environment file, which may hold keys.")
 def uninstall(name: str, system: bool, keep: bool | None) -> None:
@@ -192,7 +202,7 @@ def uninstall(name: str, system: bool, keep: bool | None) -> None:
     manager.reread()
 
 
-@service.command()
+@service.command(short_help="Show whether it runs and is ready.")
 @_which
 @click.option("--json", "as_json", is_flag=True, help="For a machine.")
 def status(name: str, system: bool, as_json: bool) -> None:
@@ -215,11 +225,9 @@ def logs(name: str, system: bool, follow: bool, lines: int) -> None:
         sys.exit(subprocess.run(command, check=False).returncode)
     except OSError as error:
         raise OperatorError(f"{command[0]}: {error.strerror}") from error
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
-@service.command(context_settings=_REST)
+@service.command(context_settings=_REST, short_help="Let another version take over.")
 @_which
 @click.option("--program", metavar="PATH", help="Another version's penstock.  [default: the service's own]")
 @click.option(
@@ -253,7 +261,7 @@ def upgrade(
     upgrade_service(which.name, which.places, which.platform, options, click.echo)
 
 
-@service.command(context_settings=_REST)
+@service.command(context_settings=_REST, short_help="Serve in the foreground, as the manager does.")
 @_which
 @click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout.")
 @click.option("--log-bytes", metavar="SIZE", default="10MiB", show_default=True)

@@ -73,7 +73,7 @@ class Systemd:
 
     def state(self) -> ManagerState:
         text = _run(
-            [*self._systemctl, "show", self._name, "-p", "ActiveState,SubState,NRestarts,LoadState"],
+            [*self._systemctl, "show", self._name, "-p", "ActiveState,SubState,NRestarts,LoadState,Job"],
             may_fail=True,
         )
         return systemd_state(text)
@@ -100,7 +100,8 @@ def systemd_state(text: str) -> ManagerState:
         return ManagerState("not installed", False, None)
     return ManagerState(
         f"{active} ({shown.get('SubState', '?')})",
-        active in ("active", "activating", "reloading"),
+        # A start that waits for other units is a job of a unit that is still inactive.
+        active in ("active", "activating", "reloading") or shown.get("Job", "0") not in ("", "0"),
         int(restarts) if restarts.isdigit() else None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from api.operator.service.upgrade_room import tree_bytes
 
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.25
+_ERROR = "penstock: "
+"""Before what `serve` says when it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,21 @@ def wait_started(manager: Manager, places: Places, url: str, seconds: float) -> 
             return
         state = manager.state()
         if not state.is_active:
-            raise OperatorError(f"the service did not start: it is {state.text}\n{look}")
+            raise OperatorError(
+                f"the service did not start: it is {state.text}{_last_words(manager)}\n{look}"
+            )
         time.sleep(_POLL_SECONDS)
     raise OperatorError(f"the service is not ready after {seconds:g} s; it may still become so\n{look}")
+
+
+def _last_words(manager: Manager) -> str:
+    """Return what the log says of an end, as ` (penstock: ...)`."""
+    try:
+        command = manager.log_command(20, follow=False)
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = [line[line.index(_ERROR) :] for line in said.splitlines() if _ERROR in line]
+    return f" ({found[-1]})" if found else ""

@@ -19,6 +19,10 @@ def test_systemds_state() -> None:
     assert systemd_state(failed) == ManagerState("failed (failed)", False, 5)
     absent = "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=not-found\n"
     assert systemd_state(absent) == ManagerState("not installed", False, None)
+    queued = "ActiveState=inactive\nSubState=dead\nNRestarts=0\nLoadState=loaded\nJob=8\n"
+    assert systemd_state(queued) == ManagerState("inactive (dead)", True, 0), (
+        "its start waits for other units"
+    )
     assert systemd_state("") == ManagerState("unknown (?)", False, None)
 
 
