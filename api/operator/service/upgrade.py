@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import click
 import trio
 
 from api.operator.errors import OperatorError
@@ -53,7 +55,7 @@ def upgrade_service(
     if options.arguments is not None and options.program is None:
         # Another program knows its own options, and refuses those that it does not.
         settings = checked(options.arguments, variables)
-    order = options.order or _order(settings, running.pid, _memory_max(places), echo)
+    order = options.order or safe_order(settings, running.pid, _memory_max(places), echo)
     ask = AskUpgrade(
         options.program, options.arguments, order, options.ready_seconds, options.streams_seconds
     )
@@ -80,7 +82,7 @@ async def _ask(places: Places, ask: AskUpgrade, echo: Echo) -> ServeState:
                     raise OperatorError("the service ended during the upgrade: penstock service status")
 
 
-def _order(settings: ServeSettings, supervisor: int, memory_max: int | None, echo: Echo) -> Order:
+def safe_order(settings: ServeSettings, supervisor: int, memory_max: int | None, echo: Echo) -> Order:
     """Return the order that loses nothing. Raise OperatorError where the operator must choose."""
     choose = (
         "--order one-at-a-time lets the old process end its streams first; new connections wait meanwhile,"
@@ -115,13 +117,17 @@ def _keep(name: str, places: Places, platform: Platform, serving: ServeState, ec
         # Started by something else than install, which knows what it starts.
         return
     old = installation.recorded(places)
-    new = replace(old, program=serving.program, arguments=serving.arguments)
+    drain_seconds = old.drain_seconds
+    # Of another version it may have options that this one does not know.
+    with suppress(OptionError, OperatorError, click.UsageError):
+        drain_seconds = checked(serving.arguments, environment_file.read(places.environment)).drain_seconds
+    new = replace(old, program=serving.program, arguments=serving.arguments, drain_seconds=drain_seconds)
     if new == old:
         return
     try:
         installation.write(installation.plan(new, places, unit_of(new, places), {}), new.run_as)
         note = manager_of(platform, name, places, system=new.system).reread()
-    except (OperatorError, OptionError) as error:
+    except OperatorError as error:
         raise OperatorError(f"upgraded, but the next start is still the old version: {error}") from error
     echo(f"wrote      {places.unit}")
     if note:
