@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -162,33 +163,39 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def answer(supervisor: Supervisor, output: Output, stream: trio.SocketStream) -> None:
-    """Answer one question. Nothing that a client does ends the service."""
-    with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+async def answer(supervisor: Supervisor, output: Output, stream: trio.abc.Stream) -> None:
+    """Answer one question. Nothing that a client does, and no fault here, ends the service."""
+    try:
         async with stream:
-            try:
-                with trio.fail_after(_ASK_SECONDS):
-                    ask = await read_ask(stream)
-            except ValueError as error:
-                await _reply(stream, Refused(f"the service is of another version: {error}"))
-                return
-            match ask:
-                case AskStatus():
-                    await _reply(stream, supervisor.status())
-                case AskUpgrade():
-                    await _upgrade(supervisor, ask, output, stream)
-                case None:
-                    pass
+            await _answer(supervisor, output, stream)
+    except* (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+        pass
+    except* Exception as errors:
+        _say(output, "".join(traceback.format_exception(errors)))
 
 
-async def _reply(stream: trio.SocketStream, reply: Reply) -> None:
+async def _answer(supervisor: Supervisor, output: Output, stream: trio.abc.Stream) -> None:
+    try:
+        with trio.fail_after(_ASK_SECONDS):
+            ask = await read_ask(stream)
+    except ValueError as error:
+        await _reply(stream, Refused(f"the service is of another version: {error}"))
+        return
+    match ask:
+        case AskStatus():
+            await _reply(stream, supervisor.status())
+        case AskUpgrade():
+            await _upgrade(supervisor, ask, output, stream)
+        case None:
+            pass
+
+
+async def _reply(stream: trio.abc.Stream, reply: Reply) -> None:
     with trio.fail_after(_REPLY_SECONDS):
         await send(stream, reply)
 
 
-async def _upgrade(
-    supervisor: Supervisor, ask: AskUpgrade, output: Output, stream: trio.SocketStream
-) -> None:
+async def _upgrade(supervisor: Supervisor, ask: AskUpgrade, output: Output, stream: trio.abc.Stream) -> None:
     """A client that leaves before the new process serves takes its upgrade back."""
 
     async def say(text: str) -> None:
@@ -196,15 +203,19 @@ async def _upgrade(
         with suppress(trio.BrokenResourceError, trio.TooSlowError):
             await _reply(stream, Progress(text))
 
+    results: list[Reply] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-        result = await supervisor.replace(ask, say)
-        _say(output, f"upgrade: {result}")
+        results.append(await supervisor.replace(ask, say))
         nursery.cancel_scope.cancel()
-    await _reply(stream, result)
+    if not results:
+        _say(output, "upgrade: taken back, because the one who asked for it left")
+    for result in results:
+        _say(output, f"upgrade: {result}")
+        await _reply(stream, result)
 
 
-async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+async def _cancel_when_gone(stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
     with suppress(trio.BrokenResourceError):
         async for _ in stream:
             pass

@@ -87,6 +87,7 @@ class Supervisor:
         self._retiring: list[ServeProcess] = []
         self._replacing = trio.Lock()
         self._stopping = False
+        self._nobody_left = False
         self._nursery: trio.Nursery
 
     async def run(self, command: ServeCommand) -> int:
@@ -105,7 +106,8 @@ class Supervisor:
             for old in list(self._retiring):
                 await old.wait_end()
             nursery.cancel_scope.cancel()
-        return status
+        # The old process retired well, but the service did not end as it should.
+        return status or int(self._nobody_left)
 
     async def _tell_ready(self, process: ServeProcess) -> None:
         if await process.wait_ready():
@@ -119,6 +121,9 @@ class Supervisor:
         processes = [] if self._serving is None else [self._serving]
         for process in [*processes, *(one for one in self._retiring if one not in processes)]:
             process.stop()
+
+    def is_stopping(self) -> bool:
+        return self._stopping
 
     def is_serving(self, pid: int) -> bool:
         return self._serving is not None and self._serving.state.pid == pid
@@ -174,17 +179,23 @@ class Supervisor:
     ) -> Upgraded | RolledBack:
         await say(f"process {old.state.pid} ends its streams; new connections wait")
         await self._retire(old, ask.streams_seconds)
+        if self.is_stopping():
+            return RolledBack("the service stops")
         await say(f"starting {' '.join(command.program)}")
         new, reason = await self._start(command, ask.ready_seconds)
         if new is not None:
             self._serving = new
             self._on_ready(new.state)
             return Upgraded(new.state)
-        if self._stopping:
+        if self.is_stopping():
             return RolledBack(reason)
         await say(f"{reason}; starting the old version again")
         # Without a deadline: there is nothing else to fall back on.
-        self._serving = again = await self._launch(old.command)
+        try:
+            self._serving = again = await self._launch(old.command)
+        except OSError as error:
+            self._nobody_left = True
+            return RolledBack(f"{reason}; the old version does not start again either: {error}")
         if await again.wait_ready():
             self._on_ready(again.state)
             return RolledBack(reason)
@@ -198,7 +209,7 @@ class Supervisor:
             return None, f"{command.program[0]} cannot be started: {error.strerror or error}"
         self._starting, is_ready = new, False
         try:
-            with trio.move_on_after(seconds) as deadline:
+            with trio.move_on_after(0 if self._stopping else seconds) as deadline:
                 is_ready = await new.wait_ready() and not self._stopping
         finally:
             self._starting = None

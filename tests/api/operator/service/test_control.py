@@ -13,7 +13,7 @@ from api.operator.errors import OperatorError
 from api.operator.service import run
 from api.operator.service.control import AskStatus, Refused, asked, send
 from api.operator.service.supervisor import Supervisor
-from tests.api.operator.service.processes import FakeLauncher
+from tests.api.operator.service.processes import OLD, FakeLauncher, upgrade
 
 
 async def opened(nursery: trio.Nursery, folder: Path) -> Path:
@@ -54,6 +54,29 @@ async def test_a_question_that_cannot_be_read_is_refused(tmp_path: Path) -> None
         async with asked(control, AskStatus()) as replies:
             assert await replies.next() == Refused("the service has not started a process yet")
             assert await replies.next() is None
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_an_operator_who_leaves_in_mid_upgrade_ends_nothing(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """The new process is gone, the old one serves, and the next question is answered."""
+    async with trio.open_nursery() as nursery:
+        launcher = FakeLauncher(nursery, {"/new": {"load_seconds": 1e6}})
+        supervisor = Supervisor(launcher, lambda state: None)
+        ours, theirs = trio.testing.memory_stream_pair()
+        said: list[bytes] = []
+        nursery.start_soon(supervisor.run, OLD)
+        await trio.sleep(2)
+        async with trio.open_nursery() as answering:
+            answering.start_soon(run.answer, supervisor, said.append, theirs)
+            await send(ours, upgrade(ready_seconds=1e9))
+            await trio.sleep(5)
+            assert [one.status for one in launcher.started] == [None, None]
+            await ours.aclose()
+        assert [one.status for one in launcher.started] == [None, 0]
+        assert b"taken back" in said[-1]
         nursery.cancel_scope.cancel()
 
 

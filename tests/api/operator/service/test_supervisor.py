@@ -154,6 +154,30 @@ async def test_one_at_a_time_goes_back_by_starting_the_old_version(
 
 
 @trio_test
+async def test_with_nothing_to_go_back_to_the_service_fails(autojump_clock: trio.testing.MockClock) -> None:
+    """The old version was removed meanwhile: status 0 would keep the manager from trying again."""
+    async with scene(new={"fails_with": 1}) as found:
+        found.launcher.missing = frozenset({"/old"})
+        result = await found.replace(upgrade(Order.ONE_AT_A_TIME))
+        assert isinstance(result, RolledBack)
+        assert "does not start again either" in result.reason
+        await found.ended.wait()
+        assert found.statuses == [1]
+
+
+@trio_test
+async def test_a_stop_while_the_old_one_ends_its_streams_starts_nobody(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with scene(old={"streams_seconds": 500}) as found, trio.open_nursery() as nursery:
+        nursery.start_soon(found.replace, upgrade(Order.ONE_AT_A_TIME))
+        await trio.sleep(1)
+        found.supervisor.stop()
+        await found.ended.wait()
+        assert len(found.launcher.started) == 1
+
+
+@trio_test
 async def test_the_service_ends_with_the_process_that_serves(autojump_clock: trio.testing.MockClock) -> None:
     """Its status is the service's: the manager decides about a restart."""
     async with scene() as found:
