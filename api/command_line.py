@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from api import options
+from api.settings import ServeSettings
 from api.version import own_version
 from scheduler.errors import OptionError, StartupError
 
@@ -84,6 +85,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("api.operator.models.listing:models", "List the models on this machine."),
     "pull": ("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
     "rm": ("api.operator.models.remove:rm", "Delete a model from this machine."),
+    "service": (
+        "api.operator.service.commands:service",
+        "Run the server under launchd or systemd, and upgrade it.",
+    ),
     "show": ("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
     "top": ("api.operator.top.command:top", "Show what a server does now."),
 }
@@ -141,19 +146,29 @@ def penstock() -> None:
     """Continuous batching for language models on Apple MLX."""
 
 
-@click.pass_context
-def _serve(ctx: click.Context, /, **given: Any) -> None:
-    """Serve a model to OpenAI's and Anthropic's clients."""
+def _settings(ctx: click.Context) -> ServeSettings:
+    """Return what `serve` was given on its command line and in the environment. Raise OptionError."""
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
         return {
             name: text if isinstance(text, str) else ",".join(text)
-            for name, text in given.items()
+            for name, text in ctx.params.items()
             if ctx.get_parameter_source(name) is source
         }
 
-    checked = options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+    return options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+
+
+def serve_settings(arguments: Sequence[str]) -> ServeSettings:
+    """Check a command line of `serve` without serving. Raise click.UsageError or OptionError."""
+    return _settings(penstock.commands["serve"].make_context("penstock serve", list(arguments)))
+
+
+@click.pass_context
+def _serve(ctx: click.Context, /, **given: Any) -> None:
+    """Serve a model to OpenAI's and Anthropic's clients."""
+    checked = _settings(ctx)
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.
     from api import serving
 

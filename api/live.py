@@ -65,7 +65,8 @@ def live_routes(models: ServedModels) -> APIRouter:
 
 
 class LiveStream(Response):
-    """Streams what `model` does until the reader leaves, or a draining server has no more requests."""
+    """Streams what `model` does until the reader leaves, a draining server has no more requests, or another
+    process takes them: the page connects again."""
 
     def __init__(self, fleet: Fleet, model: Model) -> None:
         super().__init__(headers=sse.HEADERS)
@@ -103,6 +104,8 @@ class LiveStream(Response):
             await trio.sleep(SNAPSHOT_SECONDS)
 
     def _over(self) -> bool:
+        if self._fleet.retiring:
+            return True
         each = [model.scheduler.operations.statistics() for model in self._fleet]
         return all(now.draining and not now.queued and not now.in_engine for now in each)
 

@@ -97,6 +97,8 @@ class Service:
     """The `server` header of every response; None sends none."""
     always_answered: frozenset[str] = frozenset()
     """Paths that are also answered to clients over the limit of connections."""
+    is_retiring: Callable[[], bool] = lambda: False
+    """Whether responses tell the client to close, though further requests on their connection are served."""
 
 
 class Exchange:
@@ -267,7 +269,10 @@ class Exchange:
             self._request,
             message["status"],
             message.get("headers", ()),
-            close=self._is_last or self._service.is_draining() or not self._body.arrived,
+            close=self._is_last
+            or self._service.is_draining()
+            or self._service.is_retiring()
+            or not self._body.arrived,
             server_name=self._service.server_name,
         )
         self._phase = phase

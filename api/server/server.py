@@ -24,7 +24,7 @@ _EPISODE_SECONDS = 10.0
 
 
 class Server:
-    """Serves one application once: `run` it, and end it by a drain or by cancelling `run`.
+    """Serves one application once: `run` it, and end it by a drain, by retiring or by cancelling `run`.
 
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
     connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
@@ -45,7 +45,9 @@ class Server:
         self._limits = limits or Limits()
         self._on_error = on_error
         self._state = dict(state or {})
-        self._service = Service(app, on_error, self.is_draining, server_name, frozenset(always_answered))
+        self._service = Service(
+            app, on_error, self.is_draining, server_name, frozenset(always_answered), self.is_retiring
+        )
         self._tally = Tally()
         self._connections: set[Connection] = set()
         self._places = Places(self._limits.connections, self._limits.refusals)
@@ -53,6 +55,7 @@ class Server:
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
         self._draining = False
+        self._retiring = False
         self._started = False
         self._ended = trio.Event()
         self._accept_failed_at = -math.inf
@@ -96,8 +99,25 @@ class Server:
         if self._started:
             await self._ended.wait()
 
+    def retire(self) -> None:
+        """Stop accepting, because another process accepts from the same socket now; `run` returns when the
+        last connection has ended.
+
+        No client loses a request: an open connection, idle or not, is served until a response has told its
+        client to close it, or until it was idle for `keep_alive_seconds`.
+        """
+        self._retiring = True
+        self._accepting.cancel()
+
+    async def wait_ended(self) -> None:
+        """Wait until `run` has returned."""
+        await self._ended.wait()
+
     def is_draining(self) -> bool:
         return self._draining
+
+    def is_retiring(self) -> bool:
+        return self._retiring
 
     def statistics(self) -> ServerStatistics:
         return self._tally.snapshot()

@@ -80,6 +80,8 @@ class Fleet:
         self._memory = memory or Unbounded()
         self._patience = patience or Patience()
         self._change = trio.Event()
+        self.retiring = False
+        """Whether another process takes the requests to come: what shows this one without end, ends."""
         if len(models) > 1:
             TenantCharges([model.scheduler for model in models])
         for model in models:

@@ -220,3 +220,29 @@ async def test_a_models_line_has_what_it_holds_and_who_waits(autojump_clock: tri
         "held_bytes": 1023,
     }
     assert (lines["tiny"]["queued"], lines["tiny"]["in_engine"]) == (0, 0)
+
+
+@trio_test
+async def test_a_server_that_retires_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
+    """An open page would keep the old process alive; it connects again, and sees the new one."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    models = several({"tiny": scheduler})
+    app = FastAPI()
+    app.include_router(live_routes(models))
+    over: list[float] = []
+    async with (
+        running(scheduler) as nursery,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http,
+    ):
+
+        async def watch() -> None:
+            await http.get("/live")
+            over.append(trio.current_time())
+
+        nursery.start_soon(watch)
+        await trio.sleep(2.1)
+        assert not over
+        models.fleet.retiring = True
+        await trio.sleep(1)
+        assert over
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,60 @@
+"""A log that keeps its size: for launchd, which only appends, and newsyslog serves no user's agents.
+
+The service writes every line itself, so it can begin a new file between two, and loses none. A file of its
+own because nothing else here keeps a file open.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import FileIO
+from pathlib import Path
+
+_MODE = 0o600
+
+
+class RotatingLog:
+    """`write` whole lines. The newest file is `path`, older ones `path.1`, `path.2`, ...; none is larger than
+    `most_bytes` and one write."""
+
+    def __init__(self, path: Path, most_bytes: int, files: int) -> None:
+        """`files`: at least 1, `path` included. Raises OSError."""
+        self._path = path
+        self._most_bytes = most_bytes
+        self._files = files
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._open()
+
+    def write(self, lines: bytes) -> None:
+        """A full disk loses lines, and ends nothing."""
+        try:
+            if self._file.tell() + len(lines) > self._most_bytes and self._file.tell():
+                self._rotate()
+            self._file.write(lines)
+        except OSError as error:
+            print(f"penstock: cannot write {self._path}: {error}", file=sys.stderr)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _open(self) -> FileIO:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+        file = FileIO(descriptor, "a")
+        file.seek(0, os.SEEK_END)
+        return file
+
+    def _rotate(self) -> None:
+        self._file.close()
+        try:
+            for number in range(self._files - 1, 0, -1):
+                older = self._path if number == 1 else self._numbered(number - 1)
+                if older.exists():
+                    older.replace(self._numbered(number))
+            if self._files == 1:
+                self._path.unlink(missing_ok=True)
+        finally:
+            self._file = self._open()
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")

@@ -1,0 +1,69 @@
+"""What a service may be given of `serve`'s options, checked before anything is written or started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from api import options
+from api.command_line import serve_settings
+from api.operator.errors import OperatorError
+from api.operator.service.environment_file import inherited
+from api.options import ENVIRONMENT_PREFIX
+from api.settings import ServeSettings
+
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def known_variables() -> frozenset[str]:
+    """Return the names of variables that are options of `serve`."""
+    return frozenset(options.variable(name) for option in options.options() for name in option.names)
+
+
+def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a new environment file takes over."""
+    known = known_variables()
+    return {
+        name: value
+        for name, value in inherited(environment).items()
+        if name in known or not name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
+    """Return what `serve` would make of them. This process's own variables for `serve` are replaced by
+    `variables`, those of the service. Raise OperatorError, OptionError or click.UsageError."""
+    if any(one == "--api-key" or one.startswith("--api-key=") for one in arguments):
+        raise OperatorError(
+            "--api-key would be in the unit, which others can read: set PENSTOCK_API_KEY instead,\n"
+            "and install writes it to the environment file, which they cannot"
+        )
+    for name in known_variables():
+        os.environ.pop(name, None)
+    os.environ.update(
+        {name: value for name, value in variables.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    )
+    settings = serve_settings(arguments)
+    # Also the files that options name.
+    settings.keys()
+    if settings.listen_fds or settings.metrics_listen_fds:
+        raise OperatorError("--listen-fds and --metrics-listen-fds are given by the service itself")
+    return settings
+
+
+def check_ports(settings: ServeSettings) -> None:
+    """Raise OperatorError for a port that changes with every start: clients could not find the service."""
+    if settings.port == 0:
+        raise OperatorError("--port 0 is another port at each start: a service needs one that stays")
+    if settings.metrics_port == 0:
+        raise OperatorError("--metrics-port 0 is another port at each start: a service needs one that stays")
+
+
+def url_of(settings: ServeSettings, port: int | None = None) -> str:
+    """Return where this machine reaches the server, or with `port` its metrics."""
+    host = _ANY.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+
+
+def metrics_url_of(settings: ServeSettings) -> str:
+    return url_of(settings, settings.metrics_port)

@@ -1,0 +1,141 @@
+"""What is written for systemd and launchd, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import plistlib
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.operator.errors import OperatorError
+from api.operator.service.launchd_plist import plist
+from api.operator.service.service_options import (
+    Places,
+    Platform,
+    Restart,
+    ServiceOptions,
+    places_of,
+)
+from api.operator.service.systemd_unit import quoted, unit_text
+
+USER = ServiceOptions(
+    program=("/usr/bin/env",), arguments=("--model", "a/b", "--port", "8000"), platform=Platform.SYSTEMD
+)
+SYSTEM = replace(USER, system=True, run_as="root", memory_max_bytes=8 << 30, drain_seconds=90.0)
+AGENT = replace(USER, platform=Platform.LAUNCHD)
+
+
+def places(options: ServiceOptions) -> Places:
+    environment = {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/7"}
+    return places_of(options.name, options.platform, system=options.system, environment=environment)
+
+
+def settings_of(options: ServiceOptions) -> dict[str, str]:
+    lines = unit_text(options, places(options)).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def test_a_unit_starts_the_supervisor_with_serves_arguments() -> None:
+    found = settings_of(USER)
+    assert shlex.split(found["ExecStart"]) == [
+        *("/usr/bin/env", "service", "run", "--name", "penstock", "--"),
+        *("--model", "a/b", "--port", "8000"),
+    ]
+    assert (found["Type"], found["KillMode"], found["Restart"]) == ("notify", "mixed", "on-failure")
+    assert found["WantedBy"] == "default.target"
+    assert "MemoryMax" not in found
+    assert "User" not in found
+
+
+def test_a_systems_unit_has_its_user_and_its_bounds() -> None:
+    """systemd kills no drain: it waits longer than the drain may take."""
+    found = settings_of(SYSTEM)
+    assert "--system" in found["ExecStart"]
+    assert (found["User"], found["WantedBy"]) == ("root", "multi-user.target")
+    assert (found["MemoryMax"], found["TimeoutStopSec"]) == (str(8 << 30), "105")
+
+
+@pytest.mark.parametrize("options", [USER, SYSTEM], ids=["user", "system"])
+def test_systemd_takes_the_unit(options: ServiceOptions, tmp_path: Path) -> None:
+    """Without a word: an unknown setting is a warning there."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    strange = replace(options, arguments=("--model", 'a b%h "$HOME" \\ \'é', "--port", "8000"))
+    unit = tmp_path / "penstock.service"
+    unit.write_text(unit_text(strange, places(strange)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *([] if options.system else ["--user"]), str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "penstock" in line]) == (0, [])
+
+
+@given(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])))
+@settings(deadline=None, derandomize=True)
+def test_a_word_is_read_back_as_it_was(word: str) -> None:
+    """By systemd's rules: quotes, backslashes, %% for a specifier's sign and $$ for a variable's."""
+    text = quoted(word)
+    if text.startswith('"'):
+        assert text.endswith('"')
+        text = text[1:-1]
+        assert '"' not in text.replace("\\\\", "").replace('\\"', "")
+        text = text.replace("\\\\", "\0").replace('\\"', '"').replace("\\t", "\t").replace("\0", "\\")
+    else:
+        assert not set(word) & set(" \t\"'\\%$;#")
+    assert text.replace("%%", "%").replace("$$", "$") == word
+
+
+def test_launchds_file_is_a_plist() -> None:
+    found: dict[str, Any] = plistlib.loads(plist(AGENT, places(AGENT)))
+    folder = "/home/ann/Library"
+    assert found["Label"] == "penstock.penstock"
+    assert found["ProgramArguments"] == [
+        *("/usr/bin/env", "service", "run", "--name", "penstock"),
+        *("--log-file", f"{folder}/Logs/penstock/penstock.log", "--log-bytes", str(10 << 20)),
+        *("--log-files", "5", "--", "--model", "a/b", "--port", "8000"),
+    ]
+    assert found["KeepAlive"] == {"SuccessfulExit": False}
+    assert found["ExitTimeOut"] == 45
+    assert str(places(AGENT).unit) == f"{folder}/LaunchAgents/penstock.penstock.plist"
+
+
+def test_a_daemon_has_its_user() -> None:
+    daemon = replace(AGENT, system=True, run_as="ann", restart=Restart.ALWAYS)
+    found = plistlib.loads(plist(daemon, places(daemon)))
+    assert (found["UserName"], found["KeepAlive"]) == ("ann", True)
+    assert places(daemon).unit == Path("/Library/LaunchDaemons/penstock.penstock.plist")
+
+
+def test_without_restarts_launchd_keeps_nothing_alive() -> None:
+    assert "KeepAlive" not in plistlib.loads(plist(replace(AGENT, restart=Restart.NO), places(AGENT)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "../etc"}, "no name of a service"),
+        ({"program": ("penstock",)}, "absolute path"),
+        ({"system": True}, "--run-as"),
+        ({"run_as": "ann"}, "--system"),
+        ({"arguments": ("--model", "a\nExecStartPre=/bin/rm")}, "line break"),
+        ({"platform": Platform.LAUNCHD, "memory_max_bytes": 1 << 30}, "--memory-limit"),
+    ],
+)
+def test_what_no_manager_could_run_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(OperatorError, match=said):
+        replace(USER, **change)
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
+    with pytest.raises(OperatorError, match="too long for a socket"):
+        places_of("x", Platform.SYSTEMD, system=False, environment={"XDG_RUNTIME_DIR": "/" + "d" * 100})
