@@ -142,7 +142,7 @@ async def _serve(settings: ServeSettings) -> None:
             await announce(models, url, _url(metrics_listeners or listeners))
             if settings.listen_fds:
                 accept()
-            notice.send(READY="1", STATUS=f"serving on {url}", X_PENSTOCK_VERSION=own_version())
+            notice.send(READY="1", STATUS=f"serving on {url}", X_PENSTOCK_VERSION=str(own_version()))
 
         nursery.start_soon(fleet.run)
         if assembled.cluster is not None:
