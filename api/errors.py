@@ -33,6 +33,7 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
+    UnknownPin,
     UnsupportedParameter,
 )
 
@@ -143,7 +144,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine():
+        case ModelNotFound() | UnknownEngine() | UnknownPin():
             return 404, "invalid_request_error"
         case LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"

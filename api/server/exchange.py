@@ -97,6 +97,8 @@ class Service:
     """The `server` header of every response; None sends none."""
     always_answered: frozenset[str] = frozenset()
     """Paths that are also answered to clients over the limit of connections."""
+    long_bodies: frozenset[str] = frozenset()
+    """Paths whose application takes a body piece by piece, and bounds it itself."""
 
 
 class Exchange:

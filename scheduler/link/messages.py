@@ -18,6 +18,7 @@ from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
+from scheduler.link.transfers import Transfer, TransferReply
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
@@ -230,6 +231,8 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     top: int = 10
     head_tokens: int = 0
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
+    unpin: str = ""
+    """The name of a pinned prefix to hold no longer."""
 
 
 class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
@@ -349,6 +352,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     cache: CacheReport | None
     disk: DiskReport | None = None
     engine: EngineReport | None = None
+    unpinned: bool = False
+    """Whether there was a pin of the name in `unpin`."""
 
 
 class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
@@ -379,6 +384,6 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter | Transfer
 )
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | TransferReply | Fault
